@@ -13,7 +13,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
-from mcp_tool_filter.policy.situation import Link
+from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits

@@ -12,7 +12,7 @@ from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.switches import NOTHING
+from mcp_tool_filter.policy.patterns import NOTHING
 
 
 class Edited:

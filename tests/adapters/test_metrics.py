@@ -17,7 +17,7 @@ import pytest
 
 from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program

@@ -35,7 +35,7 @@ from mcp_tool_filter.http.media_type import charsets_in
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
 from mcp_tool_filter.observers.reading import render_body, tools_in
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.large import find_result_envelope, read_in_steps, read_tool_result

@@ -22,7 +22,7 @@ from mcp_tool_filter.policy.chain import (  # noqa: E402 - as above
     decide_from_client,
     decide_from_upstream,
 )
-from mcp_tool_filter.policy.situation import Situation  # noqa: E402 - as above
+from mcp_tool_filter.policy.exchange import Situation  # noqa: E402 - as above
 from mcp_tool_filter.protocol.sse import EventParser  # noqa: E402 - as above
 from tests.make import (  # noqa: E402 - as above
     answering,

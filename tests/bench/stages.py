@@ -25,7 +25,7 @@ from mcp_tool_filter.http.head import Head, problem_in_fields
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.chain import decide_from_client, decide_from_upstream
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.protocol.limits import Transport
 from mcp_tool_filter.protocol.messages import Response, parse_message

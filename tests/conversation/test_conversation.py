@@ -11,8 +11,7 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, Together, waits
-from mcp_tool_filter.policy.exchange import Client, Direction, Session
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Client, Direction, Session, Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Single
 from tests.make import answering, asking, at_once, calling, listing, policy

@@ -24,7 +24,7 @@ from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, begin
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Response, Single
 from tests.raw_client import post

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.http.gate import problem_in_source
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS = AllowedHosts(frozenset({"https://tools.example"}))
 

@@ -16,8 +16,7 @@ from mcp_tool_filter.policy.chain import (
     keep_space,
     refusal,
 )
-from mcp_tool_filter.policy.exchange import Exchange
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Exchange, Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Batch, parse_message

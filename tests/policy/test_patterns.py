@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.policy.patterns import MAX_NAME, parse_pattern, split_patterns
+from mcp_tool_filter.policy.patterns import (
+    MAX_NAME,
+    NOTHING,
+    deny_for,
+    parse_pattern,
+    split_patterns,
+    switched,
+)
 
 
 @pytest.mark.parametrize(
@@ -142,3 +149,44 @@ def test_a_pattern_that_no_matcher_can_judge_in_time_stops_the_start(pattern: st
 def test_patterns_with_the_same_text_are_the_same_pattern() -> None:
     """So that a report can count by pattern."""
     assert len({parse_pattern("a"), parse_pattern("a"), parse_pattern("b")}) == 2
+
+
+_WORDS = st.sampled_from(["read", "write", "delete", "file", "user", "get", "all"])
+_NAMES = (
+    st.builds("_".join, st.lists(_WORDS, min_size=1, max_size=3))
+    | st.builds("".join, st.lists(_WORDS.map(str.title), min_size=1, max_size=3))
+    | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+)
+
+
+@given(st.lists(_NAMES, min_size=1, max_size=12, unique=True), st.data())
+def test_the_pattern_matches_exactly_the_picked_tools(
+    names: list[str], data: st.DataObject
+) -> None:
+    hidden = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    text = deny_for(hidden, names)
+    assert split_patterns(text) == [text]
+    assert [name for name in names if parse_pattern(text).matches(name)] == [
+        name for name in names if name in hidden
+    ]
+
+
+NAMES = ["read", "rm", "rmdir"]
+
+
+@pytest.mark.parametrize(
+    ("deny", "hide", "show", "result"),
+    [
+        (["^rm$"], [], ["rm"], [NOTHING]),  # no pattern at all would be refused
+        (["^rm"], [], ["rm", "rmdir"], [NOTHING]),
+        ([NOTHING], ["read"], [], ["^read$"]),
+        ([], ["read"], [], ["^read$"]),
+        ([], [], [], []),
+        (["^rm"], [], ["rm"], ["^rmdir$"]),
+        (["^rm", "^none"], ["read"], [], ["^rm", "^none", "^read$"]),
+    ],
+)
+def test_exactly_these_tools_are_hidden_and_shown(
+    deny: list[str], hide: list[str], show: list[str], result: list[str]
+) -> None:
+    assert switched([parse_pattern(text) for text in deny], NAMES, hide, show) == result

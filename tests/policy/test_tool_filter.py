@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.list_from import ListFrom
+from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.tool_filter import (
     Envelope,
     decide_call,

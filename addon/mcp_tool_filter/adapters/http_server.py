@@ -23,7 +23,7 @@ from ssl import SSLContext
 
 import h11
 
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 log = logging.getLogger(__name__)
 

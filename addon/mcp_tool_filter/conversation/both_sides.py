@@ -16,8 +16,7 @@ from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import judge_again
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Batch, Request, Response, Single

@@ -17,6 +17,7 @@ from mcp_tool_filter.conversation.kind import Kind
 from mcp_tool_filter.conversation.session import refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import decide_from_client, join_from_client, refusal
+from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
@@ -27,9 +28,7 @@ from mcp_tool_filter.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
-from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Direction, Exchange, Situation, Via
 from mcp_tool_filter.policy.tool_filter import filter_from_client
 from mcp_tool_filter.policy.verdict import (
     VERDICTS,

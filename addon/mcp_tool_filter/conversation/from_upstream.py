@@ -33,8 +33,7 @@ from mcp_tool_filter.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Direction, Exchange, Situation, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.tool_filter import (
     decide_call,

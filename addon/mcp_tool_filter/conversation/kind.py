@@ -12,9 +12,8 @@ from weakref import WeakValueDictionary, finalize
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.snapshot import Snapshot, means_the_same, take_snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, UnlistedTools, means_the_same, take_snapshot
 from mcp_tool_filter.policy.tool_filter import Envelope
-from mcp_tool_filter.policy.unlisted import UnlistedTools
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from mcp_tool_filter.protocol.tools import Definition, Listing, in_parts, parse_listing

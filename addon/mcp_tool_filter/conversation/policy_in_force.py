@@ -17,9 +17,8 @@ from mcp_tool_filter.conversation.kind import listings_in
 from mcp_tool_filter.conversation.kinds import Kinds
 from mcp_tool_filter.conversation.session import HeldRequests
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Link
 from mcp_tool_filter.policy.judged_lists import JudgedLists
-from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.tools import Listing

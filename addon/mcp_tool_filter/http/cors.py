@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mcp_tool_filter.policy.paths import plain_path
+from mcp_tool_filter.policy.config import plain_path
 
 _ALLOW_ORIGIN = b"access-control-allow-origin"
 _OF_ANSWERS = frozenset({

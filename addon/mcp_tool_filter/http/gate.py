@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 # "none": the user typed the URL. Other programs than browsers do not send the header.
 _OWN_SITES = frozenset({"same-origin", "none"})

@@ -18,7 +18,7 @@ from functools import cached_property
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from mcp_tool_filter.http.host_spellings import plain_hosts
-from mcp_tool_filter.policy.allowed_hosts import is_loopback
+from mcp_tool_filter.policy.config import is_loopback
 from mcp_tool_filter.protocol.messages import fold
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}

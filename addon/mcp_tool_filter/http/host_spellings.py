@@ -12,7 +12,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from mcp_tool_filter.policy.allowed_hosts import LOOPBACK
+from mcp_tool_filter.policy.config import LOOPBACK
 from mcp_tool_filter.protocol.messages import fold
 
 _DOTS = re.compile("[\u3002\uff0e\uff61]")

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 
 from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
-from mcp_tool_filter.policy.paths import is_misleading, plain_path
+from mcp_tool_filter.policy.config import is_misleading, plain_path
 
 _DOCUMENT = re.compile(
     r"(?:/[^?]*)?/\.well-known/"

@@ -19,8 +19,7 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.http.legacy import LegacyEndpoints
 from mcp_tool_filter.http.login_paths import LoginPaths
 from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
-from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.paths import plain_path
+from mcp_tool_filter.policy.config import Config, plain_path
 from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
 
 _NOTHING = Snapshot(allowed=Definitions([]), denied={})

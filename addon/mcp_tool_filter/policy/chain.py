@@ -16,10 +16,9 @@ from dataclasses import replace
 from functools import partial
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import Decision, begin, then
-from mcp_tool_filter.policy.exchange import Direction
-from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.situation import Link, Situation
+from mcp_tool_filter.policy.exchange import Direction, Link, Situation
 from mcp_tool_filter.policy.tool_filter import filter_from_client, filter_from_upstream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits

@@ -4,20 +4,32 @@ mitmproxy's options and our own flags both arrive here as the text that was type
 
 >>> parse_config(deny=["^file_,^db_"], message_limit="1 MB").limits.message
 1048576
+
+Paths on the upstream, and hosts that may reach us, are sets as users write them:
+
+>>> paths = parse_paths(["/files/*,/mcp"], option="header_paths")
+>>> [paths.has(target) for target in ("/files/a?b", "/mcp/", "/mcp/x", "/files/../admin")]
+[True, True, False, False]
+
+A reverse proxy rewrites Host, so the upstream cannot detect DNS rebinding any more (a web page
+whose name resolves to a local address). We check instead.
+
+>>> hosts = AllowedHosts(frozenset({"tools.example"}))
+>>> [hosts.has_host(host) for host in ("localhost:80", "[::1]:80", "Tools.Example", "a.example")]
+[True, True, True, False]
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from enum import StrEnum
+from functools import lru_cache, partial
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
-from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.paths import Paths, parse_paths
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
     Pattern,
@@ -26,6 +38,123 @@ from mcp_tool_filter.policy.patterns import (
     split_patterns,
 )
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
+
+_MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
+_PATH = re.compile(r"/[!-)+-~]*\*?|\*")  # a star only at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Single paths, with or without a last slash, and all paths below some (``/files/*``)."""
+
+    single: frozenset[str] = frozenset()
+    below: tuple[str, ...] = ()
+
+    def has(self, target: str) -> bool:
+        """Tell whether a request's target is in the set; its query does not matter."""
+        if plain_path(target) in self.single:
+            return True
+        path = target.partition("?")[0]
+        return path.startswith(self.below) and not is_misleading(path)
+
+
+def is_misleading(path: str) -> bool:
+    """Tell whether some server could resolve the path to a different one."""
+    return _MISLEADING.search(path) is not None
+
+
+def plain_path(target: str) -> str:
+    """Return the path of a target, without its query and without a trailing slash.
+
+    >>> plain_path("/mcp/?a=1"), plain_path("/")
+    ('/mcp', '/')
+    """
+    path = target.partition("?")[0]
+    return path[:-1] if path.endswith("/") and len(path) > 1 else path
+
+
+def parse_paths(values: Sequence[str], *, option: str) -> Paths:
+    """Parse a user's paths; commas separate several. Raises InvalidOption."""
+    given = [path.strip() for value in values for path in value.split(",")]
+    texts = [path for path in given if path]
+    for text in texts:
+        if not _PATH.fullmatch(text) or "?" in text or "#" in text:
+            why = "It must be a path such as /files, all paths below one (/files/*), or * for all"
+            raise InvalidOption(option, text, why=why)
+    below = tuple("/" if text == "*" else text[:-1] for text in texts if text.endswith("*"))
+    return Paths(frozenset(plain_path(text) for text in texts if not text.endswith("*")), below)
+
+
+LOOPBACK = "127.0.0.1"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s\\]+)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Loopback names always pass; ``extra`` holds hosts, host:port, whole origins, or ``*``."""
+
+    extra: frozenset[str] = frozenset()
+
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the user has switched these checks off with ``*``."""
+        return "*" in self.extra
+
+    def has_host(self, host: str, own: str = "") -> bool:
+        """Judge a Host header; ``own`` is our address to which the client has connected."""
+        if self.has_all:
+            return True
+        if not (match := _HOST.fullmatch(host)):
+            return False
+        name = match[1].strip("[]").lower().rstrip(".")
+        return (
+            is_loopback(name)
+            or _is_same_address(name, own)
+            or not self.extra.isdisjoint({name, match[1].lower(), host.lower()})
+        )
+
+    def has_origin(self, origin: str, own: str = "") -> bool:
+        """Judge an Origin header: a page may reach us if its host may."""
+        if self.has_all or origin.lower() in self.extra:
+            return True
+        scheme, separator, host = origin.partition("://")
+        return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host, own)
+
+
+@lru_cache(64)
+def is_loopback(name: str) -> bool:
+    """Tell whether a host name certainly means this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return parse_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an IP address; an IPv4-mapped IPv6 address counts as IPv4."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
+
+
+def _is_same_address(name: str, own: str) -> bool:
+    """Compare IP addresses only: a host name that resolves to ours could be an attack."""
+    try:
+        return parse_address(name) == parse_address(own)
+    except ValueError:
+        return False
+
+
+class ListFrom(StrEnum):
+    """The values of the option ``tools_list``."""
+
+    AUTO = "auto"
+    CACHE = "cache"
+    UPSTREAM = "upstream"
+
 
 _UNFINISHED = Limits().unfinished
 _UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}

@@ -9,7 +9,7 @@ from itertools import batched
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.list_from import ListFrom
+from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, listed_twice, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
@@ -33,7 +33,7 @@ from mcp_tool_filter.protocol.tools import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.policy.situation import Situation
+    from mcp_tool_filter.policy.exchange import Situation
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pytest
 from mcp_tool_filter.adapters.effects import carry_out
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.mitmproxy.filtered import ENDPOINT, call

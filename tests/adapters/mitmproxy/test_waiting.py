@@ -11,7 +11,7 @@ from mitmproxy import ctx
 from mcp_tool_filter.adapters.effects import carry_out
 from mcp_tool_filter.adapters.mitmproxy.streams import open_flows
 from mcp_tool_filter.policy.effects import Decision
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.mitmproxy.filtered import call, not_found

@@ -11,7 +11,7 @@ from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.conversation.judged import Judged as Told
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
-from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single

@@ -23,7 +23,7 @@ from mcp_tool_filter.http.login_through.requests import (
     with_their_resource,
 )
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS, THEIRS = "http://localhost:6273", "https://mcp.example"
 CLIENT = "http://127.0.0.1:49152/callback"

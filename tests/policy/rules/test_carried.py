@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from mcp_tool_filter.policy.effects import begin
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Situation
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Rewrite, Verdict
 from tests.policy.rules.judging import Host, call, error, request, result, rule, rules, single

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from mcp_tool_filter.policy.effects import waits
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Situation
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
-from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.protocol.messages import Request
 from tests.make import policy
 from tests.policy.rules.judging import Host, call, finish, request, rules, single

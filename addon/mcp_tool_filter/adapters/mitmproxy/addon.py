@@ -64,7 +64,7 @@ from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_m
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.situation import Link
+from mcp_tool_filter.policy.exchange import Link
 
 if TYPE_CHECKING:
     from mitmproxy.tls import TlsData

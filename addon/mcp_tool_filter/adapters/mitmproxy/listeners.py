@@ -37,8 +37,8 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import CannotList
+from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
-from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 

@@ -12,7 +12,7 @@ from mitmproxy import ctx, optmanager
 from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode
 
 from mcp_tool_filter.errors import InvalidOption, StartError
-from mcp_tool_filter.policy.allowed_hosts import is_loopback
+from mcp_tool_filter.policy.config import is_loopback
 
 if TYPE_CHECKING:
     from mitmproxy.connection import Client

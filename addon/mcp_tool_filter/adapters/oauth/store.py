@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.policy.paths import plain_path
+from mcp_tool_filter.policy.config import plain_path
 
 _VERSION = 1
 _SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}

@@ -53,7 +53,7 @@ from mcp_tool_filter.http.login_through.requests import (
 )
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata, server_documents
 from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
-from mcp_tool_filter.policy.paths import is_misleading
+from mcp_tool_filter.policy.config import is_misleading
 
 log = logging.getLogger(__name__)
 

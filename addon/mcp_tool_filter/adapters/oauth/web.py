@@ -19,7 +19,7 @@ from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.origin import Origin, parse_origin
-from mcp_tool_filter.policy.allowed_hosts import is_loopback, parse_address
+from mcp_tool_filter.policy.config import is_loopback, parse_address
 
 _TIMEOUT = 30.0  # seconds
 _LONGEST_ANSWER = 256 * 1024

@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.allowed_hosts import is_loopback
+from mcp_tool_filter.policy.config import is_loopback
 
 _NAMES = ("https_proxy", "all_proxy", "http_proxy")
 

@@ -50,8 +50,8 @@ from mcp_tool_filter.observers.report import (
 )
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
+from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
-from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.protocol.messages import Notification, Request
 
 GRACE = 3.0

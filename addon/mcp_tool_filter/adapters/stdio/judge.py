@@ -24,8 +24,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then, waits
-from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
-from mcp_tool_filter.policy.situation import Link
+from mcp_tool_filter.policy.exchange import Client, Direction, Link, Session, Via
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits, OverLimit

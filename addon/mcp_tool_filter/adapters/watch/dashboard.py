@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.observers.timeline import Timeline
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.switches import NOTHING, switched
+from mcp_tool_filter.policy.patterns import NOTHING, switched
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot

@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.http_server import (
 from mcp_tool_filter.adapters.watch.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.http.head import OUR_COOKIE
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 _HOSTS = AllowedHosts()
 _JSON = "application/json; charset=UTF-8"

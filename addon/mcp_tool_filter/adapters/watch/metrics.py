@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.http_server import (
 )
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.audit.entry import Entry, has_failed, method_of
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from mcp_tool_filter.observers.audit.contents import Arguments
 from mcp_tool_filter.observers.audit.entries import Auditor, EndOf
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.audit.gathering import Soon
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
-from mcp_tool_filter.policy.config import Audit
+from mcp_tool_filter.policy.config import AllowedHosts, Audit
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.rule_effects import WriteLog

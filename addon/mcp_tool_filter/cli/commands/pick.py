@@ -17,7 +17,7 @@ from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import estimate_tokens
-from mcp_tool_filter.policy.exact import deny_for
+from mcp_tool_filter.policy.patterns import deny_for
 from mcp_tool_filter.policy.snapshot import shown
 
 

@@ -96,7 +96,7 @@ def with_scheme(url: str) -> str:
     """
     if re.match(r"[a-z+]+://", url, re.IGNORECASE):
         return url
-    from mcp_tool_filter.policy.allowed_hosts import is_loopback
+    from mcp_tool_filter.policy.config import is_loopback
 
     host = urlsplit(f"//{url}").hostname or ""
     return f"{'http' if is_loopback(host) else 'https'}://{url}"

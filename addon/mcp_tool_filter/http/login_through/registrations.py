@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.http.login_through.paths import CALLBACK
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts, is_loopback
+from mcp_tool_filter.policy.config import AllowedHosts, is_loopback
 
 _VERSION = 1
 _MOST_REGISTRATIONS = 1000

@@ -25,7 +25,7 @@ from mcp_tool_filter.http.login_through.registrations import (
 )
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts
 
 LONGEST_REQUEST = 64 * 1024
 _MOST_FIELDS = 100

@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.exact import common_beginning
+from mcp_tool_filter.policy.patterns import common_beginning
 from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches, Reads
 from mcp_tool_filter.policy.rules.fields import Field
 from mcp_tool_filter.policy.rules.patterns import PatternGivenUp

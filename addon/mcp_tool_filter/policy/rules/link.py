@@ -17,7 +17,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation
 from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.rules.carried import (
     ASKING,
@@ -43,7 +43,6 @@ from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.policy.rules.subject import Circumstances, Subject, Watch
-from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Batch,
