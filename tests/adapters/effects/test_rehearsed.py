@@ -13,7 +13,7 @@ from mcp_tool_filter.adapters.effects.rehearsed import (
     rehearse,
     shown_outcome,
 )
-from mcp_tool_filter.policy.rules.judgement import Evaluated
+from mcp_tool_filter.policy.rules.subject import Evaluated
 from mcp_tool_filter.protocol.messages import Request, Response, parse_message
 from tests.policy.rules.judging import call, request, result, rules, single
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.policy.rules.actions import ACTION_NAMES
+from mcp_tool_filter.policy.rules.conditions import CONDITION_NAMES
 from mcp_tool_filter.policy.rules.load import CHAIN_KEYS, RULE_KEYS, STATE_KEYS, TOP_KEYS
-from mcp_tool_filter.policy.rules.load_actions import ACTION_NAMES
-from mcp_tool_filter.policy.rules.load_conditions import CONDITION_NAMES
 from mcp_tool_filter.policy.rules.schema import (
     ACTIONS,
     CHAIN,

@@ -21,12 +21,10 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteLog,
 )
 from mcp_tool_filter.policy.rules.chain import judge
-from mcp_tool_filter.policy.rules.driving import answered
-from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
+from mcp_tool_filter.policy.rules.link import MemoryState, answered
 from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.memory import MemoryState
 from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Batch, Response, Single, parse_message
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult, WriteLog
 from mcp_tool_filter.policy.rules.chain import has_rules_for
-from mcp_tool_filter.policy.rules.judgement import Evaluated
 from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.rules.subject import Circumstances, Evaluated, Subject
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request, Single
 from tests.policy.rules.judging import (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.policy.rules.fields import Number
 from mcp_tool_filter.policy.rules.subject import Circumstances
-from mcp_tool_filter.policy.rules.values import Number
 from tests.policy.rules.judging import (
     call,
     error,

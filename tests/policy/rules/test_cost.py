@@ -12,9 +12,9 @@ from mcp_tool_filter.policy.effects import Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
 from mcp_tool_filter.policy.rules import fields
+from mcp_tool_filter.policy.rules.fields import parse_rule_pattern
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Batch, parse_message

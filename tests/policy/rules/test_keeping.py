@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.policy.rules.keeping import may_be_kept
+from mcp_tool_filter.policy.rules.perform import may_be_kept
 from mcp_tool_filter.protocol.messages import Response
 from tests.policy.rules.judging import single
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.mistakes import InvalidRules
 from mcp_tool_filter.policy.rules.model import Policy
+from mcp_tool_filter.policy.rules.source import InvalidRules
 from tests.policy.rules.judging import Host, rules
 
 HEAD = "interceptor:\n  rules:\n    - id: a\n      actions: [allow]\n"

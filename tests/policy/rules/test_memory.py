@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.policy.rules.memory import MemoryState
+from mcp_tool_filter.policy.rules.link import MemoryState
 
 times = st.lists(st.floats(0, 100), max_size=40).map(sorted)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.cost import Budget
-from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
+from mcp_tool_filter.policy.rules.fields import parse_rule_pattern
 
 PATTERNS = [
     "^/etc", "secret$", "a+b", "(sk|ghp)-[a-z]{3,}", r"\bkey\b", "x(?=y)", "(?<!n)o", "[^a-z ]",

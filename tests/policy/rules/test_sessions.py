@@ -6,8 +6,7 @@ from functools import partial
 
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client, Situation
-from mcp_tool_filter.policy.rules.link import RulesLink
-from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
+from mcp_tool_filter.policy.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
 from mcp_tool_filter.protocol.messages import Request
 from tests.make import policy
 from tests.policy.rules.judging import Host, call, finish, request, rules, single

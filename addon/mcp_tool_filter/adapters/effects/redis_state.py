@@ -23,8 +23,7 @@ from mcp_tool_filter.policy.rule_effects import (
     ReadCache,
     WriteCache,
 )
-from mcp_tool_filter.policy.rules.driving import Later
-from mcp_tool_filter.policy.rules.memory import MOST_BYTES, identify
+from mcp_tool_filter.policy.rules.link import MOST_BYTES, Later, identify
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.rule_state import StateEffect

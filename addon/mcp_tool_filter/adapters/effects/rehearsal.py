@@ -9,10 +9,9 @@ from mcp_tool_filter.adapters.effects.offline import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
 from mcp_tool_filter.policy.effects import Deciding, Effect, Together
 from mcp_tool_filter.policy.rules.chain import judge
-from mcp_tool_filter.policy.rules.driving import answered
-from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
+from mcp_tool_filter.policy.rules.link import answered
 from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.subject import Evaluated, RulesOutcome, Subject
 
 
 class Rehearsal:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
-from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import (
     Message,

@@ -25,7 +25,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
     WriteLog,
 )
-from mcp_tool_filter.policy.rules.driving import Later
+from mcp_tool_filter.policy.rules.link import Later
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.rule_effects import CountUse, Identify, ReadCache, WriteCache
-from mcp_tool_filter.policy.rules.memory import MemoryState
+from mcp_tool_filter.policy.rules.link import MemoryState
 from mcp_tool_filter.policy.rules.model import StateSettings
 
 if TYPE_CHECKING:

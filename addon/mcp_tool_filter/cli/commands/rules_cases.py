@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
 from mcp_tool_filter.adapters.effects.rehearsed import Rehearsed, rehearse, shown_outcome
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.policy.rules.mistakes import Mistake
+from mcp_tool_filter.policy.rules.fields import render_json
 from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.reading import Spot
-from mcp_tool_filter.policy.rules.source import Unreadable, read_source
-from mcp_tool_filter.policy.rules.values import render_json
+from mcp_tool_filter.policy.rules.source import Mistake, Spot, Unreadable, read_source
 from mcp_tool_filter.protocol.messages import Message, Notification, Request, parse_message
 
 OUTCOMES = ("pass", "block", "drop", "modify")

@@ -8,8 +8,8 @@ from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
 from mcp_tool_filter.adapters.effects.rehearsed import lines_of, rehearse, shown_outcome
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.rules.judgement import Evaluated
 from mcp_tool_filter.policy.rules.model import Policy
+from mcp_tool_filter.policy.rules.subject import Evaluated
 from mcp_tool_filter.protocol.messages import Message, Notification, Request, parse_message
 
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable
-from mcp_tool_filter.policy.rules.values import quote
+from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable, quote
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Batch,

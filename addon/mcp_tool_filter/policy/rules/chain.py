@@ -17,8 +17,8 @@ from mcp_tool_filter.policy.rules.actions import (
     CallFunction,
     Script,
 )
-from mcp_tool_filter.policy.rules.edits import ImpossibleChange
-from mcp_tool_filter.policy.rules.index import Candidate, RuleIndex
+from mcp_tool_filter.policy.rules.edits import ImpossibleChange, to_python
+from mcp_tool_filter.policy.rules.fields import PatternGivenUp
 from mcp_tool_filter.policy.rules.interceptors import (
     RESOURCE_METHODS,
     InterceptedExchange,
@@ -27,28 +27,29 @@ from mcp_tool_filter.policy.rules.interceptors import (
     ToolCallInterceptor,
     UserInterceptor,
 )
-from mcp_tool_filter.policy.rules.judgement import (
+from mcp_tool_filter.policy.rules.model import Candidate, Policy, Rule, RuleIndex
+from mcp_tool_filter.policy.rules.perform import (
+    Clock,
+    Run,
+    count_use,
+    message_text,
+    perform,
+    python_effect,
+    script_effect,
+    text_from_python,
+)
+from mcp_tool_filter.policy.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,
     DoneAction,
     Evaluated,
     Refusal,
     RulesOutcome,
+    Subject,
+    TooSlow,
+    Watch,
     refuse,
 )
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
-from mcp_tool_filter.policy.rules.perform import (
-    count_use,
-    perform,
-    python_effect,
-    script_effect,
-    text_from_python,
-)
-from mcp_tool_filter.policy.rules.python_values import to_python
-from mcp_tool_filter.policy.rules.rule import Rule
-from mcp_tool_filter.policy.rules.run import Clock, Run, message_text
-from mcp_tool_filter.policy.rules.subject import Subject, TooSlow, Watch
 from mcp_tool_filter.protocol.messages import is_request
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)

@@ -1,4 +1,4 @@
-r"""Edit JSON without changing any other byte.
+r"""Edit JSON without changing any other byte: fields, patches, and what a callable made of it.
 
 >>> from mcp_tool_filter.policy.rules.fields import parse_field
 >>> edit = Edited('{ "path": "/a",  "n": 1.0 }')
@@ -8,10 +8,13 @@ r"""Edit JSON without changing any other byte.
 '{ "path": "/a",  "n": 1.0,"options":{"deep":true} }'
 >>> edit.remove(parse_field("path").steps).text
 '{ "n": 1.0 }'
+>>> changed_text('{"a": 1.0,  "b": 2}', {"a": 1.0, "b": 3})
+'{"a": 1.0,  "b": 3}'
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,13 +24,18 @@ from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.rules.fields import (
     Document,
     Every,
+    Json,
     Key,
+    Object,
     PathStep,
+    RulePattern,
     Token,
+    Unjudgeable,
+    equals,
     index_of,
+    quote,
+    render_json,
 )
-from mcp_tool_filter.policy.rules.patterns import RulePattern
-from mcp_tool_filter.policy.rules.values import Json, Object, quote, render_json
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
 
@@ -267,3 +275,142 @@ def _without_nulls(value: Json) -> Json:
     if not isinstance(value, Object):
         return value
     return Object(tuple((key, _without_nulls(of)) for key, of in value.members if of is not None))
+
+
+OPERATIONS = {
+    "add": ("path", "value"),
+    "remove": ("path",),
+    "replace": ("path", "value"),
+    "move": ("from", "path"),
+    "copy": ("from", "path"),
+    "test": ("path", "value"),
+}
+"""Each operation and the members it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    op: str
+    path: tuple[PathStep, ...]
+    source: tuple[PathStep, ...] = ()
+    """``from`` in a patch."""
+    value: Json = None
+
+
+def apply_patch(edited: Edited, patch: Sequence[Operation]) -> Edited:
+    """Apply all operations. Raises ImpossibleChange if one of them fails."""
+    for operation in patch:
+        edited = _apply(edited, operation)
+    return edited
+
+
+def _apply(edited: Edited, one: Operation) -> Edited:
+    match one.op:
+        case "add":
+            return _add(edited, one.path, render_json(one.value))
+        case "remove":
+            edited.only(one.path)
+            return _remove_value(edited, one.path)
+        case "replace":
+            edited.only(one.path)
+            return edited.set(one.path, render_json(one.value))
+        case "move":
+            if one.path[: len(one.source)] == one.source and one.path != one.source:
+                raise ImpossibleChange("a value cannot be moved into itself")
+            moved = edited.document.written(edited.only(one.source))
+            return _add(_remove_value(edited, one.source), one.path, moved)
+        case "copy":
+            return _add(edited, one.path, edited.document.written(edited.only(one.source)))
+        case _:
+            if not equals(edited.document, edited.only(one.path), one.value):
+                raise ImpossibleChange("a test of the patch failed")
+            return edited
+
+
+def _add(edited: Edited, path: tuple[PathStep, ...], written: str) -> Edited:
+    return edited.insert(path, written) if path else edited.set(path, written)
+
+
+def _remove_value(edited: Edited, path: tuple[PathStep, ...]) -> Edited:
+    if not path:
+        raise ImpossibleChange("a patch cannot remove all of the message")
+    return edited.remove(path)
+
+
+def to_python(text: str) -> object:
+    """Return a message as Python values.
+
+    Raises Unjudgeable if a key occurs twice, ImpossibleChange if a number is too long for Python.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        raise ImpossibleChange("Python cannot read the message") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise Unjudgeable("a key appears twice, and a callable sees only one of them")
+    return members
+
+
+def changed_text(text: str, new: object) -> str:
+    """Render the value that a callable returned.
+
+    Raises TypeError or ValueError if it is not JSON.
+    """
+    edited = Edited(text)
+    return _changed(edited, edited.root, to_python(text), new)
+
+
+def _changed(edited: Edited, value: Value, old: object, new: object) -> str:
+    written = edited.document.written(value)
+    if repr(old) == repr(new):
+        return written
+    value = edited.document.open(value)
+    if isinstance(old, dict) and isinstance(new, dict) and value.members is not None:
+        return _changed_object(edited, value, old, new)
+    if isinstance(old, list) and isinstance(new, list) and value.elements is not None:
+        return _changed_list(edited, value, old, new)
+    return _dump(new)
+
+
+def _changed_object(
+    edited: Edited, value: Value, old: dict[str, object], new: dict[str, object]
+) -> str:
+    members = value.members or ()
+    kept = [member for member in members if member.key in new]
+    added = [f"{_dump(str(key))}:{_dump(new[key])}" for key in new if key not in old]
+
+    def piece(member: Member) -> str:
+        head = edited.text[member.start : member.value.start]
+        return head + _changed(edited, member.value, old[member.key], new[member.key])
+
+    if len(kept) < len(members) or not members:
+        return "{" + ",".join([*map(piece, kept), *added]) + "}"
+    parts = [edited.text[value.start : members[0].start]]
+    for number, member in enumerate(members):
+        end = members[number + 1].start if number + 1 < len(members) else member.value.end
+        parts += [piece(member), edited.text[member.value.end : end]]
+    more = "".join(f",{one}" for one in added)
+    return "".join(parts) + more + edited.text[members[-1].value.end : value.end]
+
+
+def _changed_list(edited: Edited, value: Value, old: list[object], new: list[object]) -> str:
+    elements = value.elements or ()
+    pieces = [
+        _changed(edited, element, was, now)
+        for element, was, now in zip(elements, old, new, strict=False)
+    ]
+    if len(old) != len(new) or not elements:
+        return f"[{','.join([*pieces, *map(_dump, new[len(old) :])])}]"
+    parts = [edited.text[value.start : elements[0].start]]
+    for number, piece in enumerate(pieces):
+        end = elements[number + 1].start if number + 1 < len(elements) else value.end
+        parts += [piece, edited.text[elements[number].end : end]]
+    return "".join(parts)
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

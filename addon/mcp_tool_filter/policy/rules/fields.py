@@ -1,4 +1,4 @@
-r"""The fields that rules read: paths within ``params`` or ``result``.
+r"""What rules read in a message: the fields at a path, and how their values compare.
 
 >>> parse_field("content[*].text").steps
 (Key(name='content'), <Every.EVERY: '*'>, Key(name='text'))
@@ -6,21 +6,187 @@ r"""The fields that rules read: paths within ``params`` or ``result``.
 ((Key(name='a.b'), 0), (Token(name='a/b'), Token(name='0')))
 
 We do not judge a path that two readers could read differently: a key on it that occurs twice, in
-two spellings, or only in a spelling other than the rule's raises ``Unjudgeable``.
+two spellings, or only in a spelling other than the rule's raises ``Unjudgeable``. The same holds
+for a value that we compare, which we read completely. Values compare without rounding:
+
+>>> Number("1") == Number("1.0"), Number("9007199254740993") == Number("9007199254740992")
+(True, False)
+>>> Number("-0.0") == Number("0"), Number("1e400") > Number("9e399")
+(True, True)
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache, total_ordering
 from itertools import repeat
+from json.encoder import encode_basestring_ascii
 
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.errors import InvalidPattern, ProtocolError, UnsafePattern
+from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget, TooCostly
+from mcp_tool_filter.jsregex.matcher import Matcher, PatternFinder, required_text
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 from mcp_tool_filter.protocol.messages import fold
 from mcp_tool_filter.protocol.scan import EACH, Member, Outline, Value, open_value
+
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+_LONGEST_EXPONENT = 1000  # digits; Python reads no more than 4300
+
+
+@total_ordering
+class Number:
+    """A JSON number of any length. It keeps its text, to be written as it was read."""
+
+    __slots__ = ("_digits", "_exponent", "_sign", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError if the text is not a JSON number, or has a huge exponent."""
+        found = _NUMBER.fullmatch(text)
+        if found is None or len(found[4] or "") > _LONGEST_EXPONENT:
+            raise ValueError("not a number that can be compared")
+        self.text = text
+        digits = (found[2] + (found[3] or "")).lstrip("0")
+        # The value is 0.DIGITS * 10 ** exponent.
+        self._exponent = int(found[4] or 0) - len(found[3] or "") + len(digits)
+        self._digits = digits.rstrip("0")
+        self._sign = 0 if not self._digits else -1 if found[1] else 1
+        if not self._sign:
+            self._exponent = 0
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return self._sign, self._exponent, self._digits
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __lt__(self, other: Number) -> bool:
+        if self._sign != other._sign:
+            return self._sign < other._sign
+        one, two = (self._exponent, self._digits), (other._exponent, other._digits)
+        return one < two if self._sign > 0 else two < one
+
+    def __repr__(self) -> str:
+        return f"Number({self.text!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    members: tuple[tuple[str, Json], ...]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare without the order of members."""
+        return isinstance(other, Object) and dict(self.members) == dict(other.members)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.members))
+
+
+type Json = bool | Number | str | tuple[Json, ...] | Object | None
+
+
+def render_json(value: Json) -> str:
+    """Render a value, with numbers as they were read."""
+    match value:
+        case Number():
+            return value.text
+        case str():
+            return quote(value)
+        case tuple():
+            return f"[{','.join(map(render_json, value))}]"
+        case Object(members):
+            return "{" + ",".join(f"{quote(key)}:{render_json(of)}" for key, of in members) + "}"
+        case _:
+            return json.dumps(value)
+
+
+def quote(text: str) -> str:
+    """Render a string in ASCII, so that no reader of lines or events finds a line end in it."""
+    return encode_basestring_ascii(text)
+
+
+_LONG = 256  # characters
+_FOUND_AT_ONCE = 256  # characters in which we can find a known text in the time of one step
+
+
+class PatternGivenUp(Exception):
+    """Searching this text would take too long."""
+
+
+@dataclass(frozen=True)
+class RulePattern:
+    text: str
+    ignore_case: bool
+    _regex: Regex = field(repr=False, compare=False)
+
+    @cached_property
+    def required(self) -> str:
+        """A text that every match contains; empty if none is known."""
+        return "" if self._regex.ignore_case else required_text(self._regex.root)
+
+    def is_in(self, text: str, budget: Budget) -> bool:
+        """Tell whether the pattern is found in a text. Raises PatternGivenUp."""
+        try:
+            if len(text) <= _LONG:
+                return self._matcher.search(text, budget)
+            key = self.text, self.ignore_case, text
+            known = budget.known.get(key)
+            if known is None:
+                known = budget.known[key] = self._is_in_long(text, budget)
+            return known
+        except TooCostly:
+            raise PatternGivenUp(self.text) from None
+
+    def _is_in_long(self, text: str, budget: Budget) -> bool:
+        # Searching for the required text takes a fraction of the time.
+        return self._may_be_in(text, budget) and self._matcher.search(text, budget)
+
+    def _may_be_in(self, text: str, budget: Budget) -> bool:
+        budget.spend(len(text) // _FOUND_AT_ONCE)
+        return self.required in text
+
+    def find(self, units: str, budget: Budget) -> list[tuple[int, int]]:
+        """Return where the pattern is found in UTF-16 code units. Raises PatternGivenUp."""
+        try:
+            return self._finder.find(units, budget) if self._may_be_in(units, budget) else []
+        except TooCostly:
+            raise PatternGivenUp(self.text) from None
+
+    def spend(self, steps: int, budget: Budget) -> None:
+        """Count the steps of preparing a text for the search. Raises PatternGivenUp."""
+        try:
+            budget.spend(steps)
+        except TooCostly:
+            raise PatternGivenUp(self.text) from None
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        return Matcher(self._regex, Allowance(longest=FOR_A_MESSAGE))
+
+    @cached_property
+    def _finder(self) -> PatternFinder:
+        return PatternFinder(self._regex)
+
+
+def parse_rule_pattern(text: str, *, ignore_case: bool = False) -> RulePattern:
+    """Check a pattern. Raises InvalidPattern or UnsafePattern."""
+    try:
+        regex = parse_regex(text, ignore_case=ignore_case)
+    except NotJavaScript as error:
+        raise InvalidPattern(text) from error
+    if not is_safe(regex.root):
+        raise UnsafePattern(text)
+    return RulePattern(text, ignore_case, regex)
+
 
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
 _LONGEST_KEPT = 64  # characters of a key
@@ -241,3 +407,102 @@ def _by_spelling(members: Sequence[Member]) -> dict[str, list[Member]]:
 
 def _spellings(key: str) -> frozenset[str]:
     return frozenset((fold(key), key.casefold()))
+
+
+def equals(document: Document, value: Value, wanted: Json) -> bool:
+    """Tell whether a value equals the wanted one: 1 equals 1.0, but ``true`` does not equal 1."""
+    if value.text is not None:
+        return isinstance(wanted, str) and value.text == wanted
+    match document.text[value.start]:
+        case "{":
+            return isinstance(wanted, Object) and _equals_object(document, value, wanted)
+        case "[":
+            elements = document.open(value).elements or ()
+            return (
+                isinstance(wanted, tuple)
+                and len(elements) == len(wanted)
+                and all(equals(document, *pair) for pair in zip(elements, wanted, strict=True))
+            )
+        case "t" | "f" | "n":
+            # Not "in (None, True, False)": 1 == True in Python.
+            return (wanted is None or isinstance(wanted, bool)) and (
+                json.dumps(wanted) == document.written(value)
+            )
+        case _:
+            return isinstance(wanted, Number) and number_in(document, value) == wanted
+
+
+def number_in(document: Document, value: Value) -> Number | None:
+    """Return a number's value; None for anything else."""
+    if document.text[value.start] not in "-0123456789":
+        return None
+    try:
+        return Number(document.written(value))
+    except ValueError as error:
+        raise Unjudgeable(str(error)) from None
+
+
+def _equals_object(document: Document, value: Value, wanted: Object) -> bool:
+    opened = document.open(value)
+    members = opened.members or ()
+    if len({fold(member.key) for member in members}) != len(members):
+        raise Unjudgeable("keys that could be taken for one another")
+    for key, inner in wanted.members:
+        member = document.member(opened, key)
+        if member is None or not equals(document, member.value, inner):
+            return False
+    return len(members) == len(wanted.members)
+
+
+def hash_params(document: Document, params: Value | None) -> str:
+    """Return a short hash that is the same for all spellings of the same params.
+
+    Leaves out the progress token, which differs from request to request.
+    """
+    digest = hashlib.sha256()
+    if params is None:
+        digest.update(b"{}")
+    else:
+        for piece in _canonical(document, params, ("params",)):
+            digest.update(piece.encode())
+    return digest.hexdigest()[:32]
+
+
+def _canonical(document: Document, value: Value, place: tuple[str, ...]) -> Iterator[str]:
+    if value.text is not None:
+        yield quote(value.text)
+        return
+    match document.text[value.start]:
+        case "{":
+            members = sorted(document.open(value).members or (), key=lambda one: one.key)
+            shown = [one for one in members if (*place, one.key) != _PROGRESS]
+            if place == ("params",):
+                shown = [one for one in shown if not _is_empty_meta(document, one.key, one.value)]
+            yield "{"
+            for number, member in enumerate(shown):
+                yield ("," if number else "") + quote(member.key) + ":"
+                yield from _canonical(document, member.value, (*place[:2], member.key))
+            yield "}"
+        case "[":
+            yield "["
+            for number, element in enumerate(document.open(value).elements or ()):
+                yield "," if number else ""
+                yield from _canonical(document, element, ("", "", ""))
+            yield "]"
+        case "t" | "f" | "n":
+            yield document.written(value)
+        case _:
+            number_value = number_in(document, value)
+            assert number_value is not None
+            yield repr(number_value.key)
+
+
+_PROGRESS = ("params", "_meta", "progressToken")
+
+
+def _is_empty_meta(document: Document, key: str, value: Value) -> bool:
+    """Tell whether ``_meta`` contains nothing but a progress token."""
+    if key != "_meta":
+        return False
+    members = document.open(value).members
+    return members is not None and {member.key for member in members} <= {"progressToken"}

@@ -1,22 +1,33 @@
-"""The rules as a link of the chain, after the tool filter.
+"""The rules as a link of the chain, after the tool filter, and what they remember.
 
 One policy judges both a request and its response, even if the rules file is edited in between. The
-tool filter judges at once what a rule changes.
+tool filter judges at once what a rule changes. A session is identified by MCP's session id, or if a
+revision has none, by the client's credentials and address. All memory is bounded in number, bytes
+and time; the least recently used is forgotten first:
+
+>>> memory = MemoryState(b"salt")
+>>> [memory.count_use("a", ((2, 60.0),), now=float(second)) for second in (0, 10, 20, 60)]
+[None, None, 40.0, None]
 """
 
 from __future__ import annotations
 
+import hmac
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from array import array
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from itertools import count, islice
+from typing import cast
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.chain import decide_from_upstream, judge_by_filter
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation
 from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.rules.carried import (
@@ -30,19 +41,18 @@ from mcp_tool_filter.policy.rules.carried import (
     with_changes,
 )
 from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
-from mcp_tool_filter.policy.rules.driving import AtOnce, answered
-from mcp_tool_filter.policy.rules.judgement import (
+from mcp_tool_filter.policy.rules.model import Policy
+from mcp_tool_filter.policy.rules.perform import may_be_kept
+from mcp_tool_filter.policy.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,
+    Circumstances,
     Refusal,
     RulesOutcome,
     StoreOrder,
+    Subject,
+    Watch,
 )
-from mcp_tool_filter.policy.rules.keeping import may_be_kept
-from mcp_tool_filter.policy.rules.memory import identify
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
-from mcp_tool_filter.policy.rules.subject import Circumstances, Subject, Watch
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Batch,
@@ -54,6 +64,312 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     render_error,
 )
+
+
+class Later(Enum):
+    LATER = "later"
+
+
+type AtOnce = Callable[[Effect], object]
+"""Returns the result of an effect, or LATER if it must wait; raises EffectFailed."""
+
+
+def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[Outcome]:
+    """Yield only those effects of a decision that must wait."""
+    resume: Callable[[], Effect] = partial(next, deciding)
+    while True:
+        try:
+            effect = resume()
+        except StopIteration as made:
+            return cast("Outcome", made.value)
+        try:
+            came = at_once(effect)
+            if came is Later.LATER:
+                came = yield effect
+        except GeneratorExit:
+            deciding.close()
+            raise
+        except BaseException as error:  # the effect's failure, for the decision
+            resume = partial(deciding.throw, error)
+        else:
+            resume = partial(deciding.send, came)
+
+
+MOST_BYTES = 64 * 1024 * 1024
+_MOST_KEYS = 100_000
+_MOST_USES = 2_000_000
+_PER_ENTRY = 200  # bytes that an entry costs besides its value
+
+
+def identify(salt: bytes, credentials: bytes) -> str:
+    """Return a short salted hash of credentials."""
+    return hmac.digest(salt, credentials, "sha256").hex()[:16]
+
+
+@dataclass(slots=True)
+class _Entry:
+    value: bytes
+    expires: float
+    group: str
+
+
+@dataclass(slots=True)
+class _Group:
+    """The keys of one rule's entries, oldest first."""
+
+    keys: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class MemoryState:
+    def __init__(
+        self,
+        salt: bytes,
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_keys: int = _MOST_KEYS,
+        most_uses: int = _MOST_USES,
+    ) -> None:
+        self.salt = salt
+        self._most_bytes, self._most_keys, self._most_uses = most_bytes, most_keys, most_uses
+        self._windows: OrderedDict[str, array[float]] = OrderedDict()
+        self._uses = 0
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._groups: dict[str, _Group] = {}
+        self.bytes = 0
+
+    def identify(self, credentials: bytes) -> str:
+        return identify(self.salt, credentials)
+
+    # Windows
+
+    def count_use(
+        self, key: str, limits: tuple[tuple[int, float], ...], now: float
+    ) -> float | None:
+        """Count a use; if that exceeds a limit, do not count it and return the seconds to wait."""
+        uses = self._windows.get(key)
+        if uses is None:
+            uses = self._windows[key] = array("d")
+        self._windows.move_to_end(key)
+        wait = max((_wait(uses, limit, window, now) for limit, window in limits), default=0.0)
+        longest = max((window for _, window in limits), default=0.0)
+        past = bisect_right(uses, now - longest)
+        del uses[:past]
+        self._uses -= past
+        if wait > 0:
+            if not uses:  # a limit of 0: clients that choose keys must not fill the memory
+                del self._windows[key]
+            return wait
+        uses.append(now)
+        self._uses += 1
+        self._forget_windows()
+        return None
+
+    def _forget_windows(self) -> None:
+        while len(self._windows) > self._most_keys or self._uses > self._most_uses:
+            if len(self._windows) == 1:
+                return
+            _, uses = self._windows.popitem(last=False)
+            self._uses -= len(uses)
+
+    # Cached results
+
+    def read_cache(self, key: str, now: float) -> bytes | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry.expires <= now:
+            self._remove(key)
+            return None
+        self._entries.move_to_end(key)
+        return entry.value
+
+    def write_cache(
+        self, key: str, value: bytes, ttl: float, group: str, max_entries: int, now: float
+    ) -> None:
+        if key in self._entries:
+            self._remove(key)
+        size = len(value) + _PER_ENTRY
+        if size > self._most_bytes:
+            return
+        self._entries[key] = _Entry(value, now + ttl, group)
+        keys = self._groups.setdefault(group, _Group()).keys
+        keys[key] = None
+        self.bytes += size
+        while len(keys) > max_entries:
+            self._remove(next(iter(keys)))
+        while self.bytes > self._most_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key)
+        self.bytes -= len(entry.value) + _PER_ENTRY
+        keys = self._groups[entry.group].keys
+        keys.pop(key, None)
+        if not keys:
+            self._groups.pop(entry.group, None)
+
+    def clean_up(self, now: float) -> None:
+        """Forget expired entries."""
+        for key in [key for key, entry in self._entries.items() if entry.expires <= now]:
+            self._remove(key)
+
+
+def _wait(uses: array[float], limit: int, window: float, now: float) -> float:
+    """Return the seconds until one more use is within a limit; 0 if it is now."""
+    first = bisect_right(uses, now - window)
+    count = len(uses) - first
+    if count < limit:
+        return 0.0
+    if limit <= 0:
+        return window
+    return max(uses[len(uses) - limit] + window - now, 1e-9)
+
+
+MOST_SESSIONS = 10_000
+_MOST_METHODS = 100  # of one session
+_MOST_REQUESTS = 10_000
+_MOST_REQUEST_BYTES = 64 * 1024 * 1024
+_CLEAN_EVERY = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class MethodStats:
+    """Statistics of the requests of one method."""
+
+    requests: int = 0
+    responses: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """The total time from requests to their responses."""
+    slowest: float = 0.0
+
+
+@dataclass(slots=True)
+class RuleSession:
+    """A session as rules see it."""
+
+    id: str
+    started: float
+    used: float
+    messages: int = 0
+    methods: dict[str, MethodStats] = field(default_factory=dict)
+    custom: dict[str, object] = field(default_factory=dict)
+    """For users' own classes."""
+
+    def note_request(self, method: str) -> None:
+        if (stats := self._stats(method)) is not None:
+            stats.requests += 1
+
+    def note_response(self, method: str, seconds: float, *, is_error: bool) -> None:
+        if (stats := self._stats(method)) is not None:
+            stats.responses += 1
+            stats.errors += is_error
+            stats.seconds += seconds
+            stats.slowest = max(stats.slowest, seconds)
+
+    def _stats(self, method: str) -> MethodStats | None:
+        """Return the statistics of a method; None if the client has used too many methods."""
+        known = self.methods.get(method)
+        if known is None and len(self.methods) < _MOST_METHODS:
+            known = self.methods[method] = MethodStats()
+        return known
+
+
+class RuleSessions:
+    """The sessions, the most recently used last."""
+
+    def __init__(self, ttl: float = 3600.0, *, most: int = MOST_SESSIONS) -> None:
+        self.ttl = ttl
+        self._most = most
+        self._sessions: OrderedDict[Hashable, RuleSession] = OrderedDict()
+        self._cleaned = 0.0
+
+    def get(
+        self, key: Hashable, name: Callable[[], str], started: float | None, now: float
+    ) -> RuleSession:
+        """Return the session of this key; a new one gets the name as its id.
+
+        It starts now, or at ``started`` if that is known.
+        """
+        known = self.find(key, now)
+        if known is not None:
+            return known
+        session = RuleSession(name(), now if started is None else started, now)
+        self._sessions[key] = session
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
+        return self._used(key, session, now)
+
+    def find(self, key: Hashable, now: float) -> RuleSession | None:
+        """Return the session of this key, if there is one, and count one more message."""
+        session = self._sessions.get(key)
+        if session is None or now - session.used > self.ttl:
+            return None
+        return self._used(key, session, now)
+
+    def _used(self, key: Hashable, session: RuleSession, now: float) -> RuleSession:
+        session.used = now
+        session.messages += 1
+        self._sessions.move_to_end(key)
+        if now - self._cleaned > _CLEAN_EVERY:
+            self.clean_up(now)
+        return session
+
+    def clean_up(self, now: float) -> None:
+        """Forget sessions that have been idle for too long."""
+        self._cleaned = now
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used <= self.ttl:
+                return
+            self._sessions.popitem(last=False)
+
+    def __iter__(self) -> Iterator[RuleSession]:
+        yield from list(self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+class AskedBefore:
+    """Requests by session and id, for responses that come on another stream, or again.
+
+    The sender chooses the ids. With ``is_strict``, an id that was used for different requests finds
+    none, because we cannot tell which of them a response answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_strict: bool = False,
+        most: int = _MOST_REQUESTS,
+        most_bytes: int = _MOST_REQUEST_BYTES,
+    ) -> None:
+        self._is_strict = is_strict
+        self._most, self._most_bytes = most, most_bytes
+        self._requests: OrderedDict[tuple[str, str], tuple[Request | None, int]] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, session: str, id: str, request: Request) -> None:
+        key = session, id
+        place = request.place
+        kept: Request | None = request
+        size = len(place.text)
+        if key in self._requests:
+            before, old_size = self._requests.pop(key)
+            self._bytes -= old_size
+            if self._is_strict and (before is None or before.place.raw != place.raw):
+                kept, size = None, 0
+        self._requests[key] = kept, size
+        self._bytes += size
+        while len(self._requests) > self._most or self._bytes > self._most_bytes:
+            _, (_, gone) = self._requests.popitem(last=False)
+            self._bytes -= gone
+
+    def find(self, session: str, id: str) -> Request | None:
+        request, _ = self._requests.get((session, id), (None, 0))
+        return request
+
 
 _NOTE = "rules"
 _NOBODY = Client()

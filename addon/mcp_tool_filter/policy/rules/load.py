@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mcp_tool_filter.policy.rules.load_actions import read_action
-from mcp_tool_filter.policy.rules.load_conditions import read_conditions
-from mcp_tool_filter.policy.rules.load_interceptors import read_interceptors
-from mcp_tool_filter.policy.rules.mistakes import InvalidRules
-from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, StateSettings
-from mcp_tool_filter.policy.rules.reading import Spot, Table
-from mcp_tool_filter.policy.rules.rule import Rule
-from mcp_tool_filter.policy.rules.source import Unreadable, read_source
-from mcp_tool_filter.policy.rules.values import render_json
+from mcp_tool_filter.policy.rules.actions import read_action
+from mcp_tool_filter.policy.rules.conditions import read_conditions
+from mcp_tool_filter.policy.rules.fields import render_json
+from mcp_tool_filter.policy.rules.interceptors import read_interceptors
+from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, Rule, StateSettings
+from mcp_tool_filter.policy.rules.source import InvalidRules, Spot, Table, Unreadable, read_source
 
 RULE_KEYS = ("name", "enabled", "priority", "on", "conditions", "metadata")
 TOP_KEYS = (

@@ -1,19 +1,29 @@
-"""Carry out each action: change the message, or yield an effect for the host."""
+"""Carry out each action: change the message, or yield an effect for the host.
+
+``Run`` is the state of one message on its way through the rules. When an action changes a part of
+the message, the rest keeps its bytes, and the tool filter judges it again.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from mcp_tool_filter.errors import ProtocolError, printable
 from mcp_tool_filter.policy.effects import Deciding, Delay
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
     EffectFailed,
     Identify,
+    Measure,
     ReadCache,
     RunScript,
     ScriptResult,
+    SendCopy,
+    SendWebhook,
+    WriteLog,
 )
 from mcp_tool_filter.policy.rules.actions import (
     Action,
@@ -35,16 +45,236 @@ from mcp_tool_filter.policy.rules.actions import (
     Wait,
     Webhook,
 )
-from mcp_tool_filter.policy.rules.edits import ImpossibleChange
-from mcp_tool_filter.policy.rules.json_patch import apply_patch
-from mcp_tool_filter.policy.rules.judgement import Refusal, StoreOrder, refuse
-from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
-from mcp_tool_filter.policy.rules.rule import Rule
-from mcp_tool_filter.policy.rules.run import Run, message_text
-from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.policy.rules.tell import tell
-from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
-from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.policy.rules.edits import (
+    Edited,
+    ImpossibleChange,
+    apply_patch,
+    changed_text,
+    to_python,
+)
+from mcp_tool_filter.policy.rules.fields import Document, Key, find_member, quote
+from mcp_tool_filter.policy.rules.model import Rule
+from mcp_tool_filter.policy.rules.subject import (
+    Refusal,
+    RulesOutcome,
+    StoreOrder,
+    Subject,
+    Watch,
+    refuse,
+)
+from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template, in_url
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import Batch, Request, Response, Single, parse_message
+from mcp_tool_filter.protocol.scan import Value, open_value
+
+type Edit = Callable[[Edited], Edited]
+
+
+def edit_part(subject: Subject, part: str, edit: Edit) -> str | None:
+    """Return the message's text with ``params`` or ``result`` edited; None if nothing changes.
+
+    Missing params are created if the edit adds something to them. An error has no result and stays
+    unchanged.
+    """
+    place = subject.message.place
+    raw = place.text[place.start : place.end]
+    value = subject.part(part)
+    if value is None:
+        if part == "result":
+            return None
+        made = edit(Edited("{}")).text
+        return None if made == "{}" else Edited(raw).set([Key("params")], made).text
+    written = place.text[value.start : value.end]
+    changed = edit(Edited(written, subject.look)).text
+    if changed == written:
+        return None
+    return raw[: value.start - place.start] + changed + raw[value.end - place.start :]
+
+
+def replace_message(subject: Subject, text: str) -> tuple[Subject, Verdict]:
+    """Return the changed message and the tool filter's verdict on it.
+
+    Raises ImpossibleChange if it is not a message, or no longer the same request or response.
+    """
+    message = _parse(text, subject)
+    try:
+        verdict = subject.about.filter(message)
+    except ProtocolError as error:
+        raise ImpossibleChange(f"the changed message cannot be judged: {error}") from None
+    match verdict:
+        case Rewrite(rewritten):
+            message = _parse(rewritten.decode(), subject)
+        case Forward() | Reply() | Drop():
+            pass
+    request = subject.request if isinstance(message, Response) else None
+    changed = Subject(message, subject.about, request, subject.budget)
+    changed.watch = subject.watch
+    return changed, verdict
+
+
+def _parse(text: str, subject: Subject) -> Single:
+    try:
+        message = parse_message(text.encode(), subject.about.limits)
+    except (ProtocolError, UnicodeEncodeError) as error:
+        raise ImpossibleChange(f"the result is not a message: {error}") from None
+    old = subject.message
+    if isinstance(message, Batch) or type(message) is not type(old):
+        raise ImpossibleChange("the result is another kind of message")
+    if isinstance(message, Request | Response) and message.id != _id_of(old):
+        raise ImpossibleChange("the result has another id")
+    return message
+
+
+def _id_of(message: Single) -> str | None:
+    return message.id if isinstance(message, Request | Response) else None
+
+
+type Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Run:
+    """One message on its way through the rules."""
+
+    subject: Subject
+    clock: Clock
+    deadline: float
+    judgement: RulesOutcome
+    watch: Watch
+    allowed: bool = False
+    """True after a rule has said ``allow``."""
+    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
+    """Results of actions (by identity) that waited together, and the message they were for."""
+    _credential: str | None = None
+
+    def left(self) -> float:
+        """Return how many seconds are left. Raises EffectFailed if there are none."""
+        left = self.deadline - self.clock()
+        if left <= 0:
+            raise EffectFailed("the rules took too long")
+        return left
+
+    def credential(self) -> Deciding[str]:
+        if self._credential is None:
+            self._credential = str((yield Identify(self.subject.about.credentials)))
+        return self._credential
+
+    def text(
+        self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
+    ) -> Deciding[str]:
+        """Expand a template; ``write`` renders each inserted value."""
+        several = template.templates if isinstance(template, JsonTemplate) else (template,)
+        who = ""
+        if any(one.asks_who for one in several):
+            who = yield from self.credential()
+        return template.render(self.subject, rule, who, write)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuse the message, unless it has been refused before."""
+        if self.judgement.refusal is None:
+            self.judgement.refusal = refusal
+
+    def change(self, text: str | None) -> None:
+        """Continue with a changed message; None changes nothing. Raises ImpossibleChange."""
+        if text is None:
+            return
+        self.subject, verdict = replace_message(self.subject, text)
+        self.judgement.message = self.subject.message
+        self.judgement.is_changed = True
+        self.judgement.filtered = verdict if _ends_chain(verdict) else None
+
+    def edit(self, edit: Edit) -> None:
+        part = "result" if self.subject.is_response else "params"
+        self.change(edit_part(self.subject, part, edit))
+
+
+def _ends_chain(verdict: Verdict) -> bool:
+    """Tell whether the filter refuses a message. (A list answered from the snapshot continues.)"""
+    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+
+
+def message_text(subject: Subject) -> str:
+    place = subject.message.place
+    return place.text[place.start : place.end]
+
+
+def may_be_kept(text: str, result: Value) -> bool:
+    """Tell whether a result is final: no tool failed, and the upstream wants to know no more.
+
+    What cannot be judged is not kept.
+    """
+    try:
+        members = open_value(text, result).members or ()
+        is_error = find_member(members, "isError")
+        kind = find_member(members, "resultType")
+    except ProtocolError:
+        return False
+    has_failed = is_error is not None and text[is_error.value.start : is_error.value.end] == "true"
+    return not has_failed and (kind is None or kind.value.text == "complete")
+
+
+def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
+    """Carry out an action that never waits and never changes the message."""
+    match action:
+        case Log(level, message):
+            text = printable((yield from run.text(message, rule.id)))
+            subject, session = run.subject, run.subject.about.session_id
+            yield WriteLog(level, text, rule.id, session, subject.method, subject.tool, subject.id)
+        case Metric(name, value):
+            text = yield from run.text(value, rule.id)
+            yield Measure(name, _countable(text))
+        case Webhook():
+            yield from _call_webhook(run, rule, action)
+        case Fork(copies, to):
+            request = run.subject.message
+            if isinstance(request, Request) and run.subject.about.from_client:
+                head, tail = _around_id(request)
+                for _ in range(copies):
+                    yield SendCopy(head, tail, run.subject.about.origin, to, rule.id)
+        case _:
+            pass
+
+
+def _call_webhook(run: Run, rule: Rule, action: Webhook) -> Deciding[None]:
+    url = yield from run.text(action.url, rule.id, in_url)
+    headers = []
+    for name, value in action.headers:
+        text = yield from run.text(value, rule.id)
+        headers.append((name, printable(text)))
+    subject = run.subject
+    refusal = run.judgement.refusal
+    members = {
+        "rule": quote(rule.id),
+        "action": quote(refusal.action if refusal else "webhook"),
+        "session": quote(subject.about.session_id),
+        "method": quote(subject.method) if subject.method is not None else "null",
+        "id": subject.id or "null",
+        "tool": quote(subject.tool) if subject.tool is not None else "null",
+    }
+    if action.include_message:
+        members["message"] = message_text(subject)
+    written = ",".join(f"{quote(name)}:{value}" for name, value in members.items())
+    yield SendWebhook(url, tuple(headers), written, action.timeout, rule.id)
+
+
+def _around_id(message: Request) -> tuple[str, str]:
+    place = message.place
+    id = Document(place.text).open(Value(place.start, place.end))["id"]
+    return place.text[place.start : id.start], place.text[id.end : place.end]
+
+
+def _countable(text: str) -> float:
+    """Return the increment of a counter.
+
+    Raises ImpossibleChange if it is negative: counters only grow.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise ImpossibleChange(f"{text!r} is not a number") from None
+    if not 0 <= number < float("inf"):
+        raise ImpossibleChange(f"a counter cannot grow by {text!r}")
+    return number
 
 
 def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:

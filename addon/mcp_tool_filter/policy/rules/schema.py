@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mcp_tool_filter.policy.rules.actions import LEVELS
+from mcp_tool_filter.policy.rules.conditions import MOST_LEVELS
+from mcp_tool_filter.policy.rules.edits import OPERATIONS
 from mcp_tool_filter.policy.rules.interceptors import PERIODS
-from mcp_tool_filter.policy.rules.json_patch import OPERATIONS
-from mcp_tool_filter.policy.rules.load_actions import LEVELS
-from mcp_tool_filter.policy.rules.load_conditions import MOST_LEVELS
 
 type Schema = dict[str, object]
 

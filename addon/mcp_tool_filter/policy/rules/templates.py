@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from urllib.parse import quote as urlquote
 
-from mcp_tool_filter.policy.rules.equality import hash_params
-from mcp_tool_filter.policy.rules.fields import Every, Field, parse_field
+from mcp_tool_filter.policy.rules.fields import (
+    Every,
+    Field,
+    Json,
+    Number,
+    Object,
+    hash_params,
+    parse_field,
+    quote,
+    render_json,
+)
 from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.policy.rules.values import Json, Number, Object, quote, render_json
 from mcp_tool_filter.protocol.scan import Value
 
 _PLAIN = ("session_id", "method", "id", "tool", "params_hash", "rule", "credential")
