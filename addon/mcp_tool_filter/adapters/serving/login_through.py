@@ -105,9 +105,11 @@ class LoginsThrough:
         if self._listener.takes_headers(exchange.head.target):
             through.note_challenges(challenges)
         if challenges:
-            named = through.rewrite_challenges(challenges, _our_origin(exchange))
-            rewritten = tuple((_CHALLENGE, one.encode("latin-1")) for one in named)
-            answer.fields = (*_without(answer.fields, {_CHALLENGE}), *rewritten)
+            named = iter(through.rewrite_challenges(challenges, _our_origin(exchange)))
+            answer.fields = tuple(
+                (name, next(named).encode("latin-1")) if name.lower() == _CHALLENGE else (name, one)
+                for name, one in answer.fields
+            )
 
     def rewrite_body(self, exchange: Exchange) -> None:
         """Make protected-resource metadata name us."""
@@ -230,5 +232,5 @@ def _all(fields: Fields, name: bytes) -> list[str]:
     return [value.decode("latin-1") for one, value in fields if one.lower() == name]
 
 
-def _without(fields: Fields, names: frozenset[bytes] | set[bytes]) -> Fields:
+def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
     return tuple(one for one in fields if one[0].lower() not in names)

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _HANDSHAKE = b"\x16"  # the first byte of a TLS connection
 _LINGER = 2.0
 """Seconds in which a closed client may still read our answer: a reset would destroy it."""
+_MOST_IGNORED = 1024 * 1024
+"""Bytes that such a client may still send."""
 _TICK = 2.5  # seconds
 
 
@@ -87,6 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._received = clients.budget.received
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
+        self._ignored = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -100,8 +103,10 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received(len(data))
         if self._is_closing:
-            return
-        if self._is_plain:
+            self._ignored += len(data)
+            if self._ignored > _MOST_IGNORED:
+                self._transport.abort()
+        elif self._is_plain:
             self.speaks.receive(data)
         elif self._tls is not None or data[:1] == _HANDSHAKE:
             self._receive_tls(data)
