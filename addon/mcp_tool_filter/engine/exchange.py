@@ -33,7 +33,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
-from mcp_tool_filter.engine.websocket import problem_in_handshake
 from mcp_tool_filter.engine.wire import (
     AnswerHead,
     AnswerNotes,
@@ -661,6 +660,8 @@ class Exchange:
         if self.service.rewrite_head is not None:
             self.service.rewrite_head(self)
         if status == 101:
+            from mcp_tool_filter.engine.websocket import problem_in_handshake  # seldom needed
+
             if why := problem_in_handshake(asked.head, head.fields):
                 raise ProtocolError(why)
             return self.point("responseheaders", partial(self.point, "response", self._switch))

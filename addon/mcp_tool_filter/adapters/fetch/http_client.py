@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from http.client import responses
+from http import HTTPStatus
 from typing import Protocol
 
 import h11
@@ -29,6 +29,7 @@ _OUR_HEADERS = frozenset(
 )
 
 _AUTHORIZATION = b"authorization"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 type Headers = Sequence[tuple[bytes, bytes]]
 
@@ -176,7 +177,7 @@ class HttpResponse:
     def status_line(self) -> str:
         """The status as a text, such as ``HTTP 404 Not Found``."""
         said = bytes(self._head.reason).decode("latin-1")
-        return f"HTTP {self.status} {said or responses.get(self.status, '')}".strip()
+        return f"HTTP {self.status} {said or _PHRASES.get(self.status, '')}".strip()
 
     def header(self, name: bytes) -> bytes:
         """Return the first value of a header, or an empty one; the name is in lower case."""

@@ -18,6 +18,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.target import login_to
@@ -36,7 +37,6 @@ from mcp_tool_filter.adapters.serving.site import (
     fetch_or_wait,
 )
 from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 from mcp_tool_filter.engine.exchange import Exchange, Phase
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
@@ -53,6 +53,9 @@ from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.protocol.messages import Notification, Request
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
 GRACE = 3.0
 """Seconds for waiting clients to get their answers when the process ends."""
@@ -157,6 +160,7 @@ class Proxy:
         """Return the dashboard of the process; the host serves it."""
         if self.dashboard is None:
             from mcp_tool_filter.adapters.serving.overview import Overview
+            from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
             overview = Overview(self.listeners, self.watchers.statistics)
             self.dashboard = Dashboard(

@@ -18,7 +18,6 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.http.media_type import may_be_event_stream
-from mcp_tool_filter.observers.audit.entries import Unanswered
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
@@ -28,6 +27,7 @@ from mcp_tool_filter.policy.verdict import Forward
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.watch.tracing import Tracer
     from mcp_tool_filter.adapters.watch.watching import Sink, Watching
+    from mcp_tool_filter.observers.audit.entries import Unanswered
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 _MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
@@ -163,11 +163,15 @@ def _in_a_moment(call: Callable[[], None]) -> None:
 
 def _failure_of(origin: object, _client: Client, _age: float) -> Unanswered | None:
     """Name at the end what a lost upstream has left; the other clients are left by ourselves."""
+    from mcp_tool_filter.observers.audit.entries import Unanswered
+
     has_failed = isinstance(origin, Exchange) and origin.outcome is Outcome.UPSTREAM_FAILED
     return Unanswered("upstream_failed") if has_failed else None
 
 
 def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
+    from mcp_tool_filter.observers.audit.entries import Unanswered
+
     if not isinstance(origin, Exchange) or not origin.is_over:
         return None
     if client.via is Via.LEGACY_SSE:

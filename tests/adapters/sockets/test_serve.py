@@ -1,0 +1,136 @@
+"""What the launcher's host does by itself, beside what all hosts do (``tests/attacks``)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.serving.limits import most_clients
+from mcp_tool_filter.adapters.sockets.serve import bind
+from mcp_tool_filter.errors import StartError
+from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream
+from tests.raw_client import h2_client, post, raw_client
+from tests.raw_upstream import Peer, raw_upstream
+from tests.served import served
+
+
+async def test_mitmproxy_is_not_imported_to_filter_a_url(tmp_path: Path) -> None:
+    """It would double the memory and the time to start."""
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        words = ("-u", f"{upstream.url}/mcp", "--deny", "^rm_")
+        imports = {"PYTHONPROFILEIMPORTTIME": "1"}
+        async with launched(*words, home=tmp_path, environment=imports) as it:
+            await it.serving()
+            assert names_in(await ask(it.port, LIST)) == ["read_file"]
+            assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
+            assert " mcp_tool_filter.adapters.sockets.serve\n" in it.stderr
+            assert not re.search(r"\| +(mitmproxy|wsproto|h2|yaml)\b", it.stderr)
+
+
+def test_a_name_with_several_addresses_is_served_on_all_of_them() -> None:
+    doors = bind("localhost", 0)
+    try:
+        ports = {door.getsockname()[1] for door in doors}
+        addresses = {door.getsockname()[0] for door in doors}
+        known = socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)
+        assert addresses == {address[0] for *_, address in known}
+        assert len(ports) == 1
+        with pytest.raises(StartError, match="Cannot listen on localhost"):
+            bind("localhost", ports.pop())
+    finally:
+        for door in doors:
+            door.close()
+
+
+async def test_a_client_waits_for_the_start(tmp_path: Path) -> None:
+    """It may connect before the upstream's tools are known."""
+    known = asyncio.Event()
+
+    async def slowly(peer: Peer) -> None:
+        await known.wait()
+        peer.writer.close()
+
+    async with raw_upstream(slowly) as slow:
+        words = ("-u", slow.url, "--deny", "^rm_", "-p")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        async with launched(*words, str(port), home=tmp_path) as it:
+            while True:
+                try:
+                    async with raw_client(port) as client:
+                        await client.say(post(LIST))
+                        break
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.02)
+            known.set()
+            assert await it.exit_code() == 1
+
+
+async def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    """Even while a client does not take its last bytes."""
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        serving(upstream, tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.say(post(CALL % (1, b"read_file")))
+        while not upstream.of("tools/call"):
+            await asyncio.sleep(0.01)
+        it.interrupt(signal.SIGINT)
+        it.interrupt(signal.SIGINT)
+        assert await it.exit_code() == 0
+
+
+async def test_an_edit_on_the_dashboard_changes_what_clients_see() -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
+    ):
+        board = running.proxy.open_dashboard()
+        assert names_in(await ask(running.port, LIST)) == ["read_file"]
+        running.adopt(endpoint="/mcp", deny=["^read_"])
+        assert names_in(await ask(running.port, LIST)) == ["rm_rf"]
+        [listener] = json.loads(json.dumps(board.state()))["listeners"]
+        assert [tool["name"] for tool in listener["tools"] if tool["exposed"]] == ["rm_rf"]
+        with pytest.raises(StartError):
+            running.adopt(endpoint="/mcp")
+        assert names_in(await ask(running.port, LIST)) == ["rm_rf"]
+
+
+async def test_a_surplus_client_gets_one_error_and_a_seat_when_there_is_one() -> None:
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"], max_clients="1") as running,
+    ):
+        async with raw_client(running.port) as busy:
+            await busy.say(post(CALL % (1, b"read_file")))
+            while not upstream.of("tools/call"):
+                await asyncio.sleep(0.01)
+            refused = await ask(running.port, LIST)
+            assert refused.status == 503
+            assert json.loads(refused.body)["error"]["message"] == "Too many clients are connected"
+        while running.proxy.exchanges:
+            await asyncio.sleep(0.01)
+        assert names_in(await ask(running.port, LIST)) == ["read_file"]
+        said = [record.getMessage() for record in running.said]
+        assert sum("more clients are refused" in text for text in said) == 1
+    assert most_clients(1024) == 438
+
+
+async def test_http2_is_spoken_where_tls_negotiates_it(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        served(to=upstream.url, home=tmp_path, endpoint="/mcp", deny=["^rm_"]) as running,
+        h2_client(running.port) as client,
+    ):
+        assert client is not None
+        assert names_in(await ask(running.port, LIST)) == ["read_file"]  # plain, on the same port
