@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -109,6 +110,21 @@ def test_an_answer_that_a_rule_holds_at_the_end_is_delivered(crashes: bool, tmp_
         assert (client.ends() if crashes else client.leaves()) == int(crashes)
         heard = [json.loads(line) for line in client.raw]
         assert [(one["id"], "result" in one) for one in heard[1:]] == [(8, True), (9, not crashes)]
+
+
+def test_a_signal_does_not_wait_for_a_rule(tmp_path: Path) -> None:
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(HELD.replace("1500ms", "5m"))
+    journal = tmp_path / "journal"
+    with filtered(
+        "--rules", str(policy), "--", *upstream(journal=journal), home=tmp_path
+    ) as client:
+        client.opens()
+        client.say(calling("read_file", id="8"))
+        while b"read_file" not in journal.read_bytes():
+            time.sleep(0.01)
+        client.process.send_signal(signal.SIGTERM)
+        client.ends()
 
 
 def test_what_a_python_rule_prints_goes_to_stderr(tmp_path: Path) -> None:

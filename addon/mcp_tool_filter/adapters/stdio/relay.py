@@ -125,6 +125,7 @@ class Relay:
         self._last_output_at = time.monotonic()
         self._code: int | None = None
         self._client_ended = False
+        self._is_hurried = False  # a signal has come: a rule may hold nothing any more
         self._read_last = time.monotonic()
         self._client_read = Event()  # all input of the client has been read
 
@@ -204,27 +205,27 @@ class Relay:
     # The end
 
     def _pass_on(self, number: int) -> int:
-        self._child.send(number)
+        self._send(number)
         if number == signal.SIGTERM:
-            return self._see_out(0, self._patience.passed_on, hold=0)
+            return self._see_out(0, self._patience.passed_on)
         if not self._is_gone_within(_AFTER_CTRL_C):
             self._child.close_stdin()  # Python servers wait for their next line first
         return self._see_out(self._patience.eof, self._patience.term)
 
-    def _see_out(self, until_term: float, until_kill: float, *, hold: float = _LONGEST_HOLD) -> int:
+    def _send(self, number: int) -> None:
+        self._child.send(number)
+        self._is_hurried = True
+
+    def _see_out(self, until_term: float, until_kill: float) -> int:
         """Wait for the command's process group to end, with increasing force."""
-        held_until = time.monotonic() + hold
-        while self._lines.is_holding and time.monotonic() < held_until:
-            if self._is_told_to_end():  # the command may have to write on before it can end
-                break
-            time.sleep(_TICK)
+        self._let_rules_decide()  # the command may have to write on before it can end
         if until_term and not self._is_gone_within(until_term):
             self._child.send(signal.SIGTERM)
         if not self._is_gone_within(until_kill):
             self._say("Warning: The command did not end, so it was killed")
             self._child.send(KILL)
             self._is_gone_within(until_kill)
-        self._pass_on_rest(hold)
+        self._pass_on_rest()
         return self._code if self._code is not None else 1
 
     def _is_gone_within(self, seconds: float) -> bool:
@@ -242,7 +243,7 @@ class Relay:
                 case _ChildEnded(code):
                     self._code = code
                 case int(number):
-                    self._child.send(number)
+                    self._send(number)
                     if number == signal.SIGTERM:
                         end = min(end, time.monotonic() + self._patience.passed_on)
                 case _ClientEnded() | _ChildSilent() | _Broken():
@@ -251,25 +252,27 @@ class Relay:
                     assert_never(unexpected)
         return False
 
-    def _pass_on_rest(self, hold: float = _LONGEST_HOLD) -> None:
+    def _pass_on_rest(self) -> None:
         """Pass on all output of the child, but do not wait for other processes that hold its
-        stdout. A rule may hold an answer for so many seconds, or until a signal comes."""
+        stdout."""
         self._last_output_at = time.monotonic()
-        end = self._last_output_at + hold
         while not self._drained.wait(_TICK):
-            now = time.monotonic()
-            if self._is_told_to_end():
-                end = min(end, now)
-            if self._lines.is_holding:
-                if now > end:
-                    return
-                self._last_output_at = now
-            elif not self._lines.is_writing and now - self._last_output_at > _LAST_WORDS:
+            if self._lines.is_holding and self._let_rules_decide():
+                self._last_output_at = time.monotonic()
+            elif not self._lines.is_writing and _is_past(self._last_output_at + _LAST_WORDS):
                 return
 
-    def _is_told_to_end(self) -> bool:
-        """Take note of what has happened; tell whether a signal has come."""
-        is_told = False
+    def _let_rules_decide(self) -> bool:
+        """Wait while a rule holds an answer of the child, until a signal comes; return whether it
+        has been decided."""
+        end = time.monotonic() + _LONGEST_HOLD
+        while self._lines.is_holding and not self._is_hurried and not _is_past(end):
+            self._take_note()
+            time.sleep(_TICK)
+        return not self._lines.is_holding
+
+    def _take_note(self) -> None:
+        """Take note of what has happened."""
         while not self._happened.empty():
             match self._happened.get():
                 case _ClientEnded():
@@ -277,11 +280,9 @@ class Relay:
                 case _ChildEnded(code):
                     self._code = code
                 case int(number):
-                    self._child.send(number)
-                    is_told = True
+                    self._send(number)
                 case _ChildSilent() | _Broken():
                     pass
-        return is_told
 
     def _end_of_child(self) -> int:
         """End because the child has ended or closed its output."""
@@ -331,6 +332,10 @@ class Relay:
         if self._code > 128:
             return f"the command was ended by signal {self._code - 128} (exit code {self._code})"
         return f"the command exited with code {self._code}"
+
+
+def _is_past(end: float) -> bool:
+    return time.monotonic() > end
 
 
 def _read(descriptor: int) -> bytes:
