@@ -25,6 +25,7 @@ from mcp_tool_filter.engine.wire import (
     CONTINUE,
     LAST_CHUNK,
     LONG,
+    End,
     Fault,
     RequestHead,
     RequestWire,
@@ -52,7 +53,7 @@ class Turn(Enum):
     CLOSED = auto()
 
 
-_CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.DISCARDING)
+CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.DISCARDING)
 
 
 class H1Client:
@@ -120,8 +121,7 @@ class H1Client:
             case Turn.IDLE:
                 silent_as, seconds = ("idle", number), limits.idle_time
             case Turn.READING:
-                size = self.exchange.size if self.exchange else 0
-                silent_as, seconds = ("body", number, size), limits.body_time
+                silent_as, seconds = ("body", number, self._body_size), limits.body_time
             case Turn.DISCARDING:
                 silent_as, seconds = ("rest", number), limits.discard_time
             case _:
@@ -131,6 +131,11 @@ class H1Client:
             self._silent_since, self._silent_as = now, silent_as
         elif now - self._silent_since >= seconds:
             self._time_out()
+
+    @property
+    def _body_size(self) -> int:
+        """Bytes of the request's body so far."""
+        return self.exchange.size if self.exchange is not None else 0
 
     def close_silent(self) -> None:
         """Give the seat to another client."""
@@ -176,28 +181,35 @@ class H1Client:
 
     def _read(self) -> None:
         wire = self._wire
-        while self.turn in _CLIENTS_TURN and not self.is_slow:
+        while self.turn in CLIENTS_TURN and not self.is_slow:
             event = wire.next()
             if event is None:
                 return
-            if isinstance(event, RequestHead):
-                self._begin(event)
-            elif isinstance(event, bytes):
-                if self.turn is Turn.READING and self.exchange is not None:
-                    self.exchange.take(event)
-            elif self.turn is Turn.READING and self.exchange is not None:
-                self.turn = Turn.ANSWERING
-                if self.service.seats is not None:
-                    self.service.seats.is_served(self)
-                self.exchange.end_of_request()
-            else:
-                self._close()
+            self._take(event)
 
-    def _begin(self, head: RequestHead) -> None:
+    def _take(self, event: RequestHead | bytes | End) -> None:
+        if isinstance(event, RequestHead):
+            self._begin(event)
+        elif isinstance(event, bytes):
+            if self.turn is Turn.READING and self.exchange is not None:
+                self.exchange.take(event)
+        elif self.turn is Turn.READING and self.exchange is not None:
+            self.turn = Turn.ANSWERING
+            if self.service.seats is not None:
+                self.service.seats.is_served(self)
+            self.exchange.end_of_request()
+        else:
+            self._close()
+
+    def _note_request(self) -> None:
+        """A request has begun."""
         self._served += 1
         if self.service.seats is not None:
             self.service.seats.has_begun(self)
         self.turn = Turn.READING
+
+    def _begin(self, head: RequestHead) -> None:
+        self._note_request()
         self.exchange = Exchange(self.service, self, head)
         self.exchange.begin()
 

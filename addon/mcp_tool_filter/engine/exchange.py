@@ -209,6 +209,8 @@ class Exchange:
     """The conversation of a WebSocket that the client has asked for."""
     seat: Socket | None = None
     """The WebSocket, once it is open."""
+    looks_for_mcp = False
+    """True if only those messages of the WebSocket are judged that are MCP; the others pass."""
     _tries = 0
     _course = 0  # changes when what was waited for no longer counts
     _has_ended = False  # the upstream's stream has, but some of it still waits
@@ -707,6 +709,43 @@ class Exchange:
         if self._has_ended and not self.is_over:
             self.on_end()
         return None
+
+    def adopt(
+        self,
+        up: Upstream | None,
+        head: AnswerHead,
+        rest: bytes,
+        *,
+        has_begun: bool,
+        is_complete: bool,
+    ) -> None:
+        """Filter the rest of an event stream that has passed so far, as its request has.
+
+        The client has the head already if the answer ``has_begun``. Raises ProtocolError.
+        """
+        listener = self.service.listener
+        self.service.exchanges.add(self)
+        self.head.split_target()
+        known = Head(self.head.method, self.head.target, self.head.fields, self.down.host.peer)
+        outcome = listener.judge_request(known, b"", self)
+        if not isinstance(outcome, Passed):
+            raise ProtocolError("an answer of MCP to a request that is refused")
+        asked = self.asked = outcome.exchange
+        self.has_all = True
+        notes = judge_fields(head, listener)
+        answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
+        listener.note_answer_head(asked, head.status, notes.session)
+        self.stream = listener.open_stream(asked, self.head.target, self.inject)
+        self.stream.carry_out_with(self.service.effects.carry_out, self._going_on(self._wake))
+        if not has_begun:
+            self.down.begin(answer)
+        self.phase = Phase.STREAMING
+        if up is not None:
+            self.up = up
+            up.adopt(self)
+        self._feed(rest)
+        if is_complete:
+            self.on_end()
 
     def on_data(self, data: bytes) -> None:
         """Take bytes of the answer."""

@@ -13,17 +13,22 @@ for less than two seconds (``may_use``): servers close idle ones after about fiv
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.wire import (
     DEFAULT_LIMITS,
     LONG,
+    AnswerHead,
     AnswerWire,
     End,
     Fault,
     HttpLimits,
 )
 from mcp_tool_filter.http.head import WITHOUT_BODY
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.engine.passing import Passing
 
 
 class Upstream:
@@ -46,6 +51,7 @@ class Upstream:
         self._close = close or abort
         self._wire = AnswerWire(limits)
         self._exchange: Exchange | None = None
+        self._passing: Passing | None = None
         self._uses = 0
         self._keeps = True
         self._has_answered = False
@@ -69,6 +75,8 @@ class Upstream:
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the upstream."""
+        if self._passing is not None:
+            return self._pass_answer(self._passing, data)
         exchange = self._exchange
         if exchange is None:  # bytes that nobody asked for
             return self.abort()
@@ -83,6 +91,13 @@ class Upstream:
 
     def lost(self) -> None:
         """The connection has ended."""
+        if (passing := self._passing) is not None:
+            self._pass_answer(passing, None)
+            if self._passing is passing:
+                self._passing = None
+                passing.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
+            if self._exchange is None:  # it may have turned out to be MCP
+                return
         exchange = self._exchange
         if exchange is None:
             return
@@ -104,8 +119,10 @@ class Upstream:
             self.hold(on)
 
     def held(self, on: bool) -> None:
-        """The upstream reads slowly, or reads on; this concerns only WebSockets."""
-        if self._exchange is not None and self._exchange.seat is not None:
+        """The upstream reads slowly, or reads on; an ordinary request is there already."""
+        if self._passing is not None:
+            self._passing.upstream_is_slow(on)
+        elif self._exchange is not None and self._exchange.seat is not None:
             self._exchange.seat.upstream_is_slow(on)
 
     def switch(self) -> bytes:
@@ -120,13 +137,58 @@ class Upstream:
 
     def drop(self) -> None:
         """Close the connection: its exchange needs no answer any more."""
-        self._exchange = None
+        self._exchange = self._passing = None
         self.abort()
 
     def finish(self) -> None:
         """Close the connection when all is sent."""
         self._exchange = None
         self._close()
+
+    # What is not MCP
+
+    def pass_on(self, passing: Passing, *, method: str) -> None:
+        """Carry a request that writes its own bytes, and gets those of the answer."""
+        self._passing = passing
+        self._uses += 1
+        self._has_answered = False
+        self._wire.asked = method
+        self._wire.next_cycle()
+
+    def adopt(self, exchange: Exchange) -> None:
+        """Give the rest of an answer that turned out to be MCP to an exchange."""
+        self._exchange, self._passing = exchange, None
+
+    def _pass_answer(self, passing: Passing, data: bytes | None) -> None:
+        """Pass bytes on, or what the end of the connection makes of them."""
+        try:
+            if data is None:
+                self._wire.eof()
+            elif passing.is_tunnel:
+                return passing.from_upstream(data)
+            else:
+                self._has_answered = True
+                self._wire.receive(data)
+            while self._passing is passing:
+                event = self._wire.next()
+                raw = self._wire.raw
+                if isinstance(event, End):
+                    self._passing = None
+                    self._take_back()
+                elif isinstance(event, AnswerHead) and event.status >= 200:
+                    self._keeps = event.keeps
+                passing.on_answer(event, raw)
+                if passing.is_tunnel:
+                    return passing.from_upstream(self._wire.take_rest())
+                if event is None:
+                    return None
+            if self._exchange is not None:
+                self._read()
+        except Exception as error:
+            self._passing = None
+            self.abort()
+            passing.fail(error)
+        return None
 
     def _read(self) -> None:
         wire = self._wire
@@ -151,6 +213,9 @@ class Upstream:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
         exchange.up = None
+        self._take_back()
+
+    def _take_back(self) -> None:
         self.slow_down(False)
         if self._keeps and not self._wire.ahead:
             self.idle()

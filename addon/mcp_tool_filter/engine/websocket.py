@@ -324,7 +324,7 @@ class Socket:
 
     def _judge(self, shown: Shown) -> None:
         if (raw := shown.raw) is None or self._is_over:
-            return
+            return None
 
         def outcome(judged: Judged | Exception) -> _Outcome:
             said = _outcome(shown.from_client, raw, shown.is_text, judged)
@@ -333,15 +333,20 @@ class Socket:
                 tap.passed(shown, [(one.to_client, one.raw, one.is_text) for one in told])
             return said
 
+        side = self._client if shown.from_client else self._upstream
+        if self.exchange.looks_for_mcp:
+            if not _is_mcp(raw):
+                return self._say_behind(side, [_Said(not shown.from_client, raw, shown.is_text)])
+            self.exchange.looks_for_mcp = False
         if shown.from_client:
             judged = self.conversation.from_client(raw, self.exchange)
         else:
             judged = self.conversation.judge_from_upstream(raw, self.exchange)
-        side = self._client if shown.from_client else self._upstream
         if waits(judged):
             side.queue.wait(judged, len(raw) + _HELD_BESIDES, outcome)
         else:
             self._say_behind(side, outcome(judged))
+        return None
 
     def _say_behind(self, side: _Side, outcome: _Outcome) -> None:
         """Send now, or after the messages of this side that still wait."""
@@ -418,6 +423,13 @@ def _outcome(from_client: bool, raw: bytes, is_text: bool, outcome: Judged | Exc
             return []
         case unexpected:
             assert_never(unexpected)
+
+
+def _is_mcp(raw: bytes) -> bool:
+    """Tell whether a message of a WebSocket that may carry anything is MCP."""
+    from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body  # only forward proxies
+
+    return kind_of_body(raw) is TrafficKind.MCP
 
 
 def _nothing() -> None:

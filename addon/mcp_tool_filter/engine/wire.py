@@ -201,6 +201,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._remembered: dict[tuple[bytes, ...], tuple[H, tuple[int, ...]]] = {}
         """Heads by their bytes without what varies, and the places of the fields that vary."""
         self._has_ended = False
+        self._before = b"", 0
 
     def receive(self, data: bytes) -> None:
         if self._at == len(self._buffer):
@@ -219,6 +220,15 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Bytes that were received and not read yet."""
         return len(self._buffer) - self._at
 
+    @property
+    def raw(self) -> bytes:
+        """The bytes that the last ``next`` has read, as they were received.
+
+        It may have read some although it returned None: the line before a chunk.
+        """
+        buffer, at = self._before
+        return buffer[at : len(buffer) - self.ahead]
+
     def take_rest(self) -> bytes:
         """Return what was received and is no longer HTTP."""
         rest, self._buffer, self._at = self._buffer[self._at :], b"", 0
@@ -233,6 +243,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
         Raises Fault.
         """
+        self._before = self._buffer, self._at
         match self.state:
             case "head":
                 return self._head()

@@ -251,6 +251,8 @@ class Treatment(StrEnum):
     """It passes as long as ``Watch`` finds nothing in the rest of its body."""
     MCP = "mcp"
     """The filter judges it."""
+    REFUSED = "refused"
+    """It must not be sent: to a server that ignores bodies, this one is another request."""
 
 
 class BodyReader:
@@ -265,6 +267,8 @@ class BodyReader:
         self._is_endpoint = is_endpoint
         self._held = bytearray()
         self._has_begun = False
+        self._is_no_request = False
+        self._has_half_a_line = False  # of what may be a request
         self.watch: Watch | None = None
         """For the rest of a body that is to be watched."""
 
@@ -281,6 +285,20 @@ class BodyReader:
     def feed(self, chunk: bytes) -> Treatment | None:
         """Take the next part; return what happens to the request once we know."""
         self._held += chunk
+        if not self._is_no_request:
+            if self._has_half_a_line and b"\n" not in chunk and len(self._held) < _LONGEST_LINE:
+                return None
+            line = bytes(self._held[:_LONGEST_LINE]).lstrip(_SKIPPED)
+            if _REQUEST_IN_BODY.match(line):
+                return Treatment.REFUSED
+            if _UNVERSIONED.match(line):
+                self.watch = Watch()
+                may_pass = self.watch.may_pass(bytes(self._held))
+                return Treatment.WATCHED if may_pass else Treatment.REFUSED
+            if line and len(line) < _LONGEST_LINE and _MAY_BECOME_REQUEST.fullmatch(line):
+                self._has_half_a_line = len(line) > 64
+                return None
+            self._is_no_request = bool(line)
         if not self._codings:
             return self._read_plain()
         if len(self._codings) > 1:
@@ -578,6 +596,14 @@ _REQUEST = re.compile(
     _NAME_OF_METHOD + b"+" + _GAP + rb"[^\n]*" + _GAP + b"(?:HTTP|RTSP|ICE)/", re.IGNORECASE
 )
 _MAY_BECOME_REQUEST = re.compile(_NAME_OF_METHOD + b"{1,64}(?:" + _GAP + rb"[^\n]*)?")
+
+
+_REQUEST_IN_BODY = re.compile(
+    b"%b{1,64}%b+[^\\n]*%b(?:HTTP|RTSP|ICE)/[0-9.]*%b*\\n" % (_NAME_OF_METHOD, _GAP, _GAP, _GAP),
+    re.IGNORECASE,
+)
+_UNVERSIONED = re.compile(rb"[A-Z-]{3,20}[ \t]+(?:/|http)[^ \n]*\n")
+"""Node serves a request without a version."""
 
 
 class Spoken(StrEnum):
