@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from mcp_tool_filter.adapters.watch.dashboard import CHANGES, Dashboard
-from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_tool_filter.adapters.watch.watching import Watching
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry

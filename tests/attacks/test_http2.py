@@ -18,7 +18,7 @@ import h2.exceptions
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages

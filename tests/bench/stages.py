@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.head import Head, problem_in_fields

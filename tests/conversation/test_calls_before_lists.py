@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES, canonical
+from mcp_tool_filter.conversation import kinds as capabilities
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import MOST_BYTES, MOST_KINDS
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, MOST_KINDS, canonical
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client
@@ -165,3 +165,11 @@ def test_many_lists_push_out_the_least_recently_used_one() -> None:
         listed(Conversation(in_force, user), listing("a"))
     assert in_force.kinds.of(users[-1]).is_listed
     assert not in_force.kinds.of(users[0]).is_listed
+
+
+def test_long_capabilities_are_not_kept() -> None:
+    """Each message may declare other ones, of megabytes."""
+    before = capabilities._canonical.cache_info().currsize
+    for number in range(10):
+        assert len(canonical(f'{{"experimental":"{number}{"x" * 10_000}"}}')) == 64
+    assert capabilities._canonical.cache_info().currsize == before

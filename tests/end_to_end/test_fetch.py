@@ -7,7 +7,7 @@ import pytest
 
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport
 
 from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mcp_tool_filter.conversation.fetched import Fetched, example
+from mcp_tool_filter.conversation.memory import Fetched, example
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.host import Point

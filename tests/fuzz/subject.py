@@ -6,8 +6,8 @@ import contextlib
 import json
 from typing import assert_never
 
-from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.from_client import exchange_for
+from mcp_tool_filter.conversation.conversation import exchange_for
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.event_stream import EventStream

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_tool_filter.conversation import from_upstream
-from mcp_tool_filter.conversation.session import Sessions
+from mcp_tool_filter.conversation import conversation as from_upstream
+from mcp_tool_filter.conversation.memory import Sessions
 from mcp_tool_filter.protocol import scan
 from mcp_tool_filter.protocol import skim as long_values
 from tests.fuzz.http_doors import (

@@ -106,7 +106,7 @@ def test_an_already_judged_list_is_not_parsed_again(monkeypatch: pytest.MonkeyPa
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
     for_it = waiting_for(door, asking("tools/list", id="2"))
-    monkeypatch.delattr("mcp_tool_filter.conversation.from_client.parse_message")
+    monkeypatch.delattr("mcp_tool_filter.conversation.conversation.parse_message")
     again = listing("read", "rm", id="2")
     assert answer(door, for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
 

@@ -1,9 +1,9 @@
-r"""Read each message once, ask the policy, remember, and tell the observers.
+"""Read each message once, ask the policy, remember, and tell the observers.
 
 HTTP bodies, events, WebSocket messages and stdio lines all enter here, as bytes; this module knows
 no transport. It returns what happens to each:
 
->>> from mcp_tool_filter.conversation.fetched import example
+>>> from mcp_tool_filter.conversation.memory import example
 >>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 >>> from mcp_tool_filter.policy.config import parse_config
 >>> policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
@@ -19,28 +19,173 @@ b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Tool not found: rm"}
 A decision that waits is a generator of effects that returns the same value; the module ``effects``
 works with both.
 
-``from_client`` judges the client's messages, ``from_upstream`` those of the upstream.
+``from_client`` judges the client's messages, ``from_upstream`` those of the upstream. Both use the
+same requests in flight and the same kind of asker, so this is one class, although it is long.
+
+Clients of 2026-07-28 subscribe to ``notifications/tools/list_changed``: they send
+``subscriptions/listen``, and the upstream acknowledges and says which of the requested
+notifications it will send. Each of these names the id of that request:
+
+>>> notice("7")
+b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
+"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}'
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
-from mcp_tool_filter.conversation.from_client import FromClient
-from mcp_tool_filter.conversation.from_upstream import FromUpstream
 from mcp_tool_filter.conversation.judged import (
+    FORWARD,
+    INVALID_ANSWER,
     LOST_ANSWER,
+    NOT_LISTED,
+    Arrival,
+    Judged,
+    oversized,
 )
-from mcp_tool_filter.conversation.list_changed import (
-    notice,
+from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.policy.chain import (
+    decide_accepted,
+    decide_from_client,
+    decide_from_upstream,
+    join_from_client,
+    join_from_upstream,
+    judge_again,
+    keep_space,
+    refusal,
 )
-from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, render_error
+from mcp_tool_filter.policy.config import ListFrom
+from mcp_tool_filter.policy.effects import (
+    CannotList,
+    Deciding,
+    Decision,
+    Delay,
+    FetchTools,
+    begin,
+    then,
+    together,
+    waits,
+)
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation, Via
+from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.tool_filter import (
+    decide_call,
+    decide_in_steps,
+    filter_from_client,
+    filter_from_upstream,
+)
+from mcp_tool_filter.policy.verdict import (
+    VERDICTS,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
+from mcp_tool_filter.protocol.large import (
+    ResultEnvelope,
+    find_result_envelope,
+    read_in_steps,
+    read_tool_result,
+)
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    UPSTREAM_LOST,
+    Batch,
+    Message,
+    Notification,
+    Request,
+    Response,
+    Single,
+    ids_guessed_in,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.protocol.tools import (
+    Listing,
+    ToolCall,
+    parse_list_request,
+    parse_listing,
+    parse_tool_call,
+    shows_tool,
+)
+
+_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
+_CANCELLED = "notifications/cancelled"
+_REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
+_PLAIN = Arrival()
 
 
-class Conversation(FromClient, FromUpstream):
+LIST_CHANGED = "notifications/tools/list_changed"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_LONGEST_ID = 256  # characters
+_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+
+_LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
+_LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
+_LET_OTHERS_GO_ON = Delay(0.0)
+_NOTHING = take_snapshot([], deny=[])
+_LONGEST_REVISION = 64  # characters
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
     """The messages between one client and the upstream, on one stream or one connection."""
 
-    __slots__ = ()
+    policy: PolicyInForce
+    client: Client = field(default_factory=Client)
+    exchanges: Exchanges = field(default_factory=Exchanges)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of asker that the client is, unless a message declares its own capabilities."""
+        return self.policy.kinds.of(self.client)
+
+    def _kind_of(self, exchange: Exchange | None) -> Kind:
+        return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+
+    def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
+        """Return the snapshot to judge an answer by; pin new tools in its list if that is
+        configured, unless it answers an unusual request: that may be another list."""
+        if kind.is_settled:
+            return kind.snapshot
+        is_usual = asked is None or not asked.is_unusual
+        return kind.snapshot_for(list(_lists_in(message)), pins=is_usual)
+
+    def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Judge a message again if the policy was edited while it waited."""
+        kind, message = self._kind_of(judged.exchange), judged.message
+        if kind.snapshot is judged.in_force or message is None or isinstance(message, Batch):
+            return verdict
+        judged.in_force = kind.snapshot
+        is_answer = judged.direction is Direction.FROM_UPSTREAM
+        judged.snapshot = (
+            self._snapshot_for(message, kind, judged.exchange) if is_answer else kind.snapshot
+        )
+        situation = Situation(
+            snapshot=judged.snapshot,
+            direction=judged.direction,
+            exchange=judged.exchange,
+            limits=self.policy.config.limits,
+        )
+        return judge_again(message, verdict, situation)
+
+    def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
+        """Return the record of a message about which we know nothing yet."""
+        snapshot = self.policy.kinds.start.snapshot
+        return Judged(direction, None, FORWARD, self.client, snapshot, None, size, origin)
 
     @property
     def waiting(self) -> list[str]:
@@ -62,3 +207,564 @@ class Conversation(FromClient, FromUpstream):
         if in_session and session is not None and session.declares_changes:
             notices.append(notice())
         return notices
+
+    # Messages of the client
+
+    def from_client(
+        self, raw: bytes, origin: object = None, arrival: Arrival = _PLAIN
+    ) -> Decision[Judged]:
+        """Decide on a message on its way to the upstream."""
+        policy = self.policy
+        limits = policy.config.limits
+        before = policy.kinds.start.snapshot
+        judged = Judged(
+            Direction.FROM_CLIENT, None, FORWARD, self.client, before, None, len(raw), origin
+        )
+        try:
+            message = parse_message(raw, limits)
+        except ProtocolError as error:
+            verdict = arrival.judge_unreadable(raw, error, limits)
+            return judged if isinstance(verdict, Forward) else self._tell(judged, verdict)
+        if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
+            return self._tell(judged, problem)
+        try:
+            judged.message = message
+            if isinstance(message, Batch):
+                return self._batch_from_client(message, judged, arrival)
+            judged.exchange = exchange_for(message, len(raw), policy.clock())
+            decision = self._decide_for_client(message, judged, arrival)
+        except ProtocolError as error:
+            judged.message = judged.exchange = None
+            refused = refusal(raw, Why.MALFORMED, limits=limits)
+            return self._tell(judged, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
+        if isinstance(decision, VERDICTS):
+            return self._decided_for_client(judged, decision)
+        return then(decision, partial(self._waited_for_client, judged))
+
+    def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
+        """Refuse a message that is too large to be read; ``beginning`` is the part that we have."""
+        return self.refuse_from_client(oversized(beginning, detail), len(beginning), origin)
+
+    def refuse_from_client(self, verdict: Verdict, size: int = 0, origin: object = None) -> Judged:
+        """Tell the observers about a message that the transport has refused unread."""
+        return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
+
+    def _batch_from_client(
+        self, batch: Batch, judged: Judged, arrival: Arrival
+    ) -> Decision[Judged]:
+        now = self.policy.clock()
+        begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
+        members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
+        decisions = [
+            self._decide_for_client(member, each, arrival)
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_client(each, self._by_policy_now(each, verdict))
+            return self._tell(judged, join_from_client(batch, [one.verdict for one in members]))
+
+        judged.members = tuple(members)
+        return together(decisions, decided)
+
+    def _decide_for_client(
+        self, message: Single, judged: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide on a message; one that is cancelled while the decision waits is never sent."""
+        exchange = judged.exchange
+        if isinstance(message, Notification) and message.method == _CANCELLED and exchange:
+            named = message.params.get("requestId") if message.params else None
+            exchange.is_cancelled = named is not None and self.policy.held.cancel(
+                self.client, message.place.cut(named)
+            )
+        decision = self._decide_by_snapshot(message, judged, arrival)
+        if not waits(decision) or exchange is None:
+            return decision
+        self.policy.held.add(self.client, exchange)
+        return self._held(decision, exchange)
+
+    def _held(self, decision: Deciding[Verdict], exchange: Exchange) -> Deciding[Verdict]:
+        try:
+            return (yield from decision)
+        except BaseException:  # nobody settles it
+            self.policy.held.remove(exchange)
+            raise
+
+    def _decide_by_snapshot(
+        self, message: Single, judged: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of this kind of asker."""
+        exchange, capabilities = judged.exchange, None
+        if exchange is not None and isinstance(message, Request) and message.params is not None:
+            capabilities = exchange.capabilities = capabilities_in(message)
+        kind = self.policy.kinds.of(self.client, capabilities)
+        judged.snapshot = judged.in_force = kind.snapshot
+        if not kind.is_listed and not isinstance(message, Response) and self._needs_list(message):
+            if arrival.can_list:
+                return begin(self._list_first(message, judged, kind, arrival))
+            if self.policy.kinds.start.is_listed:  # the next best choice, because we cannot ask
+                judged.snapshot = self.policy.snapshot
+        decide = decide_from_client if self.policy.links else filter_from_client
+        return decide(message, self._situation(message, judged, kind, arrival))
+
+    def _needs_list(self, message: Request | Notification) -> bool:
+        """Tell whether we need the asker's list: to know whether the called tool exists, or as what
+        it gets if it asks in an unusual way for a list that then must not be pinned.
+
+        A denied name waits for the list as an unknown one does: both get the same answer in the
+        same time.
+        """
+        if isinstance(message, Request) and message.method == "tools/list":
+            return not parse_list_request(message).is_usual
+        if message.method != "tools/call":
+            return False
+        name = parse_tool_call(message).tool_name
+        if self.client.revision is not None or self.client.claimed_session is not None:
+            return True
+        # A client that states no revision has no session either: the upstream usually refuses it.
+        start = self.policy.kinds.start
+        return start.is_listed and name not in start.snapshot.allowed
+
+    def _list_first(
+        self, message: Request | Notification, judged: Judged, kind: Kind, arrival: Arrival
+    ) -> Deciding[Verdict]:
+        """Ask the upstream for the asker's list while the call waits."""
+        try:
+            pages = yield FetchTools(kind, arrival, message)
+            if not kind.is_listed:
+                kind.take(cast("tuple[bytes, ...]", pages))
+                if faults := kind.snapshot.faults:
+                    self.policy.tell_hidden(faults, judged)
+        except (CannotList, FetchFailed):
+            if message.method == "tools/call":
+                return ask_for_list_instead(message, judged)
+        judged.snapshot = judged.in_force = kind.snapshot
+        decision = decide_from_client(message, self._situation(message, judged, kind, arrival))
+        return (yield from decision) if waits(decision) else decision
+
+    def _situation(
+        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
+    ) -> Situation:
+        policy = self.policy
+        situation = Situation(
+            snapshot=judged.snapshot,
+            client=self.client,
+            exchange=judged.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+            origin=judged.origin,
+        )
+        if isinstance(message, Request) and message.method == "tools/list":
+            situation.list_from = policy.config.tools_list
+            situation.envelope = kind.envelope
+            asks_anew = kind.is_stale or policy.config.judges_new_tools
+            is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
+            if not kind.is_listed or (asks_anew and not is_forced):
+                situation.list_from = ListFrom.UPSTREAM
+            else:
+                situation.may_use_cache = arrival.may_use_snapshot(message)
+        return situation
+
+    def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
+        return self._decided_for_client(judged, self._by_policy_now(judged, verdict))
+
+    def _decided_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_client(judged, verdict)
+        return self._tell(judged, judged.verdict)
+
+    def _tell(self, judged: Judged, verdict: Verdict) -> Judged:
+        judged.verdict = verdict
+        policy = self.policy
+        policy.observe(judged)
+        if policy.propagate:
+            judged.verdict = policy.propagate(judged)
+        return judged
+
+    def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
+        """Remember a request that we forward, unless its id is in use."""
+        judged.verdict = verdict
+        exchange = judged.exchange
+        if exchange is not None and exchange.held is not None:
+            self.policy.held.remove(exchange)
+        if exchange is not None and isinstance(verdict, Forward | Rewrite):
+            if exchange.is_cancelled:
+                judged.verdict = self._cancelled(exchange)
+                return
+            if self.policy.keeps_requests and isinstance(judged.message, Request):
+                exchange.request = self._as_forwarded(judged.message, verdict)
+            if self.policy.links and self.exchanges.is_taken(exchange):
+                judged.verdict = refuse_taken(exchange)
+            else:
+                self.exchanges.open(exchange)
+
+    def _cancelled(self, exchange: Exchange) -> Verdict:
+        """Return the verdict on a request that was cancelled in time, or on its cancellation."""
+        reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
+        if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
+            return Drop(reason)
+        return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
+
+    def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
+        if isinstance(verdict, Forward):
+            return message
+        changed = parse_message(verdict.text, self.policy.config.limits)
+        return changed if isinstance(changed, Request) else message
+
+    # Messages of the upstream
+
+    def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message on its way to the client.
+
+        Raises ProtocolError if it cannot be read.
+        """
+        policy = self.policy
+        before = policy.kinds.start.snapshot
+        judged = Judged(
+            Direction.FROM_UPSTREAM, None, FORWARD, self.client, before, None, len(raw), origin
+        )
+        may_be_list = self.exchanges.lists > 0 and not policy.links
+        known = self._recall(raw, judged) if may_be_list else None
+        if known is None and len(raw) >= _LEAST and (envelope := find_result_envelope(raw)):
+            known = self._accept(raw, envelope, judged)
+        if known and judged.exchange and not policy.links:  # it teaches us nothing new
+            self.exchanges.close(judged.exchange)
+            return self._tell_answer(judged, known)
+        if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
+            return self._from_upstream_in_steps(raw, judged)
+        return self._read_from_upstream(raw, judged)
+
+    def _read_from_upstream(self, raw: bytes, judged: Judged) -> Decision[Judged]:
+        policy = self.policy
+        is_accepted = judged.message is not None
+        message = judged.message = judged.message or parse_message(raw, policy.config.limits)
+        if isinstance(message, Batch):
+            return self._batch_from_upstream(message, judged)
+        asked = judged.exchange = self.exchanges.answered_by(message)
+        kind = policy.kinds.of(self.client, asked.capabilities if asked else None)
+        decision = self._decide_for_upstream(message, judged, kind, is_accepted=is_accepted)
+        if not isinstance(decision, VERDICTS):
+            return then(decision, partial(self._waited_for_upstream, judged))
+        if isinstance(decision, Rewrite):
+            decision = keep_space(message.place.text, decision)
+        if asked and asked.method == "tools/list" and not policy.links:
+            self._remember_list(raw, judged, kind, decision)
+        return self._decided_for_upstream(judged, decision, kind)
+
+    def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
+        """Read and decide on a possibly long list in steps, so that other clients are served
+        meanwhile.
+
+        The patterns in force at the end decide.
+        """
+        policy = self.policy
+        try:
+            found = None
+            for found in read_in_steps(raw, policy.config.limits):
+                if found is None:
+                    yield _LET_OTHERS_GO_ON
+            asked = self.exchanges.answered_by(found.response) if found else None
+            kind = self._kind_of(asked)
+            if not kind.is_settled or not (found and asked and asked.method == "tools/list"):
+                decision = self._read_from_upstream(raw, judged)
+                return (yield from decision) if waits(decision) else decision
+            judged.message, judged.exchange = found.response, asked
+            decided = yield from self._decide_in_steps(judged, found.listing)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
+        verdict = keep_space(found.response.place.text, decided)
+        if self._may_learn_of(kind) and not asked.is_unusual:
+            kind.learn(asked.cursor, found.listing)
+        elif isinstance(verdict, Forward | Rewrite):  # always true here
+            policy.judged.remember(raw, verdict, judged.snapshot)
+        return self._decided_for_upstream(judged, verdict)
+
+    def _decide_in_steps(self, judged: Judged, listing: Listing) -> Deciding[Verdict]:
+        while True:
+            judged.snapshot = self._kind_of(judged.exchange).snapshot
+            for verdict in decide_in_steps(listing, judged.snapshot):
+                if verdict is None:
+                    yield _LET_OTHERS_GO_ON
+                elif judged.snapshot is self._kind_of(judged.exchange).snapshot:
+                    return verdict
+
+    def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message; if it cannot be judged, the waiting client gets an error."""
+        try:
+            return self.from_upstream(raw, origin)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=origin)
+
+    def unreadable_from_upstream(
+        self,
+        beginning: bytes,
+        detail: str,
+        *,
+        is_cut: bool = False,
+        ids: list[str] | None = None,
+        origin: object = None,
+    ) -> Judged:
+        """Replace a message that cannot be judged by errors for the requests that it may answer.
+
+        The first error is the verdict's text, the others are what it owes. ``is_cut`` means that we
+        have only the beginning. ``ids`` are the ids that it may answer, if the caller knows them.
+        """
+        ids = self.exchanges.take(ids_guessed_in(beginning) if ids is None else ids)
+        if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
+            ids = self.exchanges.take_all()  # it can only answer this one
+        return self.fail(ids, detail, origin=origin)
+
+    def fail(self, ids: list[str], detail: str, *, origin: object = None) -> Judged:
+        """Tell the observers about an invalid answer; return the errors for the waiting
+        requests."""
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        reason = Reason(Why.INVALID, detail=detail)
+        verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
+        return self._tell_answer(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+
+    def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
+        members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
+        decisions = [
+            self._decide_for_upstream(member, each, self._kind_of(each.exchange))
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_upstream(each, self._by_policy_now(each, verdict))
+            return self._tell_answer(
+                judged, join_from_upstream(batch, [one.verdict for one in members])
+            )
+
+        judged.members = tuple(members)
+        return together(decisions, decided)
+
+    def _decide_for_upstream(
+        self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that gets the message; pin its first list."""
+        policy, asked = self.policy, judged.exchange
+        if asked and asked.is_for_list and isinstance(message, Response) and message.result:
+            return self._replace_list(message, kind, asked)
+        judged.in_force = judged.snapshot = kind.snapshot
+        if not kind.is_settled:
+            judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
+        situation = Situation(
+            snapshot=judged.snapshot,
+            direction=Direction.FROM_UPSTREAM,
+            client=self.client,
+            exchange=judged.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+            origin=judged.origin,
+        )
+        if not policy.links:
+            return filter_from_upstream(message, situation)
+        decide = decide_accepted if is_accepted else decide_from_upstream
+        return decide(message, situation)
+
+    def _replace_list(self, answer: Response, kind: Kind, asked: Exchange) -> Verdict:
+        """Learn the list that came in the place of a call's answer, and answer the call by it."""
+        if self._may_learn_of(kind) and (listing := parse_listing(answer)):
+            kind.snapshot_for([listing])
+            kind.learn(None, listing)
+        call = ToolCall(asked.tool or "", asked.id)
+        snapshot = kind.snapshot if kind.is_listed else _NOTHING
+        verdict = decide_call(call, snapshot)
+        if isinstance(verdict, Reply):
+            return Rewrite(verdict.text, verdict.reason)
+        reason = Reason(Why.INVALID, detail="a list in the place of a call's answer")
+        return Rewrite(render_error(asked.id, INTERNAL_ERROR, NOT_LISTED), reason)
+
+    def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(judged, verdict)
+        if isinstance(judged.message, Response) and isinstance(verdict, Rewrite):
+            verdict = keep_space(judged.message.place.text, verdict)
+        return self._decided_for_upstream(judged, verdict)
+
+    def _decided_for_upstream(
+        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
+    ) -> Judged:
+        self._settle_for_upstream(judged, verdict, kind)
+        return self._tell_answer(judged, verdict)
+
+    def _tell_answer(self, judged: Judged, verdict: Verdict) -> Judged:
+        judged.verdict = verdict
+        policy = self.policy
+        policy.observe(judged)
+        if policy.propagate and not isinstance(judged.message, Response):
+            judged.verdict = policy.propagate(judged)
+        return judged
+
+    def _settle_for_upstream(
+        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
+    ) -> None:
+        """Learn from an answer, and close its exchange.
+
+        ``kind`` is the kind of asker, if nothing has happened since it was looked up.
+        """
+        judged.verdict = verdict
+        message, exchange = judged.message, judged.exchange
+        if isinstance(message, Response):
+            if exchange is not None:
+                if message.result is not None:
+                    self._learn(message, exchange, kind)
+                self.exchanges.close(exchange)
+        elif isinstance(message, Notification):
+            if message.method == LIST_CHANGED:
+                self.policy.kinds.note_change(self.client)
+            elif message.method == ACKNOWLEDGED:
+                self._note_subscription(message)
+        elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
+            # Over HTTP we cannot reply on the stream that the upstream's request came on.
+            self.policy.answer_upstream(verdict.text, judged.origin, self.client)
+
+    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
+        """Remember the verdict on a list, because the upstream will send the same list again."""
+        is_list = judged.message is not None and _is_list(judged.message, judged.exchange, kind)
+        if is_list and isinstance(verdict, Forward | Rewrite):
+            self.policy.judged.remember(raw, verdict, judged.snapshot)
+
+    def _recall(self, raw: bytes, judged: Judged) -> Verdict | None:
+        """Return the verdict on a list that the upstream has sent before."""
+        if len(raw) > self.policy.config.limits.message:
+            return None
+        kind = self.policy.kinds.of(self.client)
+        known = self.policy.judged.recall(raw, kind.snapshot)
+        if known is None:
+            return None
+        message, verdict = known
+        asked = self.exchanges.answered_by(message)
+        if not _is_list(message, asked, kind):
+            return None
+        judged.message, judged.exchange, judged.snapshot = message, asked, kind.snapshot
+        return verdict
+
+    def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
+        """Accept the long result of a tool without parsing it, if it certainly may pass."""
+        asked = self.exchanges.answered_by(Response(envelope.id))
+        if asked is None or asked.method != "tools/call" or asked.is_for_list:
+            return None
+        found = read_tool_result(raw, envelope, self.policy.config.limits)
+        snapshot = self._kind_of(asked).snapshot
+        if found is None or shows_tool(found.rest, snapshot.denied):
+            return None
+        judged.message, judged.exchange, judged.snapshot = found.response, asked, snapshot
+        return FORWARD
+
+    def _learn(self, message: Response, asked: Exchange, kind: Kind | None) -> None:
+        """Keep what an answer says about its session and about the tools of its kind of asker."""
+        if asked.method == "initialize" and (session := self.client.session) and message.result:
+            version = message.result.get("protocolVersion")
+            said = version.text if version else None
+            session.revision = said[:_LONGEST_REVISION] if said else None
+            session.capabilities = asked.capabilities
+            session.declares_changes = _declares_changes(message)
+        elif asked.method == "tools/list" and not asked.is_unusual:
+            kind = kind or self._kind_of(asked)
+            if self._may_learn_of(kind) and (listing := parse_listing(message)):
+                kind.learn(asked.cursor, listing)
+
+    def _may_learn_of(self, kind: Kind) -> bool:
+        """Tell whether a list may contain something new for its kind of asker."""
+        is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
+        return not is_known or self.policy.config.judges_new_tools
+
+    def _note_subscription(self, message: Notification) -> None:
+        """Note that the upstream will tell the client about list changes, if the message says
+        so."""
+        if id := agreed_subscription(message):
+            for spelling in (id, id.strip('"')):  # some upstreams write a number as a string
+                asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
+                if asked is not None and asked.method == "subscriptions/listen":
+                    asked.subscription = id
+                    return
+
+
+def _lists_in(message: Single) -> Iterator[Listing]:
+    """Yield the tool list that a message carries, if it looks like one."""
+    if isinstance(message, Request) and message.method == "sampling/createMessage":
+        return  # these tools are for the model, in this one request
+    with suppress(ProtocolError):  # the decision on the message finds out whether it matters
+        listing = parse_listing(message)
+        if listing and (
+            isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
+        ):
+            yield listing
+
+
+def ask_for_list_instead(message: Request | Notification, judged: Judged) -> Verdict:
+    """Send a request for the list in the place of a call whose asker's list we could not fetch.
+
+    So the upstream says what is wrong (log in first, the session has ended), and says the same for
+    every name.
+    """
+    name = parse_tool_call(message).tool_name
+    why = Why.DENIED if name in judged.snapshot.denied else Why.UNKNOWN
+    reason = Reason(why, (name,), detail="the tool list could not be fetched")
+    if not isinstance(message, Request) or judged.exchange is None:
+        return Drop(reason)
+    judged.exchange.is_for_list = True
+    judged.exchange.tool = name
+    meta = message.params.named.get("_meta") if message.params else None
+    params = f'{{"_meta":{message.place.cut(meta)}}}' if meta else "{}"
+    text = f'{{"jsonrpc":"2.0","id":{message.id},"method":"tools/list","params":{params}}}'
+    return Rewrite(text.encode(), reason)
+
+
+def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
+    """Begin an exchange for a client's message; a response begins none."""
+    if isinstance(message, Response):
+        return None
+    id = message.id if isinstance(message, Request) else None
+    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)
+
+
+def notice(subscription: str | None = None) -> bytes:
+    """Render the notification, for a session or for the subscription with this id."""
+    params = f',"params":{{"_meta":{{"{_SUBSCRIPTION}":{subscription}}}}}' if subscription else ""
+    return f'{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"{params}}}'.encode()
+
+
+def agreed_subscription(message: Notification) -> str | None:
+    """Return the id, as it was written, of a subscription to changes of the tool list.
+
+    None if the message acknowledges no such subscription.
+    """
+    if message.params is None:
+        return None
+    meta, agreed = message.params.get("_meta"), message.params.get("notifications")
+    id = meta.get(_SUBSCRIPTION) if meta else None
+    if id is None or agreed is None:
+        return None
+    try:
+        kinds = json.loads(message.place.cut(agreed))
+    except (ValueError, RecursionError):
+        return None
+    tells = isinstance(kinds, dict) and kinds.get("toolsListChanged") is True
+    written = message.place.cut(id)
+    return written if tells and _is_id(written) else None
+
+
+def _is_id(written: str) -> bool:
+    """Tell whether this is a string or a number, and short enough to keep."""
+    return len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
+
+
+def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
+    """Tell whether this answers a tools/list and teaches us nothing new."""
+    if not isinstance(message, Response) or message.result is None or asked is None:
+        return False
+    is_asked = asked.method == "tools/list" and asked.capabilities is None
+    return is_asked and kind.is_listed and not kind.is_stale
+
+
+def _declares_changes(answer: Response) -> bool:
+    """Tell whether an answer to initialize says ``"tools":{"listChanged":true}``."""
+    declared = answer.result.get("capabilities") if answer.result else None
+    try:
+        capabilities = json.loads(answer.place.cut(declared)) if declared else None
+    except (ValueError, RecursionError):
+        return False
+    tools = capabilities.get("tools") if isinstance(capabilities, dict) else None
+    return isinstance(tools, dict) and tools.get("listChanged") is True

@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES, canonical
-from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.kind import listings_in
-from mcp_tool_filter.conversation.kinds import Kinds
-from mcp_tool_filter.conversation.session import HeldRequests
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
+from mcp_tool_filter.conversation.memory import Fetched, HeldRequests
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client, Link
 from mcp_tool_filter.policy.judged_lists import JudgedLists

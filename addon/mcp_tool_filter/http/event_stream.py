@@ -4,7 +4,7 @@ An accepted event is forwarded unchanged. An event that we cannot judge is dropp
 client gets an error. Comments and empty events pass. While the decision on an event waits, we hold
 back that event and those behind it.
 
->>> from mcp_tool_filter.conversation.fetched import example
+>>> from mcp_tool_filter.conversation.memory import example
 >>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 >>> from mcp_tool_filter.policy.config import Config
 >>> policy = PolicyInForce(config=Config(), fetched=example())

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import HttpExchange

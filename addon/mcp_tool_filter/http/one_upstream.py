@@ -7,9 +7,8 @@ from functools import partial
 from secrets import token_bytes
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched, Sessions
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.conversation.session import Sessions
 from mcp_tool_filter.http.cors import CorsMemory
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.conversation.fetched import Fetched, example
+from mcp_tool_filter.conversation.memory import Fetched, example
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, proxy

@@ -15,7 +15,7 @@ import pytest
 from mcp_tool_filter.adapters.oauth.login_answers import LoginAnswer
 from mcp_tool_filter.adapters.oauth.through import Through
 from mcp_tool_filter.adapters.oauth.web import Web
-from mcp_tool_filter.conversation.fetched import example, unlisted
+from mcp_tool_filter.conversation.memory import example, unlisted
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 from mcp_tool_filter.policy.config import parse_config

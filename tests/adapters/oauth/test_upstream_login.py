@@ -8,7 +8,7 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_login
 from mcp_tool_filter.adapters.oauth.web import Web
-from mcp_tool_filter.conversation.fetched import unlisted
+from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.policy.config import parse_config

@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     read_recording,
     write_flows,
 )
-from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.memory import example
 
 type Fields = Sequence[tuple[bytes, bytes]]
 

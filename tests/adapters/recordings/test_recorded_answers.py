@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     known_tools,
     without_answers,
 )
-from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.protocol.limits import Transport
 from mcp_tool_filter.protocol.sse import Event, EventParser
 from tests.make import answering, asking, calling, event, head, listing

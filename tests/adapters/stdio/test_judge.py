@@ -156,8 +156,8 @@ def test_nothing_passes_if_our_code_raises(monkeypatch: pytest.MonkeyPatch) -> N
     def stumble(*_: object) -> Verdict:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("mcp_tool_filter.conversation.from_client.filter_from_client", stumble)
-    monkeypatch.setattr("mcp_tool_filter.conversation.from_upstream.filter_from_upstream", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.filter_from_client", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.filter_from_upstream", stumble)
     assert error_in(judged.client(asking("ping", id="2"))) == (-32603, "Internal error")
     assert error_in(judged.upstream(answering("{}")))[0] == -32603
 

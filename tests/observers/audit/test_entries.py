@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents

@@ -29,7 +29,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
 from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL
-from mcp_tool_filter.conversation.capabilities import VARIANT
+from mcp_tool_filter.conversation.kinds import VARIANT
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.head import Head

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import R2025_11_25
 from mcp_tool_filter.protocol.messages import parse_message, singles

@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 from mcp_tool_filter.adapters.fetch.problems import fetch_problem, hint_for
 from mcp_tool_filter.adapters.fetch.search import FindTransport, Found, Search
 from mcp_tool_filter.adapters.fetch.target import Target
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
 
 MAX_PAGES: Final = 1000

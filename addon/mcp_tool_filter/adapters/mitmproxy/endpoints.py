@@ -14,7 +14,7 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
 from mcp_tool_filter.adapters.mitmproxy.origins import name_for, origin_of, path_of
-from mcp_tool_filter.conversation.fetched import unlisted
+from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import Origin
 

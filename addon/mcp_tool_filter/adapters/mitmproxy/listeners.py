@@ -26,7 +26,7 @@ from mcp_tool_filter.adapters.fetch.target import Target, target_for
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
-from mcp_tool_filter.conversation.fetched import Fetched, unlisted
+from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.errors import InvalidOption, ListsAfterLogin, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange

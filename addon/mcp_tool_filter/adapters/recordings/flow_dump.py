@@ -19,7 +19,7 @@ from mitmproxy.flow import Flow
 from mitmproxy.http import Headers, HTTPFlow, Message
 from mitmproxy.io import FlowReader, FlowWriter
 
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.media_type import is_event_stream

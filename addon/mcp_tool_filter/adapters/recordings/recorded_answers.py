@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2024_11_05, Transport, has_initialize

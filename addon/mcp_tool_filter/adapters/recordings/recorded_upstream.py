@@ -34,7 +34,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     guess_answer,
     known_tools,
 )
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event, with_data
 

@@ -43,8 +43,8 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     without_answers,
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
-from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.target import Target
-from mcp_tool_filter.conversation.fetched import Fetched, unlisted
+from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.errors import ListsAfterLogin, StartError
 from mcp_tool_filter.http.exchange import HttpExchange

@@ -15,11 +15,10 @@ from threading import RLock
 from typing import Protocol, cast
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.fetched import unlisted
 from mcp_tool_filter.conversation.judged import Arrival, Judged, oversized
-from mcp_tool_filter.conversation.only_kind import OnlyKinds
+from mcp_tool_filter.conversation.kinds import OnlyKinds
+from mcp_tool_filter.conversation.memory import Exchanges, unlisted
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce, Propagate
-from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config

@@ -12,7 +12,7 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.snapshot import Snapshot

@@ -18,7 +18,7 @@ from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.settings import Settings
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.observers.redaction.shown import shown_command
 from mcp_tool_filter.protocol.limits import Transport, has_initialize
 

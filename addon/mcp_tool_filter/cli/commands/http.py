@@ -27,7 +27,7 @@ from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status, write
 from mcp_tool_filter.cli.output.terminal import leads_nowhere, progress
 from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 from mcp_tool_filter.cli.settings.target import target_of
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.report import only_warnings
 from mcp_tool_filter.policy.config import parse_config

@@ -32,7 +32,7 @@ from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
-from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 
 if TYPE_CHECKING:

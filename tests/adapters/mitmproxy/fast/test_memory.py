@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.conversation.memory import Exchanges
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.legacy import LegacyStream
 from tests.adapters.mitmproxy.filtered import INITIALIZE, call, filtered

@@ -2,6 +2,8 @@
 
 The filter does not need this; it lets us answer lists from the snapshot, and answer waiting clients
 when the upstream fails. A forgotten session is judged as if it had never been known.
+
+And what an upstream told our fetch about itself and its tools, unchanged (``Fetched``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import R2025_11_25, Limits, Transport
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
@@ -26,7 +28,7 @@ from mcp_tool_filter.protocol.tools import Listing
 _LIMITS = Limits()
 _LIST = "tools/list"
 _LONGEST_KEY = 1024  # characters of a session's id
-_LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
+LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -244,5 +246,51 @@ class Envelopes:
 
     def learn(self, revision: str, listing: Listing | None) -> None:
         """Keep the first one: later pages and answers do not change it."""
-        if listing and sum(map(len, listing.frame)) <= _LONGEST_ENVELOPE:
+        if listing and sum(map(len, listing.frame)) <= LONGEST_ENVELOPE:
             self._by_revision.setdefault(revision, Envelope(*listing.frame))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    transport: Transport
+    revision: str
+    endpoint: str
+    """The path and query that worked."""
+    server_name: str
+    server_version: str
+    sessions: bool
+    """Whether the upstream gave us an ``Mcp-Session-Id``."""
+    pages: tuple[bytes, ...]
+    """Each answer to tools/list, unchanged."""
+    is_for_all: bool = False
+    """True if every kind of asker gets the same list, as in a recording."""
+    is_listed: bool = True
+    """False if the upstream lists its tools only to users who log in."""
+
+
+def unlisted(path: str) -> Fetched:
+    """Return what we know of an upstream that lists its tools only to logged-in users."""
+    return Fetched(
+        transport=Transport.STREAMABLE,
+        revision=R2025_11_25,
+        endpoint=path,
+        server_name="",
+        server_version="",
+        sessions=True,
+        pages=(),
+        is_listed=False,
+    )
+
+
+def example(*names: str) -> Fetched:
+    """Return what a fetch from an upstream with these tools gives; for doctests and examples."""
+    tools = ",".join(f'{{"name":"{name}","inputSchema":{{}}}}' for name in names)
+    return Fetched(
+        transport=Transport.STREAMABLE,
+        revision=R2025_11_25,
+        endpoint="/mcp",
+        server_name="example",
+        server_version="1",
+        sessions=True,
+        pages=(f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}'.encode(),),
+    )

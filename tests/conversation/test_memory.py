@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.conversation.from_client import exchange_for
-from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
+from mcp_tool_filter.conversation.conversation import exchange_for
+from mcp_tool_filter.conversation.memory import Envelopes, Exchanges, Sessions
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
