@@ -9,7 +9,7 @@ import brotli
 import pytest
 
 from mcp_tool_filter.engine.host import Address
-from mcp_tool_filter.engine.passing import ForwardClient
+from mcp_tool_filter.engine.passing import ForwardClient, path_of
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from tests.engine.table import LIST, Client, Table, call, result
@@ -29,14 +29,22 @@ class Places:
         self.others = table.service
         self.endpoints: set[str] = set()
         self.asked: list[str] = []
+        self.closed: list[str] = []
         table.listener.is_forward = True
 
-    def is_endpoint(self, _at: Address, target: str) -> bool:
-        return target in self.endpoints
+    def is_endpoint(self, _at: Address, head: RequestHead) -> bool:
+        return path_of(head.target) in self.endpoints
 
-    def service_of(self, _at: Address, target: str) -> Service:
-        self.asked.append(target)
+    def service_of(self, _at: Address, head: RequestHead) -> Service:
+        self.asked.append(path_of(head.target))
         return self.others
+
+    def note_answer(self, _at: Address, head: RequestHead, status: int) -> None:
+        if status < 300:
+            self.endpoints.add(path_of(head.target))
+
+    def note_closed(self, why: str) -> None:
+        self.closed.append(why)
 
     def address_of(self, head: RequestHead) -> Address:
         if head.target.startswith("https:"):
@@ -179,6 +187,7 @@ def test_bytes_that_two_servers_read_differently_are_not_sent(raw: bytes) -> Non
     scene = Scene()
     assert scene.says(raw) == b""
     assert not scene.client.is_open
+    assert scene.places.closed
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE"])
@@ -240,6 +249,28 @@ def test_a_compressed_stream_passes_unless_it_is_mcp(coding: str) -> None:
     said = scene.answers(head + chunk(make(EVENT % tool_list([tool("wipe")], id="1"))))
     assert said == head
     assert scene.client.was_aborted
+
+
+def test_an_endpoint_is_known_by_its_answers() -> None:
+    """There, also JSON-RPC is judged whose methods MCP does not define."""
+    scene = Scene()
+    odd = post(b'{"jsonrpc":"2.0","id":1,"method":"x/tools","params":{"name":"wipe"}}')
+    assert scene.says(odd) == odd
+    scene.answers(answer(result()))
+    scene.says(post(LIST))
+    scene.answers(answer(tool_list([tool("read")], id="1")))
+    assert scene.places.endpoints == {"/mcp"}
+    scene.says(odd)
+    assert scene.places.asked == ["/mcp"] * 2
+
+
+def test_what_is_held_is_counted_and_can_be_given_up() -> None:
+    scene = Scene()
+    scene.says(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n{" + b" " * 99_999)
+    assert scene.engine.held_bytes > 100_000
+    scene.engine.give_up()
+    assert scene.engine.held_bytes == 0
+    assert not scene.client.is_open
 
 
 def test_streams_of_a_post_pass_unread() -> None:

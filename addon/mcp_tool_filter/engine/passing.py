@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from mcp_tool_filter.engine.client_h1 import CLIENTS_TURN, H1Client, Turn
-from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.host import Address, Host
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.engine.upstream import Upstream
@@ -62,22 +62,28 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 class Places(Protocol):
-    """The MCP endpoints behind a forward proxy. ``adapters`` keep them."""
+    """Where the requests of one connection go, and which of them go to MCP endpoints."""
 
     others: Service
     """Limits and seats for what is not MCP."""
-
-    def is_endpoint(self, at: Address, target: str) -> bool:
-        """Tell whether a URL is an MCP endpoint, as far as answers have shown."""
-
-    def service_of(self, at: Address, target: str) -> Service:
-        """Return the service for an MCP endpoint; open one if it is new."""
 
     def address_of(self, head: RequestHead) -> Address:
         """Return where a request goes: by its target, or by the tunnel it is in. Raises Fault."""
 
     def target_for(self, head: RequestHead) -> str | None:
-        """Return the target that a proxy behind us gets; None if there is none."""
+        """Return the target that a proxy behind us gets; None to send a path."""
+
+    def is_endpoint(self, at: Address, head: RequestHead) -> bool:
+        """Tell whether a request goes to an MCP endpoint, as far as answers have shown."""
+
+    def service_of(self, at: Address, head: RequestHead) -> Service:
+        """Return the service for a request of MCP; open one if the endpoint is new."""
+
+    def note_answer(self, at: Address, head: RequestHead, status: int) -> None:
+        """Note the answer to a request of MCP: if it succeeded, there is an endpoint."""
+
+    def note_closed(self, why: str) -> None:
+        """Tell people that a connection was closed whose bytes cannot be read."""
 
 
 class Passing:
@@ -109,7 +115,9 @@ class Passing:
 
     @property
     def held_bytes(self) -> int:
-        return len(self._raw) + (self._reader.size if self._reader else 0)
+        """Bytes in memory."""
+        held = len(self._raw) + len(self._answer_raw) + (self._reader.size if self._reader else 0)
+        return held + (self._peeker.held if self._peeker else 0)
 
     # The request
 
@@ -341,6 +349,17 @@ class ForwardClient(H1Client):
         """The request under way, if it is not judged."""
         self._is_full = False  # the upstream does not take what the client sends
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory of what is not judged; the other exchanges tell their own."""
+        return self.passing.held_bytes if self.passing is not None else 0
+
+    def give_up(self) -> None:
+        """Close the connection because all of them hold too much memory."""
+        if self.passing is not None:
+            self.passing.cut()
+            self.host.wake()
+
     # What the host says
 
     def receive(self, data: bytes) -> None:
@@ -403,7 +422,7 @@ class ForwardClient(H1Client):
         self._note_request()
         target = path_of(head.target)
         known = Head(head.method, target, head.fields)
-        is_endpoint = self._places.is_endpoint(at, target)
+        is_endpoint = self._places.is_endpoint(at, head)
         is_socket = is_websocket(known)
         if is_mcp_head(known) or (is_endpoint and not has_body and head.method == "GET"):
             self._judged(head, at)
@@ -420,7 +439,7 @@ class ForwardClient(H1Client):
 
     def _judged(self, head: RequestHead, at: Address, *, looks: bool = False) -> Exchange:
         """Let an exchange judge a request; with ``looks`` only the messages that are MCP."""
-        service = self._places.service_of(at, path_of(head.target))
+        service = self._places.service_of(at, head)
         exchange = self.exchange = Exchange(service, self, head)
         exchange.address, exchange.looks_for_mcp = at, looks
         head.expects = head.expects and self.passing is None
@@ -446,6 +465,35 @@ class ForwardClient(H1Client):
             fields = _UPGRADE.sub(b"", fields)
         return line.lstrip(b"\r\n") + fields
 
+    def _refuse_bytes(self, fault: Fault) -> None:
+        passing, self.passing = self.passing, None
+        self._places.note_closed(str(fault))
+        if passing is not None:
+            self.turn = Turn.DISCARDING if passing.has_begun else self.turn
+            passing.client_left()
+        super()._refuse_bytes(fault)
+
+    def _fail(self, error: Exception) -> None:
+        passing, self.passing = self.passing, None
+        super()._fail(error)
+        if passing is not None:
+            passing.client_left()
+
+    # What an exchange says
+
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        self._note(answer.status)
+        super().respond(answer, is_bare=is_bare)
+
+    def begin(self, answer: Answer) -> None:
+        self._note(answer.status)
+        super().begin(answer)
+
+    def _note(self, status: int) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.address is not None and not exchange.looks_for_mcp:
+            self._places.note_answer(exchange.address, exchange.head, status)
+
     # What a passing request says
 
     def hold_for(self, on: bool) -> None:
@@ -459,7 +507,7 @@ class ForwardClient(H1Client):
     def adopt(self, passing: Passing, head: AnswerHead, rest: bytes, *, is_complete: bool) -> None:
         """Filter an event stream that turned out to be MCP. Raises ProtocolError."""
         up = passing.up
-        service = self._places.service_of(passing.address, path_of(passing.head.target))
+        service = self._places.service_of(passing.address, passing.head)
         passing.head.keeps = passing.head.keeps and (head.is_chunked or not passing.has_begun)
         exchange = Exchange(service, self, passing.head)
         exchange.address = passing.address
