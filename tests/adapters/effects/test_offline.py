@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mcp_tool_filter.adapters.effects.offline import OfflineHost
+from mcp_tool_filter.adapters.effects.rule_host import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.adapters.effects.rehearsed import (
+from mcp_tool_filter.adapters.effects.rehearsal import (
+    Rehearsal,
     Rehearsed,
     lines_of,
     rehearse,

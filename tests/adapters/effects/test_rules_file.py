@@ -8,12 +8,12 @@ import pytest
 
 from mcp_tool_filter.adapters.effects import rules_file
 from mcp_tool_filter.adapters.effects.rules_file import (
+    RulesInForce,
     StillWritten,
     UnreadableRules,
     WatchedRules,
     read_rules,
 )
-from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
 from mcp_tool_filter.policy.rules.model import Policy
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"

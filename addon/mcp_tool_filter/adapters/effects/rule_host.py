@@ -1,16 +1,32 @@
-"""Carry out the effects of rules: at once if possible, else on the event loop."""
+"""Carry out the effects of rules: at once if possible, else on the event loop.
+
+A user's function may block, and may never return. One that is not async runs in a thread of its
+own. Not in asyncio's pool: a few that hang would fill it, so that all others waited, and the end of
+the process would wait for them, too. A script runs without a shell, with a time limit, and with
+limited output.
+
+In tests of rules and in replays nothing is sent and nothing waits; only scripts and callables that
+decide do run.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import inspect
 import logging
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from threading import Thread
+from typing import Any
 
-from mcp_tool_filter.adapters.effects.callables import Callables
 from mcp_tool_filter.adapters.effects.rule_state import RuleState
-from mcp_tool_filter.adapters.effects.scripts import run_script
-from mcp_tool_filter.adapters.effects.webhooks import Webhooks
-from mcp_tool_filter.policy.effects import Effect
+from mcp_tool_filter.adapters.effects.sending import Webhooks
+from mcp_tool_filter.policy.effects import Delay, Effect
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
@@ -19,8 +35,10 @@ from mcp_tool_filter.policy.rule_effects import (
     Measure,
     ReadCache,
     RunScript,
+    ScriptResult,
     SendCopy,
     SendWebhook,
+    TooLarge,
     Warn,
     WriteCache,
     WriteLog,
@@ -28,6 +46,133 @@ from mcp_tool_filter.policy.rule_effects import (
 from mcp_tool_filter.policy.rules.link import Later
 
 log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 100
+
+
+class Callables:
+    """Calls all functions of the process."""
+
+    def __init__(self, *, most: int = MOST_AT_ONCE) -> None:
+        self._most = most
+        self._running: set[int] = set()
+        self._numbers = count(1)
+
+    async def call(self, effect: CallPython) -> object:
+        """Return what a function makes of its argument. Raises EffectFailed."""
+        try:
+            async with asyncio.timeout(effect.within):
+                made: Any
+                if inspect.iscoroutinefunction(effect.function):
+                    made = effect.function(effect.argument)
+                else:
+                    made = await self._in_thread(effect)
+                return await made if inspect.isawaitable(made) else made
+        except TimeoutError:
+            raise EffectFailed("it took too long") from None
+        except EffectFailed:
+            raise
+        except Exception as error:
+            log.debug("a user's function raised", exc_info=True)
+            raise EffectFailed(f"it raised {type(error).__name__}") from None
+
+    async def _in_thread(self, effect: CallPython) -> object:
+        if len(self._running) >= self._most:
+            raise EffectFailed(f"{self._most} calls of users' functions have not returned")
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[object] = loop.create_future()
+        number = next(self._numbers)
+
+        def settle(made: object, error: BaseException | None) -> None:
+            if came.done():  # the caller has given up
+                return
+            if error is not None:
+                came.set_exception(error)
+            else:
+                came.set_result(made)
+
+        def run() -> None:
+            made: object = None
+            failed: BaseException | None = None
+            try:
+                made = effect.function(effect.argument)
+            except StopIteration as error:  # a future cannot hold it
+                failed = RuntimeError(repr(error))
+            except BaseException as error:
+                failed = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            self._running.discard(number)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, made, failed)
+
+        self._running.add(number)
+        Thread(target=run, name=f"callable-{number}", daemon=True).start()
+        return await came
+
+
+_READ_SIZE = 64 * 1024
+
+
+async def run_script(effect: RunScript, *, most_output: int) -> ScriptResult:
+    """Run a script. Raises EffectFailed if it cannot start or does not end in time."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *effect.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE if effect.decides else asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **dict(effect.environment)},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.E2BIG:
+            raise TooLarge("an argument is too large for a script; stdin has no limit") from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise EffectFailed(f"the script cannot be started: {why}") from None
+    try:
+        async with asyncio.timeout(effect.timeout):
+            output, _ = await asyncio.gather(
+                _read(process, most_output), _write(process, effect.input)
+            )
+            return ScriptResult(await process.wait(), output)
+    except TimeoutError:
+        raise EffectFailed(f"the script took longer than {effect.timeout:g}s") from None
+    finally:
+        await _end(process)
+
+
+async def _write(process: asyncio.subprocess.Process, text: bytes) -> None:
+    assert process.stdin
+    with suppress(OSError):  # a script need not read its input
+        process.stdin.write(text)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read(process: asyncio.subprocess.Process, most: int) -> bytes:
+    if process.stdout is None:
+        return b""
+    output = bytearray()
+    while chunk := await process.stdout.read(_READ_SIZE):
+        output += chunk
+        if len(output) > most:
+            raise EffectFailed(f"the script wrote more than {most} bytes")
+    return bytes(output)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process group of a script."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # First close the pipe: unread output would keep it open, and the wait would not end.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        for pipe in filter(None, map(transport.get_pipe_transport, (0, 1))):
+            pipe.close()
+    if process.returncode is None:
+        await process.wait()
+    if transport is not None:  # only now: it would take the exit status away from who waits for it
+        transport.close()
+
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -99,12 +244,12 @@ class RuleHost:
     def counters(self) -> Iterator[tuple[str, float]]:
         """Yield the counters of the rules, and of webhooks that did not arrive."""
         yield from self.metrics.items()
-        for name, count in (
+        for name, number in (
             ("webhooks dropped", self.webhooks.dropped),
             ("webhooks failed", self.webhooks.failed),
         ):
-            if count:
-                yield name, float(count)
+            if number:
+                yield name, float(number)
 
     def replace_state(self, state: RuleState) -> None:
         """Use another state for limits and caches from now on."""
@@ -148,3 +293,22 @@ class RuleHost:
             problem = str(error)
         if problem:
             self.warn_once(f"Rule {effect.rule!r}: run_script failed: {problem}")
+
+
+class OfflineHost(RuleHost):
+    """Answers every effect at once."""
+
+    def at_once(self, effect: Effect) -> object:
+        match effect:
+            case Delay() | SendWebhook() | SendCopy() | RunScript(decides=False):
+                return None
+            case RunScript() | CallPython():
+                return _finished(self.carry_out(effect))
+            case _:
+                return super().at_once(effect)
+
+
+def _finished(work: Coroutine[None, None, object]) -> object:
+    """Run a coroutine to its end, even inside a running event loop. Raises EffectFailed."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -14,7 +14,7 @@ from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.carry_out import Effects
-    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
     from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
     from mcp_tool_filter.adapters.mitmproxy.logins import Logins
     from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
@@ -97,7 +97,7 @@ class Rules:
         return asyncio.get_running_loop().create_task(self.in_force.close())
 
     def _begin(self, path: str) -> None:
-        from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+        from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
         from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
 
         if self.is_offline:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.adapters.effects.copies import Copies, post_and_forget, with_usual
+from mcp_tool_filter.adapters.effects.sending import Copies, post_and_forget, with_usual
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of

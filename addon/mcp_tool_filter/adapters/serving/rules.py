@@ -14,7 +14,7 @@ from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.carry_out import Effects
-    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
     from mcp_tool_filter.adapters.serving.site import Site
     from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -78,7 +78,7 @@ class Rules:
             await self.in_force.close()
 
     def _begin(self, path: str, sites: Iterable[Site]) -> None:
-        from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+        from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
         from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
 
         if self.is_offline:

@@ -12,8 +12,8 @@ from threading import Thread
 from typing import Any
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.effects.copies import Copies
-from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
+from mcp_tool_filter.adapters.effects.sending import Copies
 from mcp_tool_filter.adapters.stdio.child import in_own_thread
 from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.judge import LineJudge

@@ -39,7 +39,7 @@ from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.protocol.limits import Transport
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
 
 
@@ -156,8 +156,8 @@ def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce |
     """Read the rules file, if there is one. Raises StartError."""
     if not path:
         return None
-    from mcp_tool_filter.adapters.effects.copies import Copies
-    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
+    from mcp_tool_filter.adapters.effects.sending import Copies
 
     copies = Copies(lambda text, _effect: send_copy(text))
     return RulesInForce(path, copies.send, copies=copies.id_prefix)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.adapters.effects.rehearsed import Rehearsed, rehearse, shown_outcome
+from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal, Rehearsed, rehearse, shown_outcome
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.rules.fields import render_json
 from mcp_tool_filter.policy.rules.model import Policy

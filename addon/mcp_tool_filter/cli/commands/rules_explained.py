@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.adapters.effects.rehearsed import lines_of, rehearse, shown_outcome
+from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal, lines_of, rehearse, shown_outcome
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.rules.model import Policy
