@@ -181,6 +181,23 @@ def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path
         rules.close()
 
 
+def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
+    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    relayed = Relayed(rules)
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+    try:
+        slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
+        relayed.lines.from_client([b"[" + slow + b"," + ping + b"]"])
+        relayed.lines.from_client([cancel])
+        gate.write_bytes(b"")
+        relayed.lines.wait_for_client()
+        assert relayed.child_hears() == [b"[" + ping + b"]", b""]
+        assert relayed.judge.methods_in_flight() == ["ping"]
+    finally:
+        relayed.close()
+        rules.close()
+
+
 def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path) -> None:
     """A command that is busy writing would wait for us, and we for it."""
     policy = tmp_path / "rules.yaml"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Decision, waits
-from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import (
@@ -24,6 +24,8 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     id_value,
     parse_message,
+    render_batch,
+    singles,
 )
 
 type PassOn = Callable[[bytes | CutLine, Verdict], Awaitable[None]]
@@ -34,11 +36,17 @@ class _Held:
     line: bytes | CutLine
     made: Verdict | asyncio.Task[Verdict]
     is_leaving: bool = False
-    is_cancelled: bool = False
+    cancelled: set[str] = field(default_factory=set)
+    """The ids, as values, of its requests that the client has cancelled."""
 
     @property
     def size(self) -> int:
         return len(self.line) if isinstance(self.line, bytes) else 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing is left of it."""
+        return bool(self.cancelled) and self.cancelled == _ids_in(self.line)
 
 
 class HeldLines:
@@ -88,11 +96,11 @@ class HeldLines:
         named = notice.params.get("requestId") if notice.params else None
         if named is None:
             return False
-        id = notice.place.cut(named)
+        id = id_value(notice.place.cut(named))
         for held in self._lines:
-            if not (held.is_leaving or held.is_cancelled) and _is_request(held.line, id):
-                held.is_cancelled = True
-                if isinstance(held.made, asyncio.Task):
+            if not held.is_leaving and id in _ids_in(held.line) - held.cancelled:
+                held.cancelled.add(id)
+                if isinstance(held.made, asyncio.Task) and held.is_cancelled:
                     held.made.cancel()
                 self._judge.forget([id])
                 return True
@@ -114,7 +122,9 @@ class HeldLines:
             held.is_leaving = True
             try:
                 if not held.is_cancelled:
-                    await self._pass_on(held.line, self._verdict_of(held))
+                    verdict = _without(held.cancelled, held.line, self._verdict_of(held))
+                    self._judge.forget(list(held.cancelled))
+                    await self._pass_on(held.line, verdict)
             except Exception as bug:
                 self._on_bug(bug)
             self._lines.popleft()
@@ -129,9 +139,29 @@ class HeldLines:
             return self._judge.refuse_bug(held.line, error)
 
 
-def _is_request(line: bytes | CutLine, id: str) -> bool:
+def _ids_in(line: bytes | CutLine) -> set[str]:
+    """Return the ids of the requests in a line, as values."""
     message = _parsed(line)
-    return isinstance(message, Request) and id_value(message.id) == id_value(id)
+    members = singles(message) if message else ()
+    return {id_value(one.id) for one in members if isinstance(one, Request)}
+
+
+def _without(ids: set[str], line: bytes | CutLine, verdict: Verdict) -> Verdict:
+    """Leave out the members of a batch that the client has cancelled."""
+    if not ids or not isinstance(verdict, Forward | Rewrite):
+        return verdict
+    message = _parsed(line if isinstance(verdict, Forward) else verdict.text)
+    members = singles(message) if message else ()
+    kept = [
+        one.place.raw
+        for one in members
+        if not (isinstance(one, Request) and id_value(one.id) in ids)
+    ]
+    owed = verdict.owed if isinstance(verdict, Rewrite) else ()
+    reason = Reason(Why.CHANGED)
+    if kept:
+        return Rewrite(render_batch(kept), reason, owed)
+    return Reply(render_batch(list(owed)), reason) if owed else Drop(reason)
 
 
 def _parsed(line: bytes | CutLine) -> Message | None:
