@@ -18,7 +18,7 @@ from mcp_tool_filter.http.challenges import parse_challenges
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.gate import problem_in_source
+from mcp_tool_filter.http.gate import plain_hosts, problem_in_source
 from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
 from mcp_tool_filter.http.head import (
     Head,
@@ -28,7 +28,6 @@ from mcp_tool_filter.http.head import (
     problem_in_mirrored,
     problem_in_size,
 )
-from mcp_tool_filter.http.host_spellings import plain_hosts
 from mcp_tool_filter.http.links import keep_links, leads_away
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
 from mcp_tool_filter.http.media_type import charsets_in

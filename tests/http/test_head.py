@@ -13,6 +13,7 @@ from mcp_tool_filter.http.head import (
     problem_in_fields,
     problem_in_mirrored,
     problem_in_size,
+    read_names,
 )
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message
@@ -290,3 +291,31 @@ def test_a_plain_websocket_upgrade_can_be_judged() -> None:
 def test_other_upgrades_cannot_be_judged(asked: Head) -> None:
     """mitmproxy makes a raw tunnel of each."""
     assert not is_websocket(asked)
+
+
+def test_values_are_not_cached_with_the_names() -> None:
+    """Two users of one program send the same names."""
+    one, other = (raw_head("POST", "/mcp", ("Mcp-Session-Id", id)) for id in ("ann", "bob"))
+    assert one.names is other.names
+    assert (one.said.session_id, other.said.session_id) == ("ann", "bob")
+
+
+def test_names_of_a_long_head_are_not_cached() -> None:
+    """A client chooses them, and could send others each time."""
+    before = read_names.cache_info().currsize
+    for number in range(10):
+        headers = [(f"{number}-{at}-{'x' * 100}", "") for at in range(100)]
+        assert problem_in_fields(raw_head("POST", "/mcp", *headers)) is None
+        assert problem_in_fields(raw_head("POST", "/mcp", *headers, ("Mcp_Name", "a"))) is not None
+    assert read_names.cache_info().currsize == before
+
+
+@pytest.mark.parametrize("name", ["Host", "Content-Type", "Mcp-Session-Id"])
+def test_a_header_twice_is_found_in_any_case(name: str) -> None:
+    twice = raw_head("POST", "/mcp", (name, "a"), ("X", ""), (name.upper(), "a"))
+    assert problem_in_fields(twice) == "a header twice"
+
+
+def test_the_last_of_two_headers_with_one_name_counts() -> None:
+    """(Where either may be sent twice.)"""
+    assert raw_head("POST", "/mcp", ("Accept", "a"), ("accept", "b")).get(b"accept") == "b"

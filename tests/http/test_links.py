@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+from mcp_tool_filter.http.gate import plain_hosts
 from mcp_tool_filter.http.guard import UpstreamNames
-from mcp_tool_filter.http.host_spellings import plain_hosts
 from mcp_tool_filter.http.links import keep_links, kept_url, leads_away
 
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from mcp_tool_filter.http.host_spellings import plain_hosts
+from mcp_tool_filter.http.gate import plain_hosts
 from mcp_tool_filter.policy.config import is_loopback
 from mcp_tool_filter.protocol.messages import fold
 

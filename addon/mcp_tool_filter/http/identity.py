@@ -7,15 +7,17 @@ headers that make no difference; all others count as a difference:
 True
 >>> is_like_the_fetch(Head("POST", "/mcp", ((b"X-Forwarded-User", b"ann"),)))
 False
+
+The operator's headers add what a request lacks (``headers_to_add``). A request with its own
+credentials gets none of ours: with both, an upstream could give one user the rights of another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
-from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.header_names import is_harmless
+from mcp_tool_filter.http.head import Head, is_credential, is_harmless
 
 _NONE: frozenset[bytes] = frozenset()
 
@@ -117,3 +119,23 @@ def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:
         case b"referer":  # browsers send only the origin of a page elsewhere
             return known_origin and value == f"{head.get(b'origin')}/"
     return False
+
+
+type HeaderPairs = Sequence[tuple[str, str]]
+
+
+def headers_to_add(head: Head, headers: HeaderPairs, *, override: bool = False) -> HeaderPairs:
+    """Return the headers of ours that a request gets.
+
+    >>> headers_to_add(Head("POST", "/mcp", ()), [("Authorization", "ours")])
+    [('Authorization', 'ours')]
+    >>> headers_to_add(Head("POST", "/mcp", ((b"Cookie", b"a=b"),)), [("Authorization", "ours")])
+    []
+    """
+    if override:
+        return headers
+    names = head.names.places
+    missing = [one for one in headers if one[0].lower().encode() not in names]
+    if missing and head.credentials:
+        return [one for one in missing if not is_credential(one[0].lower().encode())]
+    return missing

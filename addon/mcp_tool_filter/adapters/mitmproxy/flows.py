@@ -22,9 +22,9 @@ from mcp_tool_filter.http.head import (
     describes_body,
     without_our_cookie,
 )
+from mcp_tool_filter.http.identity import HeaderPairs
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
-from mcp_tool_filter.http.operator_headers import HeaderPairs
 from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, ids_in, render_batch, render_error
 
 _CONTROL = re.compile(rb"[\r\n\0]")

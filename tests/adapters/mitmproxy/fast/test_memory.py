@@ -12,7 +12,7 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.conversation.memory import Exchanges
 from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.http.legacy import LegacyStream
+from mcp_tool_filter.http.exchange import LegacyStream
 from tests.adapters.mitmproxy.filtered import INITIALIZE, call, filtered
 from tests.raw_client import TIMEOUT, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
