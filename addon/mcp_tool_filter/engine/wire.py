@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
@@ -316,7 +317,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if len(varying) == len(values):  # no two dates
             if len(self._remembered) >= self._limits.heads:
                 del self._remembered[next(iter(self._remembered))]
-            self._remembered[key] = head, tuple(varying.values())
+            # An exchange may change its own.
+            self._remembered[key] = copy(head), tuple(varying.values())
         return head
 
     @abstractmethod

@@ -1,0 +1,214 @@
+"""Forward proxies: the MCP endpoints that their clients use, each with a site of its own.
+
+The upstreams of a forward proxy are not configured. A URL becomes an endpoint when MCP is sent to
+it, and gets its own site; an upstream of the older transport names further URLs on its stream.
+Nothing is fetched at start: the patterns apply at once, and each asker's first list becomes its
+snapshot.
+
+An ``Endpoints`` is for the process, a ``Connection`` for one client connection, or for one tunnel
+through it: it tells the engine where requests go.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.fetch.target import Target, target_for
+from mcp_tool_filter.conversation.memory import unlisted
+from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.engine.passing import path_of
+from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.wire import Fault, RequestHead
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.listener import open_listener
+from mcp_tool_filter.http.origin import Origin, parse_origin
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.proxy import Proxy
+    from mcp_tool_filter.adapters.serving.site import Site
+    from mcp_tool_filter.policy.config import Config
+
+log = logging.getLogger(__name__)
+
+MOST_SITES = 1000
+"""The least recently used is forgotten first."""
+MOST_URLS = 10_000
+
+
+class Endpoints:
+    """The endpoints of all forward proxies of the process."""
+
+    def __init__(self, proxy: Proxy, make_tls: Callable[[], ssl.SSLContext]) -> None:
+        self.urls: set[str] = set()
+        """The URLs to which MCP was sent, without queries."""
+        self.origins: set[str] = set()
+        """The origins to which anything was sent."""
+        self._proxy, self._make_tls = proxy, make_tls
+        self._sites: OrderedDict[tuple[str, str], Site] = OrderedDict()  # by origin and target
+        self._at: dict[str, list[Site]] = {}  # by origin
+        self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._closed: set[str] = set()
+        self._others: Service | None = None
+
+    @property
+    def others(self) -> Service:
+        """Limits and seats for what is not MCP."""
+        config = self._proxy.config
+        if self._others is None or self._others.listener.config is not config:
+            listener = open_listener(
+                upstream="http://others.invalid", config=config, fetched=unlisted("/")
+            )
+            listener.is_forward = True
+            seats = self._proxy.crowd.seats
+            self._others = Service(listener, "", self._proxy.effects, seats=seats)
+        return self._others
+
+    def has(self, origin: Origin, target: str) -> bool:
+        """Tell whether a URL is an MCP endpoint, as far as answers have shown."""
+        is_known = (origin.url, _plain(target)) in self._answered
+        return is_known or self._named_by_stream(origin, target) is not None
+
+    def note_request(self, origin: Origin) -> None:
+        """Note that something was sent there."""
+        if len(self.origins) < MOST_URLS:
+            self.origins.add(origin.url)
+
+    def note_answer(self, origin: Origin, target: str, status: int) -> None:
+        """Note the answer to a request of MCP: if it succeeded, its URL is an endpoint."""
+        if status < 300:
+            key = origin.url, _plain(target)
+            self._answered[key] = None
+            self._answered.move_to_end(key)
+            while len(self._answered) > MOST_URLS:
+                self._answered.popitem(last=False)
+
+    def note_closed(self, host: str, why: str) -> None:
+        """Say once for each host that we close what we cannot read."""
+        if host not in self._closed and len(self._closed) < MOST_URLS:
+            self._closed.add(host)
+            log.warning(
+                "Closed a connection to %s, which is not HTTP as we read it: %s"
+                " (--raw-hosts lets such traffic pass)", host, why,
+            )  # fmt: skip
+
+    def site_of(self, origin: Origin, target: str) -> Site:
+        """Return the site of a request of MCP; open one if the endpoint is new."""
+        if (site := self._named_by_stream(origin, target)) is not None:
+            return site
+        key = origin.url, target
+        if key not in self._sites:
+            self._sites[key] = self._open(origin, target)
+        self._sites.move_to_end(key)
+        return self._sites[key]
+
+    def _named_by_stream(self, origin: Origin, target: str) -> Site | None:
+        """Return the site whose stream has named this endpoint."""
+        for site in self._at.get(origin.url, ()):
+            if target in site.listener.legacy.endpoints:
+                return site
+        return None
+
+    def _open(self, origin: Origin, target: str) -> Site:
+        proxy = self._proxy
+        while len(self._sites) >= MOST_SITES:
+            (at, _), oldest = self._sites.popitem(last=False)
+            self._at[at].remove(oldest)
+            del proxy.sites[oldest.name], proxy.listeners[oldest.name]
+        listener = open_listener(upstream=origin.url, config=proxy.config, fetched=unlisted(target))
+        listener.is_forward = True
+        tls = self._make_tls() if origin.tls else None
+
+        def find_target(config: Config) -> Target:
+            return target_for(config, origin.url, tls)
+
+        site = proxy.add(self._name(origin, target), listener, find_target)
+        site.service.suspect = site.service.note_end_of_stream = _nothing  # there are others
+        if len(self.urls) < MOST_URLS:
+            self.urls.add(origin.url + _plain(target))
+        self._at.setdefault(origin.url, []).append(site)
+        return site
+
+    def _name(self, origin: Origin, target: str) -> str:
+        """Name a site by its URL, without the query, which may hold a secret."""
+        plain = origin.url + _plain(target)
+        name, number = plain, 1
+        while name in self._proxy.sites:
+            number += 1
+            name = f"{plain} ({number})"
+        return name
+
+
+class Connection:
+    """Where the requests of one connection go: the engine's ``Places``."""
+
+    def __init__(
+        self, endpoints: Endpoints, tunnel: Address | None, *, has_proxy_behind: bool = False
+    ) -> None:
+        """``tunnel`` is where the connection leads; None if each request names its server.
+
+        Then ``has_proxy_behind`` says that the request goes on to another proxy.
+        """
+        self.others = endpoints.others
+        self._endpoints, self._tunnel, self._behind = endpoints, tunnel, has_proxy_behind
+
+    def address_of(self, head: RequestHead) -> Address:
+        """Return where a request goes. Raises Fault if it does not say so."""
+        if (at := self._tunnel) is None:
+            try:
+                named = parse_origin(head.target)
+            except InvalidOption:
+                raise Fault("a request to a proxy without the server's URL") from None
+            if named.tls:
+                raise Fault("a URL that needs a tunnel")
+            at = Address(named.host, named.port, named.tls)
+        self._endpoints.note_request(_origin_of(at, head))
+        return at
+
+    def target_for(self, head: RequestHead) -> str | None:
+        return head.target if self._behind else None
+
+    def is_endpoint(self, at: Address, head: RequestHead) -> bool:
+        return self._endpoints.has(_origin_of(at, head), path_of(head.target))
+
+    def service_of(self, at: Address, head: RequestHead) -> Service:
+        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target)).service
+
+    def note_answer(self, at: Address, head: RequestHead, status: int) -> None:
+        self._endpoints.note_answer(_origin_of(at, head), path_of(head.target), status)
+
+    def note_closed(self, why: str) -> None:
+        self._endpoints.note_closed(self._tunnel.host if self._tunnel else "a proxy's client", why)
+
+
+def _origin_of(at: Address, head: RequestHead) -> Origin:
+    """Return the origin of a request, by the name that the client uses."""
+    host = at.host
+    if _is_address(host):  # the connection has no name, but the request may
+        written = [value for name, value in head.fields if name.lower() == b"host"]
+        if len(written) == 1:
+            try:
+                host = parse_origin(f"http://{written[0].decode('latin-1')}").host
+            except InvalidOption:
+                host = at.host
+    return Origin(host.lower(), at.port, at.is_tls)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(target: str) -> str:
+    return target.partition("?")[0]
+
+
+def _nothing() -> None:
+    pass

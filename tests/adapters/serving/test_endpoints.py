@@ -1,0 +1,103 @@
+"""Forward proxies: endpoints are opened as clients use them, and known by their answers."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.serving import endpoints as module
+from mcp_tool_filter.adapters.serving.endpoints import Connection, Endpoints
+from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.engine.passing import ForwardClient
+from mcp_tool_filter.engine.wire import RequestHead
+from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.policy.config import parse_config
+from tests.engine.table import LIST, Client, Table, call
+from tests.mcp_upstream import tool, tool_list
+from tests.raw_client import post
+from tests.raw_upstream import answer
+
+AT = Address("upstream", 3000, is_tls=False)
+
+
+def opened(**options: Any) -> Endpoints:
+    around = Surroundings(
+        audience=Audience(warn=print),
+        report=print,
+        leave=print,
+        make_tls=ssl.create_default_context,
+    )
+    proxy = Proxy(around)
+    proxy.adopt(parse_config(deny=["^wipe"], **options))
+    return Endpoints(proxy, ssl.create_default_context)
+
+
+class Scene:
+    def __init__(self, endpoints: Endpoints, tunnel: Address | None) -> None:
+        self.endpoints, self.table = endpoints, Table()
+        self.client = Client(self.table)
+        self.client.engine = ForwardClient(Connection(endpoints, tunnel), self.client)
+
+
+@pytest.mark.parametrize("tunnel", [AT, None])
+async def test_a_url_to_which_mcp_is_sent_is_an_endpoint(tunnel: Address | None) -> None:
+    scene = Scene(opened(), tunnel)
+    url = "/mcp?key=1" if tunnel else "http://upstream:3000/mcp?key=1"
+    scene.client.says(post(LIST, path=url))
+    assert scene.table.link.got.startswith(b"POST /mcp?key=1 HTTP/1.1\r\nhost: upstream:3000\r\n")
+    scene.table.link.says(answer(tool_list([tool("read"), tool("wipe")], id="1")))
+    assert b'"wipe"' not in scene.client.taken()
+    scene.client.says(post(call("wipe"), path=url))
+    assert b"Tool not found: wipe" in scene.client.taken()
+    assert scene.endpoints.urls == {"http://upstream:3000/mcp"}
+    assert scene.endpoints.origins == {"http://upstream:3000"}
+    assert scene.endpoints.has(Origin("upstream", 3000, False), "/mcp?key=2")
+    assert [*scene.endpoints._proxy.sites] == ["http://upstream:3000/mcp"]
+
+
+async def test_a_server_without_a_name_has_that_of_the_request() -> None:
+    scene = Scene(opened(), Address("127.0.0.1", 3000, is_tls=False))
+    scene.client.says(post(LIST).replace(b"localhost", b"Name.example:99"))
+    assert scene.endpoints.urls == {"http://name.example:3000/mcp"}
+
+
+@pytest.mark.parametrize("target", [b"/mcp", b"https://upstream/mcp", b"ftp://x/", b"*"])
+async def test_a_request_to_a_proxy_names_its_server(
+    target: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(opened(), None)
+    caplog.set_level(logging.WARNING)
+    scene.client.says(b"GET %b HTTP/1.1\r\nHost: upstream\r\n\r\n" % target)
+    assert scene.client.got.startswith(b"HTTP/1.1 400 ")
+    assert not scene.table.links
+    assert "--raw-hosts" in caplog.text
+
+
+async def test_the_oldest_endpoint_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SITES", 2)
+    endpoints, origin = opened(), Origin("upstream", 3000, False)
+    first = endpoints.site_of(origin, "/1")
+    endpoints.site_of(origin, "/2")
+    assert endpoints.site_of(origin, "/1") is first
+    endpoints.site_of(origin, "/3")
+    assert [*endpoints._proxy.sites] == ["http://upstream:3000/1", "http://upstream:3000/3"]
+
+
+async def test_endpoints_that_differ_in_their_query_have_sites_of_their_own() -> None:
+    endpoints, origin = opened(), Origin("upstream", 3000, False)
+    names = [endpoints.site_of(origin, target).name for target in ("/m?a", "/m?b", "/m?a")]
+    assert names == ["http://upstream:3000/m", "http://upstream:3000/m (2)", names[0]]
+
+
+async def test_a_changed_configuration_also_counts_for_other_traffic() -> None:
+    endpoints = opened()
+    before = endpoints.others.listener.config.limits.message
+    endpoints._proxy.adopt(parse_config(deny=["^wipe"], message_limit="1KB"))
+    connection = Connection(endpoints, AT)
+    assert connection.others.listener.config.limits.message == 1024 < before
+    assert connection.address_of(RequestHead("GET", "/", ())) == AT
