@@ -5,22 +5,25 @@ from __future__ import annotations
 from opentelemetry.trace import INVALID_SPAN
 
 from mcp_tool_filter.adapters.watch.tracing import OpenSpan, OpenSpans
+from mcp_tool_filter.observers.open_requests import key_of
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session, Via
 
 
 def asked(client: Client, id: str = "1") -> OpenSpan:
     """Make the span of a request that a client has sent."""
-    return OpenSpan(INVALID_SPAN, client, id, Exchange("tools/call", id, "read"))
+    return OpenSpan(
+        INVALID_SPAN, client, id, Exchange("tools/call", id, "read"), key_of(client, id)
+    )
 
 
 def asked_by_upstream(client: Client, id: str = "1") -> OpenSpan:
-    return OpenSpan(INVALID_SPAN, client, id, None)
+    return OpenSpan(INVALID_SPAN, client, id, None, key_of(client, id))
 
 
 def keeping(*spans: OpenSpan, most: int = 10) -> OpenSpans:
     kept = OpenSpans(most)
     for one in spans:
-        assert list(kept.add(one)) == []
+        assert list(kept.add_bounded(one)) == []
     return kept
 
 
@@ -65,8 +68,8 @@ def test_a_cancellation_takes_the_clients_own_request_only() -> None:
     of_others, of_upstream, own = asked(Client()), asked_by_upstream(client), asked(client)
     another = asked(client, "2")
     kept = keeping(of_others, of_upstream, another, own)
-    assert kept.take_of_client(client, "1.0") is own
-    assert kept.take_of_client(client, "1") is None
+    assert kept.take_by_id(client, "1.0") is own
+    assert kept.take_by_id(client, "1") is None
     assert len(kept) == 3
 
 
@@ -84,7 +87,7 @@ def test_an_id_that_the_upstream_uses_again_gives_up_the_span_before() -> None:
     client = Client()
     first, second = asked_by_upstream(client), asked_by_upstream(client)
     kept = keeping(first)
-    assert list(kept.add(second)) == [first]
+    assert list(kept.add_bounded(second)) == [first]
     assert kept.of_upstream(client, "1") is second
 
 
@@ -92,6 +95,6 @@ def test_above_the_limit_the_oldest_span_is_given_up() -> None:
     client = Client()
     first, second, third = asked(client, "1"), asked(client, "2"), asked(client, "3")
     kept = keeping(first, second, most=2)
-    assert list(kept.add(third)) == [first]
-    assert list(kept.take_oldest()) == [second]
+    assert list(kept.add_bounded(third)) == [first]
+    assert kept.take_oldest() is second
     assert list(kept.take_all_with(client)) == [third]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from opentelemetry.trace import INVALID_SPAN
 
 from mcp_tool_filter.adapters.watch.tracing import OpenSpan, OpenSpans
-from mcp_tool_filter.observers.audit.open_requests import OpenRequest, OpenRequests
-from mcp_tool_filter.observers.request_ids import key_of
+from mcp_tool_filter.observers.audit.entries import OpenRequest
+from mcp_tool_filter.observers.open_requests import OpenRequests, key_of
 from mcp_tool_filter.policy.exchange import Client, Exchange
 
 
 def cancel_audited(raw: bytes) -> None:
     """Cancel as many requests as there are bytes; none of them is open."""
-    client, kept = Client(), OpenRequests()
+    kept: OpenRequests[OpenRequest] = OpenRequests()
+    client = Client()
     for number, _ in enumerate(raw):
         exchange = Exchange("tools/call", str(number), "read")
         key = key_of(client, str(number))
@@ -26,6 +27,7 @@ def cancel_traced(raw: bytes) -> None:
     client, kept = Client(), OpenSpans(len(raw))
     for number, _ in enumerate(raw):
         exchange = Exchange("tools/call", str(number), "read")
-        list(kept.add(OpenSpan(INVALID_SPAN, client, str(number), exchange)))
+        key = key_of(client, str(number))
+        list(kept.add_bounded(OpenSpan(INVALID_SPAN, client, str(number), exchange, key)))
     for _ in raw:
-        kept.take_of_client(client, '"none"')
+        kept.take_by_id(client, '"none"')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_tool_filter.observers.audit.entry import LazyValue
-from mcp_tool_filter.observers.timeline import Timeline
+from mcp_tool_filter.observers.statistics import Timeline
 
 
 def test_calls_are_counted_by_session_or_by_address() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.observers.once import counted
 from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.observers.verdict_log import counted
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 

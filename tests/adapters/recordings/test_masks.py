@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
-from mcp_tool_filter.observers.redaction.findings import Secret
+from mcp_tool_filter.observers.redaction.places import Secret
 
 
 def mask(masks: Masks, value: str, size: int | None = None) -> str:

@@ -14,11 +14,9 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.audit import entries as module
-from mcp_tool_filter.observers.audit.contents import Arguments, Contents
-from mcp_tool_filter.observers.audit.entries import Auditor, Unanswered
+from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Contents, Soon, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
-from mcp_tool_filter.observers.audit.gathering import Soon
-from mcp_tool_filter.observers.audit.words import LONGEST
+from mcp_tool_filter.observers.sentences import LONGEST
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.observers.audit.suggest import (
+from mcp_tool_filter.observers.audit.summary import (
     look_through,
     never_called,
     policy_lines,

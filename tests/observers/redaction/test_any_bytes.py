@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
-from mcp_tool_filter.observers.redaction.findings import replace
+from mcp_tool_filter.observers.redaction.places import replace
 
 PIECES = [
     b'{"', b'":"', b'"}', b"password", b"token=", b"&code=abcdef", b"data: ", b"\n\n", b"\r",

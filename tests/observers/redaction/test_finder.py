@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mcp_tool_filter.observers.redaction.finder import MASK, SecretFinder, redact
-from mcp_tool_filter.observers.redaction.findings import replace
+from mcp_tool_filter.observers.redaction.places import replace
 
 SECRETS = [
     ('{"a": {"Client-Secret": "s3"}}', "s3"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.redaction.findings import Findings, replace
-from mcp_tool_filter.observers.redaction.views import View
+from mcp_tool_filter.observers.redaction.places import Findings, View, replace
 
 TEXT = "abcdefghijklmnopqrst"
 SPANS = st.lists(st.tuples(st.integers(0, 19), st.integers(1, 8)), max_size=8)

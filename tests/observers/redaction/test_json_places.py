@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.redaction.json_places import documents_in, places_in
 from mcp_tool_filter.observers.redaction.names import is_secret_name
-from mcp_tool_filter.observers.redaction.views import View
+from mcp_tool_filter.observers.redaction.places import View, documents_in, places_in
 
 JSON = st.recursive(
     st.text(max_size=5) | st.integers() | st.booleans() | st.none(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.observers.redaction.named_values import named_values_in
+from mcp_tool_filter.observers.redaction.finder import named_values_in
 from mcp_tool_filter.observers.redaction.names import is_secret_name
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.redaction.views import View, joined, unescape_json, unescape_percent
+from mcp_tool_filter.observers.redaction.places import View, joined, unescape_json, unescape_percent
 
 ASCII = st.text(st.characters(max_codepoint=127))
 

@@ -27,7 +27,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
     SafeStream,
 )
 from mcp_tool_filter.adapters.mitmproxy.streams import give_up
-from mcp_tool_filter.observers.once import Once
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 

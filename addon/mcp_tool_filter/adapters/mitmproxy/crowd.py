@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.serving.limits import (
     most_upstream_connections,
     soft_limit,
 )
-from mcp_tool_filter.observers.once import Once
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.streams import cut
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 once = Once()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.observers.redaction.findings import Secret
+from mcp_tool_filter.observers.redaction.places import Secret
 
 _MASK = re.compile(r"(?:scrubbed-[0-9]+-*|x(?:[0-9]+)?x*)")
 _NUMBERED = re.compile(r"scrubbed-([0-9]+)")

@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.observers.redaction.finder import SecretFinder
-from mcp_tool_filter.observers.redaction.findings import Findings, Secret, replace
+from mcp_tool_filter.observers.redaction.places import Findings, Secret, replace
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 type _State = dict[str, Any]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from mcp_tool_filter.engine.service import Seats as EngineSeats
-from mcp_tool_filter.observers.once import Once
+from mcp_tool_filter.observers.verdict_log import Once
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.observers.timeline import Timeline
+from mcp_tool_filter.observers.statistics import Timeline
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import NOTHING, switched
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import RLock, Thread
@@ -25,17 +24,15 @@ import orjson
 from mcp_tool_filter import __version__
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.observers.request_ids import RequestKey, key_of
-from mcp_tool_filter.observers.span_attributes import (
+from mcp_tool_filter.observers.open_requests import OpenRequests, RequestKey, key_of
+from mcp_tool_filter.observers.spans import (
+    TraceContext,
     attributes_of,
+    context_in,
+    context_of,
     error_in,
     name_of,
     outcome_of,
-)
-from mcp_tool_filter.observers.trace_context import (
-    TraceContext,
-    context_in,
-    context_of,
     replace_parents,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
@@ -55,12 +52,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Link, Span
 
-type _Key = int | RequestKey
-
 
 @dataclass(slots=True, eq=False)
 class OpenSpan:
-    """A request without an answer yet. It references the objects that its key is made of."""
+    """A request of either side without an answer yet."""
 
     span: Span
     client: Client
@@ -68,76 +63,41 @@ class OpenSpan:
     """The id as it was written."""
     exchange: Exchange | None
     """None for a request of the upstream, whose answer only the id identifies."""
+    by_id: RequestKey
     in_header: bool = False
     """True if the upstream should read our span in the header."""
-    by_id: RequestKey | None = None
-    """How a cancellation finds a client's request, since it was opened."""
-
-    @property
-    def key(self) -> _Key:
-        return id(self.exchange) if self.exchange else key_of(self.client, self.id)
 
 
-class OpenSpans:
-    """A bounded set of open spans."""
+class OpenSpans(OpenRequests[OpenSpan]):
+    """A bounded set of open spans, which also finds all of one client."""
+
+    __slots__ = ("_most", "_of_client")
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self._open: OrderedDict[_Key, OpenSpan] = OrderedDict()
-        self._of_client: dict[int, dict[_Key, OpenSpan]] = {}
-        self._by_id: dict[RequestKey, _Key] = {}  # of clients' requests
+        self._of_client: dict[int, dict[int, OpenSpan]] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, one: OpenSpan) -> Iterator[OpenSpan]:
+    def add_bounded(self, one: OpenSpan) -> Iterator[OpenSpan]:
         """Remember a request; yield the ones that are forgotten for it."""
-        if (same := self._take(one.key)) is not None:  # the upstream has reused an id
-            yield same
-        self._open[one.key] = one
-        self._of_client.setdefault(id(one.client), {})[one.key] = one
-        if one.exchange:
-            one.by_id = key_of(one.client, one.id)
-            self._by_id[one.by_id] = one.key
-        if len(self._open) > self._most:
-            yield from self.take_oldest()
-
-    def of(self, exchange: Exchange) -> OpenSpan | None:
-        return self._open.get(id(exchange))
-
-    def of_upstream(self, client: Client, id: str) -> OpenSpan | None:
-        """Return the upstream's request to a client with this id."""
-        return self._open.get(key_of(client, id))
-
-    def take(self, exchange: Exchange) -> OpenSpan | None:
-        """Return and forget a client's request that was answered."""
-        return self._take(id(exchange))
-
-    def take_of_upstream(self, client: Client, id: str) -> OpenSpan | None:
-        return self._take(key_of(client, id))
-
-    def take_of_client(self, client: Client, id: str) -> OpenSpan | None:
-        """Return and forget a client's request with this id."""
-        key = self._by_id.get(key_of(client, id))
-        return None if key is None else self._take(key)
+        if one.exchange is None and (same := self._take(one.by_id)) is not None:
+            yield same  # the upstream has reused an id
+        self.add(one)
+        self._of_client.setdefault(id(one.client), {})[id(one)] = one
+        if len(self) > self._most and (oldest := self.take_oldest()):
+            yield oldest
 
     def take_all_with(self, client: Client) -> Iterator[OpenSpan]:
         """Yield and forget all requests from and to this client."""
-        for key in list(self._of_client.get(id(client), ())):
-            if one := self._take(key):
-                yield one
-
-    def take_oldest(self) -> Iterator[OpenSpan]:
-        if self._open and (one := self._take(next(iter(self._open)))):
+        for one in list(self._of_client.get(id(client), {}).values()):
+            self._take(id(one.exchange) if one.exchange else one.by_id)
             yield one
 
-    def _take(self, key: _Key) -> OpenSpan | None:
-        one = self._open.pop(key, None)
+    def _take(self, key: int | RequestKey) -> OpenSpan | None:
+        one = super()._take(key)
         if one is not None:
-            if one.by_id and self._by_id.get(one.by_id) == key:  # not that of a later request
-                del self._by_id[one.by_id]
             others = self._of_client[id(one.client)]
-            del others[key]
+            del others[id(one)]
             if not others:
                 del self._of_client[id(one.client)]
         return one
@@ -242,8 +202,8 @@ class Tracer:
     def close(self) -> None:
         """End all spans, and try to send them quickly."""
         with self._lock:
-            while len(self._open):
-                self._finish_all(self._open.take_oldest(), _NO_ANSWER)
+            while oldest := self._open.take_oldest():
+                self._finish_all([oldest], _NO_ANSWER)
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_LONGEST_END)
@@ -282,8 +242,9 @@ class Tracer:
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
             self._finish(span, *error_in(text))
             return
-        opened = OpenSpan(span, judged.client, message.id, exchange, in_header=said is None)
-        self._finish_all(self._open.add(opened), _NO_ANSWER)
+        by_id = key_of(judged.client, message.id)
+        opened = OpenSpan(span, judged.client, message.id, exchange, by_id, in_header=said is None)
+        self._finish_all(self._open.add_bounded(opened), _NO_ANSWER)
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -373,7 +334,7 @@ class Tracer:
             return
         id = message.place.cut(wanted)
         if judged.direction is Direction.FROM_CLIENT:
-            opened = self._open.take_of_client(judged.client, id)
+            opened = self._open.take_by_id(judged.client, id)
         else:
             opened = self._open.take_of_upstream(judged.client, id)
         if opened:
@@ -385,7 +346,7 @@ class Tracer:
             return
         for text in (judged.verdict.text, *judged.verdict.owed):
             id = orjson.dumps(orjson.loads(text).get("id")).decode()
-            if opened := self._open.take_of_client(judged.client, id):
+            if opened := self._open.take_by_id(judged.client, id):
                 self._finish(opened.span, *error_in(text))
 
     def _fail_once(self) -> None:

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.audit.classes import Class
-from mcp_tool_filter.observers.audit.contents import Arguments
-from mcp_tool_filter.observers.audit.entries import Auditor, EndOf
+from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, Soon
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.observers.audit.gathering import Soon
 from mcp_tool_filter.policy.config import AllowedHosts, Audit
 
 if TYPE_CHECKING:

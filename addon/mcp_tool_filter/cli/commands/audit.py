@@ -23,16 +23,17 @@ from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
-from mcp_tool_filter.observers.audit.suggest import (
+from mcp_tool_filter.observers.audit.summary import (
     FEWEST,
     LoggedCalls,
+    Summary,
     look_through,
     never_called,
     only_refused,
     policy_lines,
+    summarise,
     unusual_calls,
 )
-from mcp_tool_filter.observers.audit.summary import Summary, summarise
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 

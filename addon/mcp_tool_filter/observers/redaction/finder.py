@@ -9,35 +9,172 @@ can replace it without changing anything else:
 [(47, 'r-1'), (72, 'k-2')]
 
 Texts are decoded as Latin-1 here, one character per byte, so that places count bytes.
+
+In free text, values come after a secret name: ``password=…``, ``"token": "…"``, ``--api-key …``.
+
+>>> from mcp_tool_filter.observers.redaction.names import is_secret_name
+>>> text = "password=p-1, token: 'two words', and a password: none of your business"
+>>> [text[one.start:one.end] for one in named_values_in(text, is_secret_name)]
+['p-1', 'two words']
+
+Code and prose contain such names too, so a value without quotes must look like a secret.
+
+Binary data is reported, as far as it cannot be read:
+
+>>> problem_in_text("{}", ""), problem_in_text("\x89PNG\0", ""), decode_base64("aGk")
+(None, 'binary data', b'hi')
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from mcp_tool_filter.observers.redaction import json_places
-from mcp_tool_filter.observers.redaction.findings import Findings, replace
-from mcp_tool_filter.observers.redaction.named_values import named_values_in
 from mcp_tool_filter.observers.redaction.names import (
     is_secret_header,
     is_secret_name,
     is_secret_parameter,
 )
-from mcp_tool_filter.observers.redaction.shapes import basic_parts, shapes_in
-from mcp_tool_filter.observers.redaction.texts import (
-    decode_base64,
-    is_private_key,
-    problem_in_text,
-    readable,
-)
-from mcp_tool_filter.observers.redaction.views import (
+from mcp_tool_filter.observers.redaction.places import (
+    Findings,
     View,
+    documents_in,
     joined,
+    places_in,
+    replace,
     unescape_json,
     unescape_percent,
 )
+from mcp_tool_filter.observers.redaction.shapes import basic_parts, shapes_in
+
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9_.])(--?)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)(\\*[\"'])?"
+    r"(?:([ \t]{0,4})(=>?|:)([ \t]{0,4})|([ \t]{1,4}))"
+)
+_QUOTED = re.compile(r"(\\*)([\"'])((?:(?!\1\2)[^\r\n])*+)")
+_PLAIN = re.compile(
+    r"(?:(?:bearer|basic|token|digest) +)?([^\s,;&\"'<>(){}\[\]\\]++)(.?)", re.IGNORECASE
+)
+_ELEMENT = re.compile(
+    r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>([^<>]++)</"
+)
+_INPUT = re.compile(r"name=[\"']([^\"'<>]{1,100})[\"'][^<>]{0,200}?\svalue=[\"']([^\"'<>]++)")
+_PROSE = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:password|passphrase|secret|token|credential|api[ -]?key)"
+    r"(?:\s{1,2}(?:is|was))?\s{0,2}[:=]?\s{1,4}[\"'`]?([A-Za-z0-9_.+/=-]{12,}+)",
+    re.IGNORECASE,
+)
+_UNQUOTED = re.compile(r"[^\r\n\"']*+")
+_SHELL_VARIABLE = re.compile(r"\$[A-Z0-9_]*")
+_COOKIE = re.compile(r"(?:set-)?cookie", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedValue:
+    start: int
+    end: int
+    is_quoted: bool = False
+    is_cookie: bool = False
+    """True for a list of cookies: names and values."""
+
+
+def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterator[NamedValue]:
+    """Yield the values that are secret by their name."""
+    done = 0
+    for one in _NAMED.finditer(text):
+        if one.start() < done or not is_secret_name(one[2]) or not (one[5] or one[1]):
+            continue
+        if _COOKIE.fullmatch(one[2]) and (line := _UNQUOTED.match(text, one.end())):
+            yield NamedValue(*line.span(), is_cookie=True)
+            done = line.end()
+        elif quoted := _QUOTED.match(text, one.end()):
+            yield NamedValue(*quoted.span(3), is_quoted=True)
+        elif (plain := _PLAIN.match(text, one.end())) and _is_value(one, plain):
+            yield NamedValue(*plain.span(1))
+    for pattern in (_ELEMENT, _INPUT) if "<" in text else ():
+        for one in pattern.finditer(text):
+            if is_secret_name(one[1]):
+                yield NamedValue(*one.span(2))
+    for one in _PROSE.finditer(text):
+        if _is_random(one[1]) and any(char.isalpha() for char in one[1]):
+            yield NamedValue(*one.span(1))
+
+
+def _is_value(name: re.Match[str], plain: re.Match[str]) -> bool:
+    if plain[2] == "(" or _SHELL_VARIABLE.fullmatch(plain[1]):
+        return False
+    is_tight = name[5] == "=" and not name[4] and not name[6]
+    is_code = plain[2] == "[" or _ends_with(plain[1], name[2])
+    return (is_tight and not is_code) or _is_random(plain[1])
+
+
+def _is_random(value: str) -> bool:
+    """Tell whether a value looks like a secret rather than a word."""
+    return len(value) >= 6 and any(char.isdigit() for char in value)
+
+
+def _ends_with(value: str, name: str) -> bool:
+    """Tell whether a value is a variable: ``token=token``, ``password=args.password``."""
+    return value.lower().replace("-", "_").endswith(name.lower().replace("-", "_"))
+
+
+_MOST_UNPACKED = 16 * 1024 * 1024
+_CHARSET = re.compile(r"charset=\"?([\w-]{1,40})", re.I)
+
+
+def problem_in_text(text: str, content_type: str) -> str | None:
+    """Return why bytes cannot be read as text, or None."""
+    charset = _CHARSET.search(content_type)
+    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1", "latin1"):
+        return f"text in the charset {charset[1]}"
+    if "\0" in text:
+        return "binary data"
+    try:
+        text.encode("latin-1").decode()
+    except ValueError:
+        return None if charset and charset[1].lower() in ("iso-8859-1", "latin1") else "binary data"
+    return None
+
+
+def decode_base64(text: str) -> bytes | None:
+    compact = re.sub(r"[\r\n=]", "", text).translate(str.maketrans("-_", "+/"))
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def readable(data: bytes) -> tuple[str, bool]:
+    """Return bytes as text, unpacked if they are packed, and whether all of it could be read."""
+    if data[:2] == b"\x1f\x8b" or data[:2] in (b"x\x9c", b"x\x01", b"x\xda"):
+        with suppress(zlib.error):
+            data = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, _MOST_UNPACKED)
+    if len(data) % 2 == 0 and data[1::2].count(0) * 10 > len(data) * 4:
+        with suppress(ValueError):  # as PowerShell encodes commands
+            data = data.decode("utf-16-le").encode()
+    text = data.decode("latin-1")
+    return text, problem_in_text(text, "") is None
+
+
+def is_private_key(data: bytes) -> bool:
+    """Tell whether bytes are a private key, or a store of keys, without text around them."""
+    if data.startswith((b"openssh-key-v1\0", b"\xfe\xed\xfe\xed", b"PuTTY-User-Key-File")):
+        return True
+    # A DER sequence that begins with a version: PKCS#1, PKCS#8, SEC 1 and PKCS#12.
+    return (
+        re.match(
+            rb"\x30(?:[\x00-\x7f]|\x81.|\x82..|\x83...)\x02\x01[\x00\x01\x03][\x02\x04\x30]",
+            data,
+            re.DOTALL,
+        )
+        is not None
+    )
+
 
 MASK = "[secret]"
 _DEEPEST = 12  # levels of texts within texts
@@ -51,7 +188,7 @@ _FORM = re.compile(
 _FIELD = re.compile(r"([^=&]*+)(?:=([^&]*+))?&?")
 _PARAMETER = re.compile(r"[?&#;]([A-Za-z0-9_.~%\[\]-]{1,100})=([^&#\s\"'<>\\]++)")
 _USERINFO = re.compile(r"(:?)//([^\s/?#\"'<>\\@]{1,500}@)+")
-_COOKIE = re.compile(r"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
+_COOKIE_PAIR = re.compile(r"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
 _COOKIE_PIECE = re.compile(r"[^\s;](?:[^;]*[^\s;])?")
 _FLAGS = frozenset({"secure", "httponly", "partitioned"})
 _ATTRIBUTES = re.compile(r"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.I)
@@ -143,11 +280,11 @@ class SecretFinder:
             found.related += basic_parts(view.text[start:].strip())
 
     def _cookies(self, view: View, found: Findings) -> None:
-        for pair in _COOKIE.finditer(view.text):
+        for pair in _COOKIE_PAIR.finditer(view.text):
             if not _ATTRIBUTES.match(pair[1]):
                 found.mark(view, *pair.span(2))
         for piece in _COOKIE_PIECE.finditer(view.text):  # a cookie may have an odd name or none
-            if not _COOKIE.search(piece[0]) and piece[0].strip().lower() not in _FLAGS:
+            if not _COOKIE_PAIR.search(piece[0]) and piece[0].strip().lower() not in _FLAGS:
                 found.mark(view, *piece.span())
 
     # Bodies
@@ -235,14 +372,14 @@ class SecretFinder:
             self._form(view, found, depth)
         else:
             done = 0
-            for start, end in json_places.documents_in(text):
+            for start, end in documents_in(text):
                 self._plain(view.part(done, start), found, depth)
                 self._json(view.part(start, end), found, depth)
                 done = end
             self._plain(view.part(done, len(text)) if done else view, found, depth)
 
     def _json(self, view: View, found: Findings, depth: int) -> None:
-        for place in json_places.places_in(view, self._is_name):
+        for place in places_in(view, self._is_name):
             if not place.is_secret:
                 inner = unescape_json(place.view)
                 self._text(inner, found, depth + 1)

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from mitmproxy.http import Request, Response
 
-from mcp_tool_filter.observers.redaction.findings import Findings, replace
+from mcp_tool_filter.observers.redaction.places import Findings, replace
 
 _KEY = secrets.token_bytes(32)
 _IN_ANSWER = b"answer:"  # prefix of header names in answers

@@ -28,7 +28,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
-from mcp_tool_filter.observers.once import Once
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 _once = Once()

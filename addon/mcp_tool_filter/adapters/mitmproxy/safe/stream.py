@@ -43,8 +43,8 @@ from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import is_interim
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Inject, Lose, Order, Steps
-from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 _once = Once()

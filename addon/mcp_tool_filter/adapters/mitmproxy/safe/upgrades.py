@@ -17,7 +17,7 @@ from mitmproxy.utils import human
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import EndingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import NotJudged, look_at_messages
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
-from mcp_tool_filter.observers.once import Once
+from mcp_tool_filter.observers.verdict_log import Once
 
 log = logging.getLogger(__name__)
 _once = Once()

@@ -1,4 +1,4 @@
-"""Find the strings of a JSON document, their places, and which of them are secret by name.
+r"""Find the strings of a JSON document, their places, and which of them are secret by name.
 
 >>> text = '{"token": "t-1", "env": [{"name": "DB_PASSWORD", "value": "p-2"}], "n": 1}'
 >>> from mcp_tool_filter.observers.redaction.names import is_secret_name
@@ -7,18 +7,157 @@
 
 A JSON schema may describe a property called ``password``, so in an object with such a name only
 ``value`` is secret.
+
+A view is unescaped text that knows the original place of each character. So we can replace a secret
+in a JSON text within a form field without changing any other byte of the outermost text:
+
+>>> view = unescape_json(View.of(r'a\u0062\nc'))
+>>> view.text, view.raw_span(1, 2)
+('ab\nc', (1, 7))
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.observers.redaction.names import is_secret_header
 from mcp_tool_filter.observers.redaction.shapes import basic_parts
-from mcp_tool_filter.observers.redaction.views import View, unescape_json
+
+type _Meaning = Callable[[re.Match[str]], str]
+
+_JSON_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SHORT_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_PERCENT = re.compile(r"%([0-9a-fA-F]{2})")
+_PERCENT_OR_PLUS = re.compile(r"%([0-9a-fA-F]{2})|\+")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A text; ``at`` has the original place of each character and of the end."""
+
+    text: str
+    at: Sequence[int]
+
+    @classmethod
+    def of(cls, text: str) -> View:
+        return cls(text, range(len(text) + 1))
+
+    def part(self, start: int, end: int) -> View:
+        return View(self.text[start:end], self.at[start : end + 1])
+
+    def raw_span(self, start: int, end: int) -> tuple[int, int]:
+        return self.at[start], self.at[end]
+
+
+def unescape_json(view: View) -> View:
+    """Decode the escapes of a JSON string (given without quotes)."""
+    return _unescaped(view, _JSON_ESCAPE, _json_meaning) if "\\" in view.text else view
+
+
+def unescape_percent(view: View, *, plus: bool = False) -> View:
+    """Decode percent escapes; with ``plus``, as in forms, a plus sign is a space."""
+    if "%" not in view.text and not (plus and "+" in view.text):
+        return view
+    return _unescaped(view, _PERCENT_OR_PLUS if plus else _PERCENT, _percent_meaning)
+
+
+def joined(parts: Sequence[View]) -> View:
+    """Join lines with line feeds."""
+    text = "\n".join(part.text for part in parts)
+    at: list[int] = []
+    for part in parts:
+        at.extend(part.at)  # the end of a line is where its line feed is
+    return View(text, at or [0])
+
+
+def _unescaped(view: View, escape: re.Pattern[str], meaning: _Meaning) -> View:
+    pieces: list[str] = []
+    at: list[int] = []
+    done = 0
+    for found in escape.finditer(view.text):
+        pieces.append(view.text[done : found.start()])
+        at.extend(view.at[done : found.start()])
+        pieces.append(meaning(found))
+        at.append(view.at[found.start()])
+        done = found.end()
+    pieces.append(view.text[done:])
+    at.extend(view.at[done:])
+    return View("".join(pieces), at)
+
+
+def _json_meaning(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 16))
+    return _SHORT_ESCAPES.get(found[2], found[2])
+
+
+def _percent_meaning(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else " "
+
+
+_PLACEHOLDER = re.compile(r"\$?\{\{?[\w .-]*\}?\}|<[\w -]*>|\*+|\.{3}|null|none|true|false", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret, and its place."""
+
+    start: int
+    end: int
+    value: str
+    """The secret without escapes."""
+    is_number: bool = False
+
+
+@dataclass(slots=True)
+class Findings:
+    """The findings in one text."""
+
+    secrets: list[Secret] = field(default_factory=list)
+    related: list[str] = field(default_factory=list)
+    """Secrets contained in another form, such as the password in a Basic credential."""
+    unread: list[str] = field(default_factory=list)
+    """Descriptions of the parts that could not be read."""
+
+    def mark(self, view: View, start: int = 0, end: int | None = None) -> None:
+        """Note a secret, each of its lines separately, so that line ends stay."""
+        text = view.text[start : len(view.text) if end is None else end]
+        for line in re.finditer(r"[^\r\n]+", text):
+            if not _PLACEHOLDER.fullmatch(line[0].strip()):
+                raw = view.raw_span(start + line.start(), start + line.end())
+                self.secrets.append(Secret(*raw, line[0]))
+
+    def mark_number(self, view: View) -> None:
+        raw = view.raw_span(0, len(view.text))
+        self.secrets.append(Secret(*raw, view.text, is_number=True))
+
+    def sorted(self) -> Findings:
+        """Return the findings without overlaps: of two secrets, keep the outer or first one."""
+        apart: list[Secret] = []
+        done = 0
+        for one in sorted(self.secrets, key=lambda one: (one.start, -one.end)):
+            if one.start >= done and one.end > one.start:
+                apart.append(one)
+                done = one.end
+            elif one.end > done:  # the rest of a secret that begins within another
+                rest = one.value[-(one.end - done) :]
+                apart.append(Secret(done, one.end, rest, one.is_number))
+                done = one.end
+        return Findings(apart, self.related, list(dict.fromkeys(self.unread)))
+
+
+def replace(text: str, secrets: Iterable[Secret], mask: Callable[[Secret], str]) -> str:
+    """Return the text with each secret replaced. (They must be sorted, without overlaps.)"""
+    parts: list[str] = []
+    done = 0
+    for one in secrets:
+        parts += [text[done : one.start], mask(one)]
+        done = one.end
+    return "".join([*parts, text[done:]])
+
 
 _TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
 _START = re.compile(r"[{\[]")

@@ -1,0 +1,100 @@
+"""Remember the requests that wait for an answer, and find one without searching the others.
+
+A client's request is found by its exchange, and by who numbers it and its id:
+
+>>> from mcp_tool_filter.policy.exchange import Client
+>>> client = Client()
+>>> key_of(client, '"\\u0061"') == key_of(client, '"a"')
+True
+>>> key_of(client, "1") == key_of(Client(), "1")
+False
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mcp_tool_filter.policy.exchange import Client, Exchange, Via
+from mcp_tool_filter.protocol.messages import id_value
+
+type RequestKey = tuple[int, str]
+type _Key = int | RequestKey
+
+
+def key_of(client: Client, id: str) -> RequestKey:
+    """Return a key for a request, however its id is written.
+
+    The key is valid while the client is referenced: the numbers in it are those of objects.
+    """
+    return _scope_of(client), id_value(id)
+
+
+def _scope_of(client: Client) -> int:
+    """Return a key for the scope of ids: the session, or else the connection."""
+    if client.via is Via.STDIO:
+        return 0
+    return id(client.session or client)
+
+
+class Waiting(Protocol):
+    """A request without an answer yet. It references the objects that its keys are made of."""
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """None for a request of the upstream, whose answer only the id identifies."""
+
+    @property
+    def by_id(self) -> RequestKey: ...
+
+
+class OpenRequests[T: Waiting]:
+    """The open requests, oldest first."""
+
+    __slots__ = ("_by_id", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[_Key, T] = {}
+        self._by_id: dict[RequestKey, _Key] = {}  # of clients' requests
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def all(self) -> list[T]:
+        return list(self._open.values())
+
+    def add(self, request: T) -> None:
+        if request.exchange is None:
+            self._open[request.by_id] = request
+            return
+        key = id(request.exchange)
+        self._open[key] = request
+        self._by_id[request.by_id] = key
+
+    def of(self, exchange: Exchange) -> T | None:
+        return self._open.get(id(exchange))
+
+    def of_upstream(self, client: Client, id: str) -> T | None:
+        """Return the upstream's request to a client with this id."""
+        return self._open.get(key_of(client, id))
+
+    def take(self, exchange: Exchange) -> T | None:
+        """Return and forget a client's request, for example because it was answered."""
+        return self._take(id(exchange))
+
+    def take_by_id(self, client: Client, id: str) -> T | None:
+        """Return and forget a client's request with this id."""
+        key = self._by_id.get(key_of(client, id))
+        return None if key is None else self._take(key)
+
+    def take_of_upstream(self, client: Client, id: str) -> T | None:
+        return self._take(key_of(client, id))
+
+    def take_oldest(self) -> T | None:
+        return self._take(next(iter(self._open))) if self._open else None
+
+    def _take(self, key: _Key) -> T | None:
+        request = self._open.pop(key, None)
+        if request is not None and self._by_id.get(request.by_id) == key:  # not a later one's
+            del self._by_id[request.by_id]
+        return request
