@@ -108,7 +108,10 @@ def asked_over_http(client: StdioClient, tool: str = "env") -> str:
     assert found
     server = Served(int(found[1]), client)
     server.opens()
-    return text_in(server.calls(tool, name="TOKEN"))
+    text = text_in(server.calls(tool, name="TOKEN"))
+    client.process.terminate()  # what is to be stored is stored before the end
+    client.ends()
+    return text
 
 
 @pytest.mark.parametrize("is_http", [False, True])
