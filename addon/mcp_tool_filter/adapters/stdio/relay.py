@@ -139,6 +139,7 @@ class Relay:
         while True:
             match self._happened.get():
                 case _ClientEnded(has_waited):
+                    self._lines.replies.wait_until_written(_LAST_WORDS)
                     self._child.close_stdin()
                     eof = _TICK if has_waited else self._patience.eof
                     return self._see_out(eof, self._patience.term)
@@ -526,6 +527,11 @@ class _Replies:
             if self._thread is None:
                 self._thread = Thread(target=self._write, daemon=True)
                 self._thread.start()
+
+    def wait_until_written(self, seconds: float) -> None:
+        """Wait until the command has taken all messages, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size, timeout=seconds)
 
     def _write(self) -> None:
         while True:
