@@ -56,8 +56,7 @@ with warnings.catch_warnings():
         recorded_upstream,
         running_upstream,
     )
-    from mcp_tool_filter.adapters.recordings.replay import replay
-    from mcp_tool_filter.adapters.recordings.replay_checks import find_changes, find_leaks
+    from mcp_tool_filter.adapters.recordings.replay import find_changes, find_leaks, replay
     from mcp_tool_filter.adapters.recordings.transcript import Call, Judgement, Transcript, Turn
 
 from mcp_tool_filter.errors import StartError

@@ -15,8 +15,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     read_recording,
     write_flows,
 )
-from mcp_tool_filter.adapters.recordings.replay import replay
-from mcp_tool_filter.adapters.recordings.replay_checks import find_changes, find_leaks
+from mcp_tool_filter.adapters.recordings.replay import find_changes, find_leaks, replay
 from tests.proxy import REPOSITORY
 from tests.recorded.make import DENY, SESSIONS
 

@@ -44,7 +44,7 @@ def test_a_stored_login_is_used_only_where_the_user_gives_no_credentials(
     def note(endpoint: str) -> None:
         asked.append(endpoint)
 
-    monkeypatch.setattr("mcp_tool_filter.adapters.oauth.credentials.credentials_for", note)
+    monkeypatch.setattr("mcp_tool_filter.adapters.oauth.tokens.credentials_for", note)
     for headers, login in (([], "off"), (["Authorization: Bearer x"], "auto"), ([], "auto")):
         config = parse_config(endpoint="/mcp", upstream_headers=headers, login=login)
         login_to(target_for(config, URL, None))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
+from mcp_tool_filter.adapters.oauth.login import Callback, CallbackRefused, callback
 from mcp_tool_filter.http.oauth_metadata import default_server
 
 SERVER = default_server("https://login.example/mcp")

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.credentials import Credentials, credentials_for
-from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginStore, RenewalFailed
+from mcp_tool_filter.adapters.oauth.tokens import Credentials, credentials_for
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
@@ -119,7 +118,7 @@ async def test_a_replaced_token_can_expire_too(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from mcp_tool_filter.adapters.oauth.credentials import credentials_for
+from mcp_tool_filter.adapters.oauth.tokens import credentials_for
 from mcp_tool_filter.adapters.oauth.store import LoginStore
 url, home, rejected = sys.argv[1:]
 async def main():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
-from mcp_tool_filter.adapters.oauth.errors import LoginFailed
+from mcp_tool_filter.adapters.oauth.store import LoginFailed
 from mcp_tool_filter.adapters.oauth.web import Web
 from tests.raw_upstream import Peer, answer, raw_upstream
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.adapters.oauth.errors import LoggedOut, LoginFailed, RenewalFailed
+from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginFailed, RenewalFailed
 
 URL = "https://mcp.example/mcp"
 

@@ -9,9 +9,8 @@ import pytest
 
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.adapters.oauth.errors import LoggedOut
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginStore
 from mcp_tool_filter.errors import FetchFailed
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth import files
-from mcp_tool_filter.adapters.oauth.files import locked, replace_file, stamp_of
+from mcp_tool_filter.adapters.oauth import store as files
+from mcp_tool_filter.adapters.oauth.store import locked, replace_file, stamp_of
 
 
 def test_a_file_and_its_folder_are_for_their_user_only(tmp_path: Path) -> None:

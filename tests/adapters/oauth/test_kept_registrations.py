@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
+from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
 from mcp_tool_filter.http.login_through.registrations import Registrations
 
 URI = "http://127.0.0.1:1/cb"

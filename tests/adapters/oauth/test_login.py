@@ -11,12 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.credentials import Credentials
-from mcp_tool_filter.adapters.oauth.errors import LoginFailed
-from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.login_state import LoginState
-from mcp_tool_filter.adapters.oauth.registration import OwnClient
-from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, log_in
+from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore
+from mcp_tool_filter.adapters.oauth.tokens import Credentials
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream

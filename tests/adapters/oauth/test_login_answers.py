@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.login_answers import (
+from mcp_tool_filter.adapters.oauth.through import (
     LoginAnswer,
     error_answer,
     json_answer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
+from mcp_tool_filter.adapters.oauth.store import LoginState, Registration, Tokens
 
 
 def tokens(lasts: float | None) -> Tokens:

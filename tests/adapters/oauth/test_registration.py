@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.errors import LoginFailed
-from mcp_tool_filter.adapters.oauth.login_state import Registration
-from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, register
+from mcp_tool_filter.adapters.oauth.login import OwnClient, as_given, register
+from mcp_tool_filter.adapters.oauth.store import LoginFailed, Registration
 from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.http.oauth_metadata import default_server
 from tests.raw_upstream import Peer, answer, raw_upstream

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.oauth.folder import default_folder
-from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
-from mcp_tool_filter.adapters.oauth.store import LoginStore, StoreFailed
+from mcp_tool_filter.adapters.oauth.store import (
+    LoginState,
+    LoginStore,
+    Registration,
+    StoreFailed,
+    Tokens,
+)
 
 STATE = LoginState(
     endpoint="https://example.com/mcp",

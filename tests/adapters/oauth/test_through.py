@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.login_answers import LoginAnswer
-from mcp_tool_filter.adapters.oauth.through import Through
+from mcp_tool_filter.adapters.oauth.through import LoginAnswer, Through
 from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.conversation.memory import example, unlisted
 from mcp_tool_filter.http.listener import open_listener

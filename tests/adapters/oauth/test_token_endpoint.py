@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
-from mcp_tool_filter.adapters.oauth.token_endpoint import (
+from mcp_tool_filter.adapters.oauth.store import LoginState, Registration, Tokens
+from mcp_tool_filter.adapters.oauth.tokens import (
     TokenRefused,
     exchange_code,
     renew,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_login
+from mcp_tool_filter.adapters.oauth.discovery import UpstreamLogin, find_login
 from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.errors import ProtocolError

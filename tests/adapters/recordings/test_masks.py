@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
+from mcp_tool_filter.adapters.recordings.scrub import Masks, is_distinctive
 from mcp_tool_filter.observers.redaction.places import Secret
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mitmproxy.io import tnetstring
 
-from mcp_tool_filter.adapters.recordings.tnetstring import write_value
+from mcp_tool_filter.adapters.recordings.line_recorder import write_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.binary() | st.text(),

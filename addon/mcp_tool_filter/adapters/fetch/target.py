@@ -52,7 +52,7 @@ def login_to(target: Target) -> Login | None:
     """
     if not target.uses_login or has_authorization(target) or not has_logins():
         return None
-    from mcp_tool_filter.adapters.oauth.credentials import credentials_for  # few have a login
+    from mcp_tool_filter.adapters.oauth.tokens import credentials_for  # few have a login
 
     return credentials_for(target.url + (target.endpoint or ""))
 

@@ -23,7 +23,7 @@ from mcp_tool_filter.http.login_through.documents import without_metadata_urls
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
+    from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
     from mcp_tool_filter.adapters.oauth.through import Through
     from mcp_tool_filter.adapters.oauth.web import Web
 
@@ -167,7 +167,7 @@ class LoginsThrough:
 
 def _open_registrations(upstream: str) -> KeptRegistrations | None:
     from mcp_tool_filter.adapters.oauth.folder import registrations_folder
-    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
+    from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
 
     try:
         return KeptRegistrations(registrations_folder(os.environ), upstream)

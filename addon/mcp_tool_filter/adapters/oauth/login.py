@@ -1,30 +1,246 @@
-"""Log in with a browser: authorization code with PKCE (OAuth 2.1, MCP 2025-11-25)."""
+"""Log in with a browser: authorization code with PKCE (OAuth 2.1, MCP 2025-11-25).
+
+A client id is the user's own, or comes from registering (RFC 7591). The browser's redirect brings
+a code to a tiny server on loopback, for one path (RFC 8252). Other programs and pages can send it
+requests too: it accepts only one that knows our ``state``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import hashlib
+import hmac
+import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
-from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
-from mcp_tool_filter.adapters.oauth.credentials import remember_scopes, web_for
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
-from mcp_tool_filter.adapters.oauth.errors import LoginFailed
-from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
-from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, register
-from mcp_tool_filter.adapters.oauth.store import LoginStore
-from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code, revoke
+from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore, Registration
+from mcp_tool_filter.adapters.oauth.tokens import (
+    TokenRefused,
+    exchange_code,
+    remember_scopes,
+    revoke,
+    web_for,
+)
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.challenges import missing_scopes
+from mcp_tool_filter.http.oauth_metadata import ServerMetadata, is_same_issuer
+
+_HOST = "127.0.0.1"
+_PATH = "/callback"
+_LONGEST_HEAD = 16 * 1024
+_HEAD_TIMEOUT = 10.0
+_PAGE = (
+    "<!doctype html><meta charset=utf-8><title>mcp-tool-filter</title>"
+    "<style>body{font:18px system-ui;margin:20vh auto;max-width:30em;text-align:center}</style>"
+    "<p>%s"
+)
+_DONE = "You are logged in. You can close this window."
+_REFUSED = "The login has failed. The terminal says why."
+
+
+class CallbackRefused(Exception):
+    """The redirect says that the login failed. ``str()`` says why."""
+
+
+@dataclass(slots=True)
+class Callback:
+    """The server for the redirect."""
+
+    port: int
+    state: str
+    server: ServerMetadata
+    _code: asyncio.Future[str]
+
+    @property
+    def redirect_uri(self) -> str:
+        return redirect_uri_for(self.port)
+
+    async def code(self) -> str:
+        """Wait for the code. Raises CallbackRefused."""
+        return await asyncio.shield(self._code)
+
+    def take(self, url: str) -> bool:
+        """Read the URL of the redirect; return whether it belongs to our login."""
+        query = parse_qs(urlsplit(url).query)
+        if not hmac.compare_digest(_one(query, "state").encode(), self.state.encode()):
+            return False
+        if self._code.done():
+            return True
+        issuer = query.get("iss")
+        code = _one(query, "code")
+        if issuer is None and self.server.sends_issuer:
+            self._refuse("The redirect names no issuer")
+        elif issuer is not None and not is_same_issuer(_one(query, "iss"), self.server.issuer):
+            self._refuse("The redirect is from another issuer")
+        elif error := _one(query, "error"):
+            described = _one(query, "error_description")
+            self._refuse(f"{error}: {described}" if described else error)
+        elif not code:
+            self._refuse("The redirect has no code")
+        else:
+            self._code.set_result(code)
+        return True
+
+    @property
+    def is_refused(self) -> bool:
+        return self._code.done() and self._code.exception() is not None
+
+    def _refuse(self, why: str) -> None:
+        plain = "".join(one if one.isprintable() else "?" for one in why[:300])
+        self._code.set_exception(CallbackRefused(plain))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(_HEAD_TIMEOUT):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                writer.write(self._answer(head).encode())
+                await writer.drain()
+        writer.close()
+
+    def _answer(self, head: str) -> str:
+        lines = head.split("\r\n")
+        method, _, rest = lines[0].partition(" ")
+        target = rest.rpartition(" ")[0]
+        hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
+        ours = hosts in ([f"{_HOST}:{self.port}"], [f"localhost:{self.port}"])
+        if method != "GET" or not ours or urlsplit(target).path != _PATH:
+            return _response("404 Not Found", "There is nothing here.")
+        if not self.take(target):
+            return _response("400 Bad Request", "This is not the login that you started.")
+        return _response("200 OK", _REFUSED if self.is_refused else _DONE)
+
+
+@asynccontextmanager
+async def callback(port: int, state: str, server: ServerMetadata) -> AsyncIterator[Callback]:
+    """Listen until the end of the block; port 0 picks a free port. Raises OSError."""
+    code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    code.add_done_callback(lambda done: done.cancelled() or done.exception())
+    waiting = Callback(port, state, server, code)
+    listening = await asyncio.start_server(waiting._serve, _HOST, port, limit=_LONGEST_HEAD)
+    waiting.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield waiting
+    finally:
+        listening.close()
+        code.cancel()
+
+
+def redirect_uri_for(port: int) -> str:
+    """Return the redirect URI.
+
+    >>> redirect_uri_for(8080)
+    'http://127.0.0.1:8080/callback'
+    """
+    return f"http://{_HOST}:{port}{_PATH}"
+
+
+def _one(query: dict[str, list[str]], name: str) -> str:
+    """Return a value that occurs exactly once, else an empty text."""
+    values = query.get(name, [])
+    return values[0] if len(values) == 1 else ""
+
+
+def _response(status: str, text: str) -> str:
+    page = _PAGE % text
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\n"
+        f"Content-Length: {len(page.encode())}\r\nCache-Control: no-store\r\n"
+        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+        f"Referrer-Policy: no-referrer\r\nConnection: close\r\n\r\n{page}"
+    )
+
+
+_METHODS = ("none", "client_secret_basic", "client_secret_post")
+_NAME = "mcp-tool-filter"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClient:
+    """A client that the user has registered; an https URL is the URL of a client document."""
+
+    client_id: str
+    client_secret: str | None = field(default=None, repr=False)
+
+    @property
+    def is_document(self) -> bool:
+        return self.client_id.startswith("https://")
+
+
+def as_given(
+    client: OwnClient, server: ServerMetadata, redirect_uri: str, endpoint: str
+) -> Registration:
+    """Return the registration for the user's own client. Raises LoginFailed."""
+    if client.is_document and not server.takes_client_documents:
+        why = "Its authorization server does not support client id metadata documents"
+        raise LoginFailed(endpoint, why=why)
+    method = "none"
+    if client.client_secret is not None:
+        said = server.auth_methods or ("client_secret_basic",)
+        # The default is basic (RFC 8414, section 2), but some servers support only the other.
+        method = "client_secret_basic" if "client_secret_basic" in said else "client_secret_post"
+    return Registration(
+        client_id=client.client_id,
+        client_secret=client.client_secret,
+        auth_method=method,
+        redirect_uri=redirect_uri,
+    )
+
+
+async def register(
+    web: Web, server: ServerMetadata, redirect_uri: str, scopes: tuple[str, ...], endpoint: str
+) -> Registration:
+    """Register us. Raises LoginFailed."""
+    if server.registration_endpoint is None:
+        why = "Its authorization server registers no clients: give --client-id"
+        raise LoginFailed(endpoint, why=why)
+    said = server.auth_methods
+    method = next((one for one in _METHODS if said is None or one in said), "none")
+    about_us = {
+        "client_name": _NAME,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        **({"scope": " ".join(scopes)} if scopes else {}),
+    }
+    try:
+        answer = await web.post_json(server.registration_endpoint, json.dumps(about_us).encode())
+        known = _read(answer.body)
+    except WebFailed as error:
+        raise LoginFailed(endpoint, why=f"Registration: {error}") from None
+    if answer.status not in (200, 201) or not isinstance(known.get("client_id"), str):
+        why = f"Its authorization server does not register us (HTTP {answer.status})"
+        raise LoginFailed(endpoint, why=f"{why}: give --client-id")
+    secret = known.get("client_secret")
+    given = known.get("token_endpoint_auth_method", method)
+    if given not in _METHODS:
+        given = "client_secret_basic" if secret else "none"
+    return Registration(
+        client_id=str(known["client_id"]),
+        client_secret=secret if isinstance(secret, str) and given != "none" else None,
+        auth_method=str(given) if secret else "none",
+        redirect_uri=redirect_uri,
+        scopes=scopes,
+    )
+
+
+def _read(body: bytes) -> dict[str, object]:
+    try:
+        known = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
 
 _OFFLINE = "offline_access"
 _PING = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'

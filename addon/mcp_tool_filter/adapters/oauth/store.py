@@ -2,27 +2,235 @@
 
 Files are replaced atomically. A refresh token can be used only once, so a renewal holds the login's
 lock, also against other processes.
+
+No ``repr`` of a login shows a secret, so that no log or traceback does.
+
+Clients that log in through us register only once, so their registrations are kept in a file, too:
+one per upstream, shared by all processes in front of it. Without the file (if the folder is not
+writable), registrations end with this process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.oauth import keyring_box
-from mcp_tool_filter.adapters.oauth.files import Stamp, locked, replace_file, stamp_of
 from mcp_tool_filter.adapters.oauth.folder import default_folder
-from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.adapters.whole_file import whole_file
+from mcp_tool_filter.errors import StartError, printable
+from mcp_tool_filter.http.login_through.registrations import Registrations
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.config import plain_path
+
+_POLL = 0.05  # seconds between attempts to get a lock
+_PATIENCE = 60.0  # seconds to wait for a lock; a renewal takes far less
+
+type Stamp = tuple[int, int, int]
+"""Values that change when a file is replaced."""
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return a stamp that differs between versions of a file; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file atomically. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[None]:
+    """Hold a lock against all tasks and processes.
+
+    Raises OSError, also after a minute of waiting.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not _try_lock(handle):
+            if time.monotonic() > end:
+                raise TimeoutError("Another process keeps it locked")
+            await asyncio.sleep(_POLL)
+        yield
+    finally:
+        os.close(handle)  # this also releases the lock
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+_EARLY = 30.0  # seconds before expiry that a token is renewed; at most a fifth of its life
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """Our registration at an authorization server."""
+
+    client_id: str
+    client_secret: str | None = field(default=None, repr=False)
+    auth_method: str = "none"
+    """How we authenticate: none, client_secret_basic or client_secret_post."""
+    redirect_uri: str = ""
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(default=None, repr=False)
+    received_at: float
+    expires_at: float | None = None
+    """Seconds since 1970; None if unknown."""
+    scopes: tuple[str, ...] = ()
+
+    def is_fresh(self, now: float) -> bool:
+        if self.expires_at is None:
+            return True
+        return now < self.expires_at - min(_EARLY, (self.expires_at - self.received_at) / 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginState:
+    """The stored login."""
+
+    endpoint: str
+    resource: str | None
+    issuer: str
+    token_endpoint: str
+    revocation_endpoint: str | None
+    registration: Registration
+    tokens: Tokens | None
+    """None once the authorization server has refused to renew them."""
+    wanted_scopes: tuple[str, ...] = ()
+    """Scopes that the upstream wants and the tokens lack."""
+    ca: str | None = None
+    """The path of a file with certificates to trust."""
+    in_keyring: bool = False
+    """True if its secrets are in the system's keyring instead of the file."""
+
+    def with_tokens(self, tokens: Tokens | None) -> LoginState:
+        return replace(self, tokens=tokens)
+
+
+log = logging.getLogger(__name__)
+
+_LARGEST = 8 * 1024 * 1024  # far more than we write
+
+
+class KeptRegistrations:
+    """The file with the registrations for one upstream."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.path = folder / f"{sha256(upstream.encode()).hexdigest()[:32]}.json"
+        self._read: Stamp | None = None
+        self._has_warned = False
+
+    async def read_into(self, registrations: Registrations) -> None:
+        """Load what any process has written since we last looked."""
+        stamp = stamp_of(self.path)
+        if stamp is None or stamp == self._read:
+            return
+        self._read = stamp
+        try:
+            if stamp[2] > _LARGEST:
+                raise ValueError("it is too large")
+            registrations.learn(await asyncio.to_thread(self.path.read_bytes))
+        except (OSError, ValueError) as error:
+            self._warn(error)
+
+    async def write(self, registrations: Registrations) -> None:
+        """Write all registrations, including those that other processes have written meanwhile."""
+        try:
+            async with locked(self.path.with_suffix(".lock")):
+                await self.read_into(registrations)
+                await asyncio.to_thread(replace_file, self.path, registrations.render())
+                self._read = stamp_of(self.path)
+        except OSError as error:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            log.warning("Clients must register again after a restart: %s: %s", self.path, reason)
+
+
+class LoginFailed(StartError):
+    """A login failed; ``why`` is the other side's reason, or what to do."""
+
+    def __init__(self, endpoint: str, *, why: str) -> None:
+        super().__init__(f"Cannot log in to {printable(endpoint)}", why=printable(why))
+
+
+class LoggedOut(StartError):
+    """The stored login cannot be used any more."""
+
+    def __init__(self, endpoint: str, problem: str | None = None) -> None:
+        """``problem`` completes the sentence "The login to …"."""
+        endpoint = printable(endpoint)
+        what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
+        super().__init__(what, why=f"Type: {login_command(endpoint)}")
+
+    @property
+    def sentence(self) -> str:
+        """The same for a client, in one sentence."""
+        return f"{self.what}. {self.why}"
+
+
+class RenewalFailed(StartError):
+    """A login could not be renewed now; a later try may succeed."""
+
+    def __init__(self, endpoint: str, *, why: str) -> None:
+        super().__init__(f"Cannot renew the login to {printable(endpoint)}", why=printable(why))
+
+    @property
+    def sentence(self) -> str:
+        """The same for a client, in one sentence."""
+        return f"{self.what}: {self.why}"
+
+
+def login_command(endpoint: str) -> str:
+    """Return the command to log in."""
+    return f"mcp-tool-filter login {endpoint}"
+
 
 _VERSION = 1
 _SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}

@@ -7,6 +7,7 @@ no answers except metadata documents, for a short time; tokens only pass through
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -14,17 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
-from mcp_tool_filter.adapters.oauth.login_answers import (
-    NOT_FOUND,
-    LoginAnswer,
-    error_answer,
-    json_answer,
-    passed_on,
-    redirect_to,
-)
-from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_login
-from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
+from mcp_tool_filter.adapters.oauth.discovery import UpstreamLogin, find_login
+from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
+from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
@@ -45,6 +38,7 @@ from mcp_tool_filter.http.login_through.requests import (
     Between,
     RefusedUri,
     authorize,
+    check_answer,
     come_back,
     registration_answer,
     registration_request,
@@ -54,6 +48,45 @@ from mcp_tool_filter.http.login_through.requests import (
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata, server_documents
 from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.policy.config import is_misleading
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAnswer:
+    """An answer of ours instead of the authorization server's."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def passed_on(got: WebAnswer, body: bytes) -> LoginAnswer:
+    if 300 <= got.status < 400:
+        raise WebFailed("a redirect that is not allowed here")
+    try:
+        check_answer(got.body)
+    except ProtocolError as error:
+        raise WebFailed(str(error)) from None
+    return json_answer(got.status, body)
+
+
+def json_answer(status: int, body: bytes) -> LoginAnswer:
+    return LoginAnswer(
+        status, body, (("content-type", "application/json"), ("cache-control", "no-store"))
+    )
+
+
+def redirect_to(url: str) -> LoginAnswer:
+    headers = (("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"))
+    return LoginAnswer(302, headers=headers)
+
+
+def error_answer(status: int, error: str, description: str) -> LoginAnswer:
+    said = {"error": error, "error_description": description}
+    return json_answer(status, json.dumps(said).encode())
+
+
+NOT_FOUND = error_answer(404, "not_found", "There is nothing here")
+
 
 log = logging.getLogger(__name__)
 

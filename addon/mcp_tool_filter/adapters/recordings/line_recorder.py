@@ -1,26 +1,62 @@
-"""Record a stdio session as a flow dump, as if the session had used HTTP.
+r"""Record a stdio session as a flow dump, as if the session had used HTTP.
 
 Each request becomes a POST with its answer; other messages of the upstream become events on a GET.
 So mitmweb can show the recording, and ``replay`` can replay it with other patterns. We do not
 import mitmproxy, and write each exchange as soon as it is complete.
+
+This is the format of mitmproxy's flow dumps:
+
+>>> write_value({"a": [1, True, None], "b": (b"x", "y")})
+b'37:1:a;14:1:1#4:true!0:~]1:b;8:1:x,1:y;]}'
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import IO
 from uuid import uuid4
 
-from mcp_tool_filter.adapters.recordings.tnetstring import Dumpable, write_value
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Message, Request, Response, id_value, parse_message
 from mcp_tool_filter.protocol.sse import render_event
+
+type Dumpable = (
+    bool | int | float | bytes | str | Sequence["Dumpable"] | Mapping[str, "Dumpable"] | None
+)
+
+
+def write_value(value: Dumpable) -> bytes:
+    """Render a value with its length before it and its type after it."""
+    payload, kind = _payload(value)
+    return b"%d:%b%b" % (len(payload), payload, kind)
+
+
+def _payload(value: Dumpable) -> tuple[bytes, bytes]:
+    match value:
+        case None:
+            return b"", b"~"
+        case bool():
+            return (b"true" if value else b"false"), b"!"
+        case int():
+            return b"%d" % value, b"#"
+        case float():
+            return repr(value).encode(), b"^"
+        case bytes():
+            return value, b","
+        case str():
+            return value.encode(), b";"
+        case Mapping():
+            items = [write_value(part) for item in value.items() for part in item]
+            return b"".join(items), b"}"
+        case _:
+            return b"".join(map(write_value, value)), b"]"
+
 
 _FORMAT = 21  # of mitmproxy 12.2's dumps
 _KEY = "mcp_tool_filter"  # see flow_dump

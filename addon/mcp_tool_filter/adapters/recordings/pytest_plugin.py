@@ -182,14 +182,14 @@ def _quiet_imports() -> Iterator[None]:
 
 def _leaks(file: RecordingFile) -> Iterator[str]:
     transcript = file.transcript()  # imports mitmproxy, without its warnings
-    from mcp_tool_filter.adapters.recordings.replay_checks import find_leaks
+    from mcp_tool_filter.adapters.recordings.replay import find_leaks
 
     return find_leaks(transcript)
 
 
 def _changes(file: RecordingFile) -> Iterator[str]:
     transcript = file.transcript()
-    from mcp_tool_filter.adapters.recordings.replay_checks import find_changes
+    from mcp_tool_filter.adapters.recordings.replay import find_changes
 
     return find_changes(transcript)
 

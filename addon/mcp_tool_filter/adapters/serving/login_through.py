@@ -24,9 +24,8 @@ from mcp_tool_filter.http.login_through.documents import without_metadata_urls
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
-    from mcp_tool_filter.adapters.oauth.login_answers import LoginAnswer
-    from mcp_tool_filter.adapters.oauth.through import Through
+    from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
+    from mcp_tool_filter.adapters.oauth.through import LoginAnswer, Through
     from mcp_tool_filter.adapters.oauth.web import Web
 
 type Fields = tuple[tuple[bytes, bytes], ...]
@@ -135,7 +134,7 @@ class LoginsThrough:
         if head.method == "OPTIONS":
             is_ours = not through.is_resource_document(head.target) and await through.find()
             if is_ours and not exchange.is_over:
-                from mcp_tool_filter.adapters.oauth.login_answers import LoginAnswer
+                from mcp_tool_filter.adapters.oauth.through import LoginAnswer
 
                 _reply(exchange, LoginAnswer(204, headers=_PREFLIGHT), head)
                 return
@@ -188,7 +187,7 @@ def _hide_where_to_log_in(exchange: Exchange) -> None:
 
 def _open_registrations(upstream: str) -> KeptRegistrations | None:
     from mcp_tool_filter.adapters.oauth.folder import registrations_folder
-    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
+    from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
 
     try:
         return KeptRegistrations(registrations_folder(os.environ), upstream)

@@ -11,10 +11,8 @@ import webbrowser
 from dataclasses import replace
 
 from mcp_tool_filter.adapters.oauth import keyring_box
-from mcp_tool_filter.adapters.oauth.login import Wishes, log_in, wanted_scopes
-from mcp_tool_filter.adapters.oauth.login_state import LoginState
-from mcp_tool_filter.adapters.oauth.registration import OwnClient
-from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, log_in, wanted_scopes
+from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import columns, is_terminal
 from mcp_tool_filter.cli.settings.flags import WORDS, Given

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mcp_tool_filter.adapters.oauth.login import drop
-from mcp_tool_filter.adapters.oauth.login_state import LoginState
-from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
