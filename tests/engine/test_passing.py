@@ -43,6 +43,9 @@ class Places:
         if status < 300:
             self.endpoints.add(path_of(head.target))
 
+    def open_tunnel(self, head: RequestHead, ahead: bytes) -> None:
+        raise Fault("CONNECT within a tunnel")
+
     def note_closed(self, why: str) -> None:
         self.closed.append(why)
 

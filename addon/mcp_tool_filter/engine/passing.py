@@ -73,6 +73,9 @@ class Places(Protocol):
     def target_for(self, head: RequestHead) -> str | None:
         """Return the target that a proxy behind us gets; None to send a path."""
 
+    def open_tunnel(self, head: RequestHead, ahead: bytes) -> None:
+        """Open the tunnel that a CONNECT asks for; ``ahead`` came behind it. Raises Fault."""
+
     def is_endpoint(self, at: Address, head: RequestHead) -> bool:
         """Tell whether a request goes to an MCP endpoint, as far as answers have shown."""
 
@@ -414,7 +417,9 @@ class ForwardClient(H1Client):
     def _begin(self, head: RequestHead) -> None:
         raw = self._wire.raw
         if head.method == "CONNECT":
-            raise Fault("CONNECT within a tunnel")
+            self._places.open_tunnel(head, self._wire.take_rest())
+            self.turn = Turn.CLOSED  # what follows is another connection
+            return
         at = self._places.address_of(head)
         has_body = head.is_chunked or bool(head.length)
         if has_body and _all(head.fields, b"upgrade"):  # to some servers the body is not HTTP

@@ -101,3 +101,17 @@ async def test_a_changed_configuration_also_counts_for_other_traffic() -> None:
     connection = Connection(endpoints, AT)
     assert connection.others.listener.config.limits.message == 1024 < before
     assert connection.address_of(RequestHead("GET", "/", ())) == AT
+
+
+async def test_a_tunnel_leads_where_connect_says_and_nowhere_within_a_tunnel() -> None:
+    opened_to: list[tuple[Address, bytes]] = []
+    connection = Connection(opened(), None, open_tunnel=lambda *to: opened_to.append(to))
+    client = Client(Table())
+    client.engine = ForwardClient(connection, client)
+    client.says(b"CONNECT [::1]:443 HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01")
+    assert opened_to == [(Address("::1", 443, is_tls=False), b"\x16\x03\x01")]
+    for target, tunnel in (("x:1", AT), ("/mcp", None), ("x", None), ("x:1/y", None)):
+        inner = Client(Table())
+        inner.engine = ForwardClient(Connection(opened(), tunnel), inner)
+        inner.says(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert not inner.is_open

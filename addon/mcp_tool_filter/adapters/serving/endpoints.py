@@ -12,6 +12,7 @@ through it: it tells the engine where requests go.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from mcp_tool_filter.policy.config import Config
 
 log = logging.getLogger(__name__)
+
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 MOST_SITES = 1000
 """The least recently used is forgotten first."""
@@ -147,14 +150,16 @@ class Connection:
     """Where the requests of one connection go: the engine's ``Places``."""
 
     def __init__(
-        self, endpoints: Endpoints, tunnel: Address | None, *, has_proxy_behind: bool = False
+        self,
+        endpoints: Endpoints,
+        tunnel: Address | None,
+        *,
+        open_tunnel: Callable[[Address, bytes], None] | None = None,
     ) -> None:
-        """``tunnel`` is where the connection leads; None if each request names its server.
-
-        Then ``has_proxy_behind`` says that the request goes on to another proxy.
-        """
+        """``tunnel`` is where the connection leads; None if each request names its server. Then
+        ``open_tunnel`` gets where a tunnel is to lead, and what came ahead."""
         self.others = endpoints.others
-        self._endpoints, self._tunnel, self._behind = endpoints, tunnel, has_proxy_behind
+        self._endpoints, self._tunnel, self._open_tunnel = endpoints, tunnel, open_tunnel
 
     def address_of(self, head: RequestHead) -> Address:
         """Return where a request goes. Raises Fault if it does not say so."""
@@ -169,8 +174,17 @@ class Connection:
         self._endpoints.note_request(_origin_of(at, head))
         return at
 
-    def target_for(self, head: RequestHead) -> str | None:
-        return head.target if self._behind else None
+    def open_tunnel(self, head: RequestHead, ahead: bytes) -> None:
+        try:
+            to = parse_origin(f"http://{head.target}")
+        except InvalidOption:
+            to = None
+        if to is None or self._open_tunnel is None or not _AUTHORITY.fullmatch(head.target):
+            raise Fault("CONNECT to no server")
+        self._open_tunnel(Address(to.host, to.port, is_tls=False), ahead)
+
+    def target_for(self, _head: RequestHead) -> str | None:
+        return None
 
     def is_endpoint(self, at: Address, head: RequestHead) -> bool:
         return self._endpoints.has(_origin_of(at, head), path_of(head.target))
