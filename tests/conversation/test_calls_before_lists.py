@@ -14,7 +14,7 @@ from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
 from tests.conversation.asking_kinds import LIST, Http, asked, finished, listed, open_session
 from tests.conversation.test_conversation import Linked
-from tests.make import answering, asking, calling, error_in, listing, policy, text_of
+from tests.make import calling, error_in, listing, policy, text_of
 
 
 @pytest.mark.parametrize(
@@ -37,65 +37,42 @@ def test_every_name_waits_for_the_clients_list(tool: str, is_there: bool) -> Non
     assert isinstance(asked(between, calling("more", id="3")), Reply)
 
 
-def without_list(between: Conversation, raw: bytes) -> Verdict:
+def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False) -> Verdict:
     """Let the client call while our own request for its list fails."""
     waiting = between.from_client(raw, None, Http())
     assert waits(waiting)
     next(waiting)
     with pytest.raises(StopIteration) as made:
-        waiting.throw(CannotList("401"))
+        waiting.throw(CannotList("HTTP 401", is_refusal=is_refusal))
     verdict: Verdict = made.value.value.verdict
     return verdict
 
 
-NAMES = pytest.mark.parametrize("name", ["read", "rm", "no_such_tool"])
-
-
-@NAMES
-def test_the_upstream_says_why_it_does_not_list_whatever_the_call(name: str) -> None:
-    """For example with a 401 that says where to log in. It never sees the call."""
-    between = open_session(policy("read", deny="^rm"))
-    verdict = without_list(between, calling(name, id="7"))
-    assert text_of(verdict) == asking("tools/list", id="7")
-    error = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"log in first"}}'
-    assert finished(between.from_upstream(error)).verdict == Forward()
-    assert between.waiting == []
-
-
-@NAMES
-@pytest.mark.parametrize(
-    "result", ['{"content":[{"type":"text","text":"Unknown tool"}]}', '{"tools":[]}', "{}"]
-)
-def test_another_answer_than_the_list_tells_nothing_of_the_tool(name: str, result: str) -> None:
-    between = open_session(policy("read", deny="^rm"))
-    without_list(between, calling(name, id="7"))
-    verdict = finished(between.from_upstream(answering(result, id="7"))).verdict
+@pytest.mark.parametrize("name", ["rm", "mine", "no_such_tool"])
+def test_without_a_list_denied_and_unknown_tools_get_the_same_answer(name: str) -> None:
+    """The upstream's own words for an unknown tool would tell that the denied one is hidden."""
+    verdict = without_list(open_session(policy("read", deny="^rm")), calling(name))
     assert error_in(verdict) == (-32601, f"Tool not found: {name}")
 
 
-def test_a_list_that_comes_after_all_is_learned() -> None:
+def test_without_a_list_a_call_of_a_tool_that_our_fetch_has_seen_is_forwarded() -> None:
+    assert without_list(open_session(policy("read", deny="^rm")), calling("read")) == Forward()
+
+
+def test_a_call_is_forwarded_if_the_upstream_refuses_its_client() -> None:
+    """Its own answer then says why, such as a 401 that says where to log in."""
     between = open_session(policy("other", deny="^rm"))
-    without_list(between, calling("read", id="7"))
-    verdict = finished(between.from_upstream(listing("read", "rm", id="7"))).verdict
-    assert error_in(verdict)[0] == -32603
-    assert asked(between, calling("read", id="8")) == Forward()
-    assert error_in(asked(between, calling("rm", id="9"))) == (-32601, "Tool not found: rm")
-
-
-def test_what_a_client_says_of_itself_is_in_the_request_for_the_list() -> None:
-    between = open_session(policy("read"))
-    call = '{"name":"read","_meta":{"io.modelcontextprotocol/x": 1.50}}'
-    verdict = without_list(between, asking("tools/call", params=call))
-    meta = '{"_meta":{"io.modelcontextprotocol/x": 1.50}}'
-    assert text_of(verdict) == asking("tools/list", params=meta)
+    assert without_list(between, calling("read"), is_refusal=True) == Forward()
+    refused = without_list(between, calling("rm", id="2"), is_refusal=True)
+    assert error_in(refused) == (-32601, "Tool not found: rm")
 
 
 def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None:
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
     ann = open_session(in_force, like_the_fetch=False)
-    assert text_of(without_list(ann, calling("rm"))) == LIST
-    ann.lose()
+    for name in ("rm", "read"):
+        assert isinstance(without_list(ann, calling(name)), Reply)
     assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
     assert isinstance(asked(Conversation(in_force), calling("rm", id="6")), Reply)
 

@@ -44,7 +44,6 @@ from mcp_tool_filter.conversation.judged import (
     FORWARD,
     INVALID_ANSWER,
     LOST_ANSWER,
-    NOT_LISTED,
     Arrival,
     Judged,
     oversized,
@@ -78,7 +77,6 @@ from mcp_tool_filter.policy.effects import (
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation, Via
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.tool_filter import (
-    decide_call,
     decide_in_steps,
     filter_from_client,
     filter_from_upstream,
@@ -114,7 +112,6 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.tools import (
     Listing,
-    ToolCall,
     parse_list_request,
     parse_listing,
     parse_tool_call,
@@ -300,7 +297,11 @@ class Conversation:
             capabilities = exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, capabilities)
         judged.snapshot = judged.in_force = kind.snapshot
-        if not kind.is_listed and not isinstance(message, Response) and self._needs_list(message):
+        if (
+            not kind.is_listed
+            and not isinstance(message, Response)
+            and self._needs_list(message, arrival)
+        ):
             if arrival.can_list:
                 return begin(self._list_first(message, judged, kind, arrival))
             if self.policy.kinds.start.is_listed:  # the next best choice, because we cannot ask
@@ -308,7 +309,7 @@ class Conversation:
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, self._situation(message, judged, kind, arrival))
 
-    def _needs_list(self, message: Request | Notification) -> bool:
+    def _needs_list(self, message: Single, arrival: Arrival) -> bool:
         """Tell whether we need the asker's list: to know whether the called tool exists, or as what
         it gets if it asks in an unusual way for a list that then must not be pinned.
 
@@ -317,17 +318,20 @@ class Conversation:
         """
         if isinstance(message, Request) and message.method == "tools/list":
             return not parse_list_request(message).is_usual
-        if message.method != "tools/call":
+        if isinstance(message, Response) or message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
-        if self.client.revision is not None or self.client.claimed_session is not None:
+        if self.client.revision is not None:
             return True
-        # A client that states no revision has no session either: the upstream usually refuses it.
+        # A client that states no revision has no session that needs one: the upstream usually
+        # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
         start = self.policy.kinds.start
+        if not arrival.is_endpoint and name in start.snapshot.denied:
+            return False
         return start.is_listed and name not in start.snapshot.allowed
 
     def _list_first(
-        self, message: Request | Notification, judged: Judged, kind: Kind, arrival: Arrival
+        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
@@ -336,12 +340,24 @@ class Conversation:
                 kind.take(cast("tuple[bytes, ...]", pages))
                 if faults := kind.snapshot.faults:
                     self.policy.tell_hidden(faults, judged)
-        except (CannotList, FetchFailed):
-            if message.method == "tools/call":
-                return ask_for_list_instead(message, judged)
-        judged.snapshot = judged.in_force = kind.snapshot
+            judged.snapshot = kind.snapshot
+        except (CannotList, FetchFailed) as error:
+            judged.snapshot = self._without_list(kind, error)
+        judged.in_force = kind.snapshot
         decision = decide_from_client(message, self._situation(message, judged, kind, arrival))
         return (yield from decision) if waits(decision) else decision
+
+    def _without_list(self, kind: Kind, error: CannotList | FetchFailed) -> Snapshot:
+        """Return the snapshot to judge a call by if we could not fetch its asker's list.
+
+        If the upstream refuses the asker, its own answer to the call says why, such as where to log
+        in. Else only tools that our own fetch has seen are there: a denied name gets the same
+        answer as an unknown one.
+        """
+        if kind.is_listed or (isinstance(error, CannotList) and error.is_refusal):
+            return kind.snapshot
+        start = self.policy.kinds.start
+        return start.snapshot if start.is_listed else _NOTHING
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
@@ -543,9 +559,7 @@ class Conversation:
         self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that gets the message; pin its first list."""
-        policy, asked = self.policy, judged.exchange
-        if asked and asked.is_for_list and isinstance(message, Response) and message.result:
-            return self._replace_list(message, kind, asked)
+        policy = self.policy
         judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_settled:
             judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
@@ -562,19 +576,6 @@ class Conversation:
             return filter_from_upstream(message, situation)
         decide = decide_accepted if is_accepted else decide_from_upstream
         return decide(message, situation)
-
-    def _replace_list(self, answer: Response, kind: Kind, asked: Exchange) -> Verdict:
-        """Learn the list that came in the place of a call's answer, and answer the call by it."""
-        if self._may_learn_of(kind) and (listing := parse_listing(answer)):
-            kind.snapshot_for([listing])
-            kind.learn(None, listing)
-        call = ToolCall(asked.tool or "", asked.id)
-        snapshot = kind.snapshot if kind.is_listed else _NOTHING
-        verdict = decide_call(call, snapshot)
-        if isinstance(verdict, Reply):
-            return Rewrite(verdict.text, verdict.reason)
-        reason = Reason(Why.INVALID, detail="a list in the place of a call's answer")
-        return Rewrite(render_error(asked.id, INTERNAL_ERROR, NOT_LISTED), reason)
 
     def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
         verdict = self._by_policy_now(judged, verdict)
@@ -643,7 +644,7 @@ class Conversation:
     def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
         """Accept the long result of a tool without parsing it, if it certainly may pass."""
         asked = self.exchanges.answered_by(Response(envelope.id))
-        if asked is None or asked.method != "tools/call" or asked.is_for_list:
+        if asked is None or asked.method != "tools/call":
             return None
         found = read_tool_result(raw, envelope, self.policy.config.limits)
         snapshot = self._kind_of(asked).snapshot
@@ -691,25 +692,6 @@ def _lists_in(message: Single) -> Iterator[Listing]:
             isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
         ):
             yield listing
-
-
-def ask_for_list_instead(message: Request | Notification, judged: Judged) -> Verdict:
-    """Send a request for the list in the place of a call whose asker's list we could not fetch.
-
-    So the upstream says what is wrong (log in first, the session has ended), and says the same for
-    every name.
-    """
-    name = parse_tool_call(message).tool_name
-    why = Why.DENIED if name in judged.snapshot.denied else Why.UNKNOWN
-    reason = Reason(why, (name,), detail="the tool list could not be fetched")
-    if not isinstance(message, Request) or judged.exchange is None:
-        return Drop(reason)
-    judged.exchange.is_for_list = True
-    judged.exchange.tool = name
-    meta = message.params.named.get("_meta") if message.params else None
-    params = f'{{"_meta":{message.place.cut(meta)}}}' if meta else "{}"
-    text = f'{{"jsonrpc":"2.0","id":{message.id},"method":"tools/list","params":{params}}}'
-    return Rewrite(text.encode(), reason)
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

@@ -23,7 +23,6 @@ from mcp_tool_filter.protocol.messages import (
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
-NOT_LISTED = "The server's tools were not known yet: try again"
 _DEEPEST_READ = 5000  # levels; we read so deep only to find the id of a message that is too deep
 FORWARD = Forward()
 
@@ -78,6 +77,9 @@ class Arrival:
     announces = True
     """True if the transport announces messages (in headers), so that ``problem_in`` must be
     asked."""
+
+    is_endpoint = True
+    """False if it came elsewhere than at the MCP endpoint."""
 
     @property
     def can_list(self) -> bool:

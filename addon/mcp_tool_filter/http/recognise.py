@@ -19,7 +19,7 @@ message; then it passes as it comes. JSON is held until it is complete. JSON tha
 message passes too, but the rest is watched: if it mentions a message, we cut the body off, so that
 no server can read it. An ``EventPeeker`` does the same for events.
 
->>> BodyReader("", Limits()).feed(b"  PNG...")
+>>> BodyReader("", Limits()).feed(b"  <p>...")
 <Treatment.OTHER: 'other'>
 """
 

@@ -57,6 +57,11 @@ class FetchTools:
 class CannotList(Exception):
     """The upstream did not list its tools. ``str()`` says why."""
 
+    def __init__(self, why: str, *, is_refusal: bool = False) -> None:
+        """``is_refusal`` says that the upstream refuses this client, and its answers say why."""
+        super().__init__(why)
+        self.is_refusal = is_refusal
+
 
 type Effect = Delay | Together | FetchTools | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]

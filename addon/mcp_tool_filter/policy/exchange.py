@@ -119,8 +119,6 @@ class Exchange:
     """True if it asks for a later page of a list."""
     cursor: str | None = None
     """The cursor that it sends."""
-    is_for_list: bool = False
-    """True for a call in whose place the upstream was asked for the list."""
     is_unusual: bool = False
     """True if it asks for a list with params that MCP does not define."""
     capabilities: str | None = None

@@ -115,6 +115,27 @@ async def test_in_the_older_transport_the_list_comes_on_a_stream_of_our_own() ->
     assert (said["protocolVersion"], said["capabilities"]) == ("2024-11-05", {"roots": {}})
 
 
+@pytest.mark.parametrize(
+    ("status", "headers", "is_refusal"),
+    [
+        ("401 Unauthorized", HEADERS, True),
+        ("404 Not Found", HEADERS, True),
+        ("404 Not Found", (), False),
+        ("403 Forbidden", HEADERS, False),
+        ("403 Forbidden\r\nWWW-Authenticate: Bearer", HEADERS, True),
+        ("500 Internal Server Error", HEADERS, False),
+    ],
+)
+async def test_a_refused_client_is_told_from_a_refused_list(
+    status: str, headers: tuple[tuple[bytes, bytes], ...], is_refusal: bool
+) -> None:
+    """The client's own request then gets an answer that says what to do."""
+    async with raw_upstream(refusing(status)) as upstream:
+        with pytest.raises(CannotList) as caught:
+            await fetch_as_client(target(upstream.url), AskedBy(Head("POST", "/mcp", headers)))
+    assert caught.value.is_refusal is is_refusal
+
+
 async def test_a_failed_fetch_has_a_reason() -> None:
     assert await problem(pages("1", "1")) == "The tool list has no end"
     assert "HTTP 403 Forbidden" in await problem(refusing("403 Forbidden"))

@@ -17,7 +17,7 @@ from secrets import randbelow
 import orjson
 
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, LoginNeeded, NotConnected
 from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
@@ -93,7 +93,7 @@ async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...
     try:
         login = login_to(target) if asked_by.uses_login else None
     except StartError as error:  # the stored login cannot be read
-        raise CannotList(f"{error.what}. {error.why}") from None
+        raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
     http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
     at_most = MAX_TOTAL * target.limit
     try:
@@ -111,9 +111,19 @@ async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...
             return await _all_pages(ask, _meta_in(asked_by.meta), at_most)
     except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError, TypeError) as error:
         # TypeError: orjson does not write half a surrogate pair, such as in an upstream's cursor.
-        raise CannotList(str(error) or "it took too long") from None
+        why = str(error) or "it took too long"
+        raise CannotList(why, is_refusal=_refuses(error, asked_by)) from None
     finally:
         await http.close()
+
+
+def _refuses(error: Exception, asked_by: AskedBy) -> bool:
+    """Tell whether the upstream refuses the client, and not only its request for the list."""
+    if not isinstance(error, Refused):
+        return isinstance(error, NotConnected | LoginNeeded)
+    if error.status in (400, 404):
+        return asked_by.head.said.session_id is not None
+    return error.status == 401 or (error.status == 403 and error.says_how_to_log_in)
 
 
 async def _shake_hands(client: LegacyClient, asked_by: AskedBy) -> None:
