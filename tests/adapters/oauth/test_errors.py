@@ -26,3 +26,13 @@ def test_clients_get_one_sentence() -> None:
     assert over == f"The login to {URL} has expired. Type: mcp-tool-filter login {URL}"
     failed = RenewalFailed(URL, why="Connection refused").sentence
     assert failed == f"Cannot renew the login to {URL}: Connection refused"
+
+
+def test_no_error_shows_a_secret_in_the_url_or_obeys_a_server() -> None:
+    """Clients and log files get these texts."""
+    url = "https://mcp.example/s/Zk3v9QpX7dRt5WmN2bLc/mcp?key=k-1"
+    for error in (LoginFailed(url, why="\x1b[2J"), RenewalFailed(url, why="a\nb"), LoggedOut(url)):
+        text = str(error)
+        assert "https://mcp.example/s/…/mcp?key=…" in text
+        assert len(text.splitlines()) == 2
+        assert all(line.isprintable() for line in text.splitlines())

@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import StartError, printable
 from mcp_tool_filter.http.login_through.registrations import Registrations
 from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import plain_path
 
 _POLL = 0.05  # seconds between attempts to get a lock
@@ -197,7 +198,7 @@ class LoginFailed(StartError):
     """A login failed; ``why`` is the other side's reason, or what to do."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
-        super().__init__(f"Cannot log in to {printable(endpoint)}", why=printable(why))
+        super().__init__(f"Cannot log in to {printable(shown_url(endpoint))}", why=printable(why))
 
 
 class LoggedOut(StartError):
@@ -205,7 +206,7 @@ class LoggedOut(StartError):
 
     def __init__(self, endpoint: str, problem: str | None = None) -> None:
         """``problem`` completes the sentence "The login to …"."""
-        endpoint = printable(endpoint)
+        endpoint = printable(shown_url(endpoint))
         what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
         super().__init__(what, why=f"Type: {login_command(endpoint)}")
 
@@ -219,7 +220,9 @@ class RenewalFailed(StartError):
     """A login could not be renewed now; a later try may succeed."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
-        super().__init__(f"Cannot renew the login to {printable(endpoint)}", why=printable(why))
+        super().__init__(
+            f"Cannot renew the login to {printable(shown_url(endpoint))}", why=printable(why)
+        )
 
     @property
     def sentence(self) -> str:
@@ -229,7 +232,7 @@ class RenewalFailed(StartError):
 
 def login_command(endpoint: str) -> str:
     """Return the command to log in."""
-    return f"mcp-tool-filter login {endpoint}"
+    return f"mcp-tool-filter login {printable(shown_url(endpoint))}"
 
 
 _VERSION = 1
