@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import assert_never
+from typing import Any, assert_never
 
 from mcp_tool_filter.conversation.conversation import exchange_for
 from mcp_tool_filter.conversation.memory import Fetched
@@ -16,7 +16,7 @@ from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.listener import open_listener as open_listener_for
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import Decision, waits
+from mcp_tool_filter.policy.effects import Decision, Together, waits
 from mcp_tool_filter.protocol.limits import R2025_06_18, Transport
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from tests.fuzz.oracle import no_call_but_of, no_call_in_head, no_tool_but_of, require
@@ -62,16 +62,23 @@ SNAPSHOT = LISTENER.snapshot
 
 
 def settled(outcome: Decision[Passed | Answered]) -> Passed | Answered:
-    """Give a call that waits for the list of its asker that list."""
+    """Give each call that waits for the list of its asker that list."""
+    made: Passed | Answered = _settled(outcome)
+    return made
+
+
+def _settled(outcome: Decision[Any]) -> Any:
     if not waits(outcome):
         return outcome
     try:
-        next(outcome)
+        effect = next(outcome)
         while True:
-            outcome.send((PAGES,))
+            if isinstance(effect, Together):
+                effect = outcome.send([_settled(one) for one in effect.decisions])
+            else:
+                effect = outcome.send((PAGES,))
     except StopIteration as made:
-        settled: Passed | Answered = made.value
-        return settled
+        return made.value
 
 
 def check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
