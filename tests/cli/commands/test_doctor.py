@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.doctor import Finding
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import Peer, answer, raw_upstream
@@ -121,3 +122,16 @@ async def test_an_unset_variable_is_a_finding(tmp_path: Path) -> None:
     assert failures(lines) == [
         "Invalid value for --header: 'Authorization' | The environment variable NO_SUCH is not set"
     ]
+
+
+def test_a_problem_is_shown_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    Finding(True, "all is well").print()
+    Finding(False, "the port is taken", "Take another").print()
+    assert capsys.readouterr().out == (
+        "ok   all is well\nFAIL the port is taken\n     Take another\n"
+    )
+
+
+def test_json_findings_always_have_the_same_members() -> None:
+    assert Finding(True, "t").as_json() == {"ok": True, "text": "t", "advice": None}
+    assert Finding(False, "t", "a").as_json() == {"ok": False, "text": "t", "advice": "a"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.output.terminal import is_terminal
 from mcp_tool_filter.cli.settings.flags import Given
+from mcp_tool_filter.cli.terminal import is_terminal, say
 from mcp_tool_filter.errors import StartError
 
 _PACKAGE = Path(__file__).resolve().parents[2]

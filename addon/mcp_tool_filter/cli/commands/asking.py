@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch, fetch_from
-from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.terminal import progress, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.report import Introduction, introduce

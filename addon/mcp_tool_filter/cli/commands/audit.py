@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_tool_filter.adapters.watch.audit_log import chain_of, parts_of
+from mcp_tool_filter.cli.activity import count
 from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
-from mcp_tool_filter.cli.output.activity import count
-from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
 from mcp_tool_filter.observers.audit.summary import (

@@ -19,10 +19,17 @@ from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.output.log import log_to_stderr, say
-from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.terminal import (
+    Colour,
+    columns,
+    log_to_stderr,
+    paint,
+    say,
+    shortened,
+    width,
+)
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import estimate_tokens
 

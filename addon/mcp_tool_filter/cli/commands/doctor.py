@@ -1,26 +1,56 @@
-"""``mcp-tool-filter doctor``: check everything that could go wrong, and say what to do."""
+"""``mcp-tool-filter doctor``: check everything that could go wrong, and say what to do.
+
+With ``--client CLIENT``: find out which servers of a client ``run`` filters.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.target import login_to
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
-from mcp_tool_filter.cli.output.finding import Finding
 from mcp_tool_filter.cli.settings.commands import CLIENTS
 from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.cli.settings.usage import no_such
-from mcp_tool_filter.errors import ConnectFailed, StartError
+from mcp_tool_filter.cli.terminal import Colour, paint
+from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.policy.snapshot import shown
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.run.expected import Server
+    from mcp_tool_filter.adapters.run.last import Last
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    is_well: bool
+    text: str
+    advice: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the finding as JSON. This format is stable: members may be added, none changes."""
+        return {"ok": self.is_well, "text": self.text, "advice": self.advice or None}
+
+    def print(self) -> None:
+        mark = paint("ok  ", Colour.GREEN) if self.is_well else paint("FAIL", Colour.RED)
+        print(f"{mark} {safe_lines(self.text)}", flush=True)
+        if self.advice:
+            print(f"     {safe_lines(self.advice)}", flush=True)
+
 
 _ADVICE = {  # part of a reason: what to do about it
     "Command not found": "Is it installed, and in PATH? Try to run it in a terminal",
@@ -61,7 +91,6 @@ def run(typed: Given) -> int:
 def _examine(typed: Given) -> Iterator[Finding]:
     if "client" not in typed:
         return examine(settle(gather(typed, os.environ)))
-    from mcp_tool_filter.cli.commands.doctor_client import examine_client
 
     client = typed["client"][-1]
     if client not in CLIENTS:
@@ -172,3 +201,54 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
         )
     if not exposed:
         yield Finding(False, "No tool is exposed", "Deny less, or allow more")
+
+
+_HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it has seen"
+
+
+def examine_client(client: str) -> Iterator[Finding]:
+    """Check each server in the client's files against what the last ``run`` has seen."""
+    from mcp_tool_filter.adapters.client_files.places import Surroundings
+    from mcp_tool_filter.adapters.run.expected import servers_of
+    from mcp_tool_filter.adapters.run.last import last_of
+
+    servers, problems = servers_of(client, (), Surroundings.of_this_process())
+    for problem in problems:
+        yield Finding(False, problem)
+    program = _program_of(client)
+    if program:
+        yield Finding(True, f"{client} is started with {program}")
+    if not servers:
+        yield Finding(False, f"No servers in the files of {client}", "mcp-tool-filter clients")
+    last = last_of(client)
+    for server in servers:
+        yield _finding(server, client, last, _HOW.format(program=program or client))
+
+
+def _program_of(client: str) -> str | None:
+    from mcp_tool_filter.adapters.run.expected import PROGRAMS
+
+    names = [name for name, one in PROGRAMS.items() if one == client]
+    return next(filter(shutil.which, names), None)
+
+
+def _finding(server: Server, client: str, last: Last | None, how: str) -> Finding:
+    from mcp_tool_filter.adapters.run.expected import Way
+
+    name = shown(server.name)
+    if server.way is Way.COMMAND:
+        advice = f"mcp-tool-filter wrap {client} {name} --deny PATTERN"
+        return Finding(False, f"{name} is a command, which run does not filter", advice)
+    if not server.has_flag:
+        advice = "Add --enable-proxy to its args"
+        return Finding(False, f"{name}: mcp-remote does not use the proxy of run", advice)
+    if last is None:
+        return Finding(True, f"{name} ({server.url}) has a URL, so run can filter it", how)
+    when = datetime.fromtimestamp(last.ended, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if server.name in last.seen:
+        return Finding(True, f"{name} ({server.url}) came through the filter in the run of {when}")
+    for missed, url, why in last.missing:
+        if (missed, url) == (server.name, server.url):
+            text = f"{name} ({url}) did not come through the filter in the run of {when}"
+            return Finding(False, text, why[:1].upper() + why[1:])
+    return Finding(True, f"{name} ({server.url}) has a URL, and is newer than the last run", how)

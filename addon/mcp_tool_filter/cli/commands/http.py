@@ -23,10 +23,16 @@ from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.sockets.tls import server_context
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status, write
-from mcp_tool_filter.cli.output.terminal import leads_nowhere, progress
 from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.terminal import (
+    leads_nowhere,
+    log_to_stderr,
+    progress,
+    say,
+    set_status,
+    write,
+)
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.report import only_warnings
@@ -35,7 +41,7 @@ from mcp_tool_filter.policy.config import parse_config
 if TYPE_CHECKING:
     from socket import socket
 
-    from mcp_tool_filter.cli.output.activity import Activity
+    from mcp_tool_filter.cli.activity import Activity
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +233,7 @@ def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activit
     """Return the display of messages, or None if it is not wanted."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
-    from mcp_tool_filter.cli.output.activity import Activity
+    from mcp_tool_filter.cli.activity import Activity
 
     return Activity(
         sys.stderr,

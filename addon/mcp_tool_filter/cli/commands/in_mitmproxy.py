@@ -27,19 +27,18 @@ from mcp_tool_filter.cli.commands.http import (
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.terminal import progress, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
+    from mcp_tool_filter.cli.activity import Activity
     from mcp_tool_filter.cli.commands.bridge import BridgedCommand
-    from mcp_tool_filter.cli.output.activity import Activity
 
 
 # The slowest imports, in slices of similar duration.

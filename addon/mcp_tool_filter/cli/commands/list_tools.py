@@ -7,18 +7,18 @@ import sys
 from collections.abc import Iterator
 
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
-from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.output.terminal import (
+from mcp_tool_filter.cli.settings.flags import FORMATS
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.terminal import (
     Colour,
     columns,
     is_terminal,
     paint,
+    say,
     shortened,
     width,
 )
-from mcp_tool_filter.cli.settings.flags import FORMATS
-from mcp_tool_filter.cli.settings.settings import Settings
-from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.report import (
     estimate_tokens,

@@ -10,12 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
-from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
 from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.terminal import is_terminal, say, shortened
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.patterns import deny_for
 from mcp_tool_filter.policy.snapshot import shown
@@ -84,7 +83,7 @@ def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
 def _picked(tools: Sequence[Tool]) -> list[str] | None:
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise UsageError("pick needs a terminal", why="In a script, name the tools: --names a,b")
-    from mcp_tool_filter.cli.output.picker import pick  # the screen takes long to import
+    from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
 
     return pick(tools)
 

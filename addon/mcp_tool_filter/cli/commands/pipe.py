@@ -19,17 +19,18 @@ from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.output.beside_client import (
+from mcp_tool_filter.cli.session_output import (
+    SessionWatch,
+    open_recorder,
     patient_stderr,
     say_beside_client,
     take_over_stdio,
+    watch_session,
     write_beside_client,
 )
-from mcp_tool_filter.cli.output.log import log_to_stderr
-from mcp_tool_filter.cli.output.recording import open_recorder
-from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.terminal import log_to_stderr
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.origin import parse_origin

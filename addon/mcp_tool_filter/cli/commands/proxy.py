@@ -85,7 +85,7 @@ def warn_about_unused(typed: Given, settings: Settings) -> None:
     for is_unused, names, where in groups:
         for name in names:
             if is_unused and name in typed and name not in named:
-                from mcp_tool_filter.cli.output.log import say  # seldom needed
+                from mcp_tool_filter.cli.terminal import say  # seldom needed
 
                 named.add(name)
                 say(f"Warning: --{name} has no effect {where}")

@@ -16,14 +16,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
-from mcp_tool_filter.cli.output.beside_client import (
+from mcp_tool_filter.cli.session_output import (
+    open_recorder,
     patient_stderr,
     say_beside_client,
     take_over_stdio,
+    watch_session,
     write_beside_client,
 )
-from mcp_tool_filter.cli.output.recording import open_recorder
-from mcp_tool_filter.cli.output.watching import watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.errors import StartError
 
@@ -59,7 +59,7 @@ def _relay(settings: Settings, stdin: int, stdout: int) -> int:
 
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Relay
-    from mcp_tool_filter.cli.output.log import log_to_stderr
+    from mcp_tool_filter.cli.terminal import log_to_stderr
     from mcp_tool_filter.observers.report import warnings_about
     from mcp_tool_filter.observers.verdict_log import VerdictLog
     from mcp_tool_filter.policy.config import refuse_unmatched

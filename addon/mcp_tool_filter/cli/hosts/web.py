@@ -9,7 +9,7 @@ from mitmproxy.options import Options
 from mitmproxy.tools.web.master import WebMaster
 
 from mcp_tool_filter.adapters.mitmproxy.settings import was_set
-from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
 
 

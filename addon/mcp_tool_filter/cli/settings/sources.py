@@ -147,7 +147,7 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
 
 
 def _warn(text: str) -> None:
-    from mcp_tool_filter.cli.output.log import say  # seldom needed
+    from mcp_tool_filter.cli.terminal import say  # seldom needed
 
     say(f"Warning: {text}")
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import urwid
 
-from mcp_tool_filter.cli.output.terminal import shortened
+from mcp_tool_filter.cli.terminal import shortened
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.commands.pick import Tool
+
 
 _PALETTE = [
     ("hidden", "dark gray", ""),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.output import log
-from mcp_tool_filter.cli.output.activity import Activity, line_of
-from mcp_tool_filter.cli.output.terminal import leads_nowhere
+from mcp_tool_filter.cli import terminal
+from mcp_tool_filter.cli.activity import Activity, line_of
+from mcp_tool_filter.cli.terminal import leads_nowhere
 from tests.cli.launched import launched
-from tests.cli.output.screen import Screen
+from tests.cli.screen import Screen
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import post, raw_client
 
@@ -70,10 +70,10 @@ def test_lines_are_written_together_above_the_status() -> None:
 
 
 def test_log_lines_do_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -> None:
-    log.set_status("1 call")
-    log.say("a line")
-    log.set_status("2 calls")
-    log.set_status("")
+    terminal.set_status("1 call")
+    terminal.say("a line")
+    terminal.set_status("2 calls")
+    terminal.set_status("")
     screen = Screen(80)
     screen.write(capsys.readouterr().err)
     assert screen.rows == ["a line", ""]
@@ -174,9 +174,9 @@ def test_a_status_never_needs_a_second_row(
 ) -> None:
     """Only the row that the cursor is on can be cleared; the rest would stay in the log."""
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
-    log.set_status("11 sessions · 7 calls · 3 refused")
-    log.say("a line")
-    log.set_status("")
+    terminal.set_status("11 sessions · 7 calls · 3 refused")
+    terminal.say("a line")
+    terminal.set_status("")
     drawn = re.split(r"\r\x1b\[J|\n", capfd.readouterr().err)
     assert drawn == ["11 sessions · 7 cal\r", "a line", "11 sessions · 7 cal\r", ""]
 
@@ -192,13 +192,13 @@ def test_a_resized_terminal_keeps_no_part_of_the_status(
     """Some terminals break a row that is too long by now, others cut it."""
     screen = Screen(40, breaks_rows=breaks_rows)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((screen.columns, 24)))
-    log.say("above")
-    log.set_status("11 sessions · 7 calls · 3 refused")
+    terminal.say("above")
+    terminal.set_status("11 sessions · 7 calls · 3 refused")
     screen.write(capfd.readouterr().err)
     screen.resize(columns)
-    log.say("line")
-    log.set_status("12 sessions")
-    log.set_status("")
+    terminal.say("line")
+    terminal.set_status("12 sessions")
+    terminal.set_status("")
     screen.write(capfd.readouterr().err)
     assert screen.rows == ["above", "line", ""]
 

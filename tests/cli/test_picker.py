@@ -8,7 +8,7 @@ import pytest
 import urwid
 
 from mcp_tool_filter.cli.commands.pick import Tool
-from mcp_tool_filter.cli.output.picker import Picker
+from mcp_tool_filter.cli.picker import Picker
 
 
 def test_only_rows_on_the_screen_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.cli.session_output import open_recorder, say_beside_client
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.commands.test_pick import SERVER
+from tests.make import answering, asking
 from tests.proxy import REPOSITORY
 
 SAID: list[dict[str, object]] = [
@@ -93,3 +98,44 @@ def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> 
     assert done.returncode == 1
     assert "Error: Cannot write the audit log" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def record(path: str) -> None:
+    recorder = open_recorder(path)
+    recorder.from_client(asking("ping"), Forward())
+    recorder.from_upstream(answering("{}"), Forward())
+    recorder.end()
+
+
+def test_a_recording_is_private_and_is_replaced_or_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "s.flow"
+    counts = []
+    for path in (str(file), str(file), f"+{file}"):
+        record(path)
+        counts.append(len(read_flows(file)))
+    assert counts == [1, 1, 2]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        open_recorder(str(tmp_path / "missing" / "s.flow"))
+    assert caught.value.why == "No such file or directory"
+
+
+def test_a_text_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """stdout belongs to the client's messages."""
+    say_beside_client("hidden: 3 tools")
+    assert capsys.readouterr() == ("", "hidden: 3 tools\n")
+
+
+def test_a_client_may_close_our_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        say_beside_client("nobody reads this")
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            closed.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())

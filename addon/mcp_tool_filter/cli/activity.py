@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint, shortened
+from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, shortened
 from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, made, method_of
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.report import estimate_tokens

@@ -1,0 +1,217 @@
+"""What a session over stdio shows and keeps while stdin and stdout belong to the client.
+
+That is: the audit log, metrics, traces, a recording, and lines for people on stderr. A client may
+close our stderr, or never read it: then a text is lost, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.stdio.child import write_all
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+    from mcp_tool_filter.conversation.judged import Judged
+    from mcp_tool_filter.conversation.policy_in_force import Observer, Propagate
+    from mcp_tool_filter.policy.rule_effects import WriteLog
+
+
+_READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
+
+
+def _nothing_to_end() -> None:
+    """Nobody watches."""
+
+
+def _ignore(_judged: object) -> None:
+    """Nobody watches."""
+
+
+def _enter_nowhere(_effect: WriteLog) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWatch:
+    """The observers of a session; by default none."""
+
+    observe: Observer = _ignore
+    end: Callable[[], None] = _nothing_to_end
+    enter_log: Callable[[WriteLog], None] = _enter_nowhere
+    """Called with the log entries of rules."""
+    propagate: Propagate | None = None
+
+
+def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWatch:
+    """Return what watches a session; ``write`` gets its lines.
+
+    Raises StartError if the audit log cannot be written.
+    """
+    config = settings.config()
+    is_shown = settings.verbosity > 0 and settings.log_format != "none"
+    is_watched = config.audit is not None or config.metrics_port is not None or is_shown
+    if not is_watched:
+        return _traced(SessionWatch()) if config.otel else SessionWatch()
+    from mcp_tool_filter.adapters.watch.watching import Watching
+    from mcp_tool_filter.cli.activity import Activity
+    from mcp_tool_filter.cli.terminal import as_said
+
+    is_json = settings.log_format == "json"
+    activity = Activity(sys.stderr, write, lambda flush: flush(), as_json=is_json)
+    watching = Watching(
+        config.audit,
+        [activity.show] if is_shown else [],
+        metrics_port=config.metrics_port,
+        hosts=config.allowed_hosts,
+        state=lambda: _READY,
+        say=lambda text: write(as_said(text)),
+    )
+
+    def end() -> None:
+        watching.close()
+        if is_shown and (summary := activity.end()):
+            write(summary)
+
+    watch = SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
+    return _traced(watch) if config.otel else watch
+
+
+def _traced(watch: SessionWatch) -> SessionWatch:
+    """Add tracing. Raises StartError without OpenTelemetry."""
+    from mcp_tool_filter.adapters.watch.tracing import Tracer
+
+    tracer = Tracer()
+
+    def observe(judged: Judged) -> None:
+        watch.observe(judged)
+        tracer.observe(judged)
+
+    def end() -> None:
+        watch.end()
+        tracer.close()
+
+    return SessionWatch(observe, end, watch.enter_log, tracer.propagate)
+
+
+def open_recorder(path: str) -> LineRecorder:
+    """Open a recording that only its owner can read. Raises InvalidOption."""
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+
+    mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if path.startswith("+") else os.O_TRUNC)
+    try:
+        descriptor = os.open(path.removeprefix("+"), mode, 0o600)
+    except OSError as error:
+        raise InvalidOption("--record", path, why=error.strerror or str(error)) from None
+
+    def give_up(error: OSError) -> None:
+        why = error.strerror or str(error)
+        say_beside_client(f"Warning: The recording {path} ends here: {why}")
+
+    return LineRecorder(os.fdopen(descriptor, "wb"), on_failure=give_up)
+
+
+_MOST_WAITING = 256 * 1024  # characters that nobody has read yet
+_LAST_WORDS = 1.0  # seconds for a client to read them at the end
+
+
+def say_beside_client(text: str) -> None:
+    """Print a text in the chosen log format."""
+    from mcp_tool_filter.cli.terminal import as_said  # late: a relay starts without it
+
+    write_beside_client(as_said(text))
+
+
+def write_beside_client(text: str) -> None:
+    """Print a text unchanged."""
+    with suppress(OSError, ValueError):  # a client may ignore our stderr
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def patient_stderr() -> Iterator[None]:
+    """Write to stderr in a thread of its own, within this block."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = patient = _PatientStderr()  # stdout belongs to the client
+    try:
+        yield
+    finally:
+        patient.close()
+        sys.stdout, sys.stderr = before
+
+
+class _PatientStderr(io.TextIOBase):
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._size = 0
+        self._dropped = 0
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # as in TextIOWrapper
+        return "utf-8"
+
+    def fileno(self) -> int:
+        return 2
+
+    def isatty(self) -> bool:
+        return os.isatty(2)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._changed:
+            if self._size > _MOST_WAITING:
+                self._dropped += 1
+                return len(text)
+            self._waiting.append(text)
+            self._size += len(text)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = Thread(target=self._run, daemon=True)
+                self._thread.start()
+        return len(text)
+
+    def close(self) -> None:
+        """Wait until everything is written, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size, timeout=_LAST_WORDS)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                texts, self._waiting = self._waiting, []
+                if self._dropped:
+                    texts.append(f"({self._dropped} texts were lost: nobody read stderr)\n")
+                    self._dropped = 0
+            with suppress(OSError):
+                write_all(2, "".join(texts).encode("utf-8", "backslashreplace"))
+            with self._changed:
+                self._size = sum(map(len, self._waiting))
+                self._changed.notify_all()
+
+
+def take_over_stdio() -> tuple[int, int]:
+    """Return descriptors for the client; what anybody else prints goes to stderr from now on.
+
+    A user's Python code in a rule may print, or read, or start programs that do.
+    """
+    stdin, stdout = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return stdin, stdout
