@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+from wsproto.utilities import LocalProtocolError
 
 from tests import websocket
 from tests.adapters.mitmproxy.filtered import (
@@ -35,12 +36,16 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 
+
 PATIENCE = 10.0  # generous, and only met by what hangs
 _LAST_GUARDS = (
     "_Shortened.handle_event",
     "QuickConnectionHandler._wait",
     "OutermostLayer.handle_event",
     "close_after_error",
+    "Exchange.connected",
+    "Effects._carry_out",
+    "Pool._open_for",
 )
 """They close the connection when anything within them raises; nothing guards them."""
 
@@ -128,8 +133,14 @@ def _quiet() -> Iterator[None]:
 
 @asynccontextmanager
 async def standing(home: Path, host: str, scenario: Scenario) -> AsyncIterator[Filtered]:
-    fast = ["true" if host == "lean" else "false"]
-    options = {**scenario.options, "host": host, "fast": fast}
+    if host == "sockets":
+        options = {**scenario.options, "on_sockets": True}
+    else:
+        options = {
+            **scenario.options,
+            "host": host,
+            "fast": ["true" if host == "lean" else "false"],
+        }
     async with filtered(home, respond=respond, lists=list_tools, **options) as between:
         yield between
 
@@ -152,7 +163,7 @@ async def outcome_of(go: Go, between: Filtered) -> list[str]:
         return ["a wait"]
     except asyncio.IncompleteReadError as cut:
         got = cut.partial
-    except (ConnectionError, AssertionError):  # cut, or an upgrade that is refused
+    except (ConnectionError, AssertionError, LocalProtocolError):  # cut, closed, or refused
         pass
     return leaked(between, got)
 
@@ -174,7 +185,7 @@ async def lines_run_by(go: Go, between: Filtered) -> list[Place]:
     return places
 
 
-@pytest.mark.parametrize("host", ["lean", "dump"])
+@pytest.mark.parametrize("host", ["sockets", "lean", "dump"])
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_nothing_passes_and_no_request_hangs_whichever_line_raises(
     tmp_path: Path, name: str, host: str

@@ -316,6 +316,14 @@ class H1Client:
 
     def done(self) -> None:
         """The answer is complete."""
+        try:
+            self._end_turn()
+        except Exception as error:
+            self.service.note_bug(error)
+            self.turn = Turn.CLOSED
+            self.host.abort()
+
+    def _end_turn(self) -> None:
         exchange = self.exchange
         if self._keeps:
             self.exchange, self.turn = None, Turn.IDLE

@@ -552,23 +552,22 @@ class Exchange:
 
     def connected(self, up: Upstream) -> None:
         """The host has found a connection."""
-        if self.is_over:
-            return up.idle()
-        try:
-            self.up = up
-            self._tries += 1
-            head = self._rendered() if self._out_head is None else self._out_head
-            up.begin(self, head=head, method=self.head.method, body=self.body)
-            if self.down.is_slow:
-                up.slow_down(True)
-        except Exception as error:
-            self.fail(error)
-        return None
+        self._guarded(self._ask, up)
 
     def unreachable(self, why: str) -> None:
         """The host has found no connection."""
-        if not self.is_over:
-            self._guarded(self.lose, why)
+        self._guarded(self.lose, why)
+
+    def _ask(self, up: Upstream) -> None:
+        if self.is_over:
+            return up.idle()
+        self.up = up
+        self._tries += 1
+        head = self._rendered() if self._out_head is None else self._out_head
+        up.begin(self, head=head, method=self.head.method, body=self.body)
+        if self.down.is_slow:
+            up.slow_down(True)
+        return None
 
     def upstream_lost(self, *, was_idle: bool) -> None:
         """The connection has ended before the answer did."""
@@ -1016,6 +1015,9 @@ class Exchange:
             if self.is_over or self.has_begun:
                 return self.cut("internal error")
             self.head.keeps = False
+            if self.phase is Phase.ASKING and self.asked is not None:
+                why = "an error of our own"
+                return self.reply(self.service.listener.invalid_answer(self.asked, why, self))
             return self.reply(Answered(500, INTERNAL))
         except Exception as again:
             self.service.note_bug(again)

@@ -386,7 +386,10 @@ class Socket:
             self.end(INTERNAL_ERROR, "")
         except Exception:
             log.exception("cannot judge a WebSocket message")
-            self.end(INTERNAL_ERROR, "")
+            if self._is_over:  # it was being closed
+                self.exchange.cut("internal error")
+            else:
+                self.end(INTERNAL_ERROR, "")
 
     def _close(self, event: CloseConnection, *, by_client: bool) -> None:
         """Tell both sides why it is over, and close both connections."""

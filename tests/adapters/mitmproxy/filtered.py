@@ -15,6 +15,7 @@ from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, sayin
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.served import served
 
 READ, DELETE = tool("read_file"), tool("delete_file", ', "description":"gone \\u00e9"')
 ENDPOINT = ["/mcp"]
@@ -43,16 +44,18 @@ async def filtered(
     respond: Respond = ANSWERING,
     lists: Callable[[RawRequest, str], bytes] | None = None,
     session: bytes = b"",
+    on_sockets: bool = False,
     **options: Any,
 ) -> AsyncIterator[Filtered]:
     given = {"deny": ["^delete_"], "endpoint": ENDPOINT, **options}
     upstreams = mcp_upstream(tools=[READ, DELETE], respond=respond, lists=lists, session=session)
-    async with (
-        upstreams as upstream,
-        proxy(ToolFilter(), to=upstream.url, home=home, **given) as it,
-        raw_client(it.port) as client,
-    ):
-        yield Filtered(upstream, client, it.port)
+    async with upstreams as upstream:
+        if on_sockets:
+            running: Any = served(to=upstream.url, home=home, **given)
+        else:
+            running = proxy(ToolFilter(), to=upstream.url, home=home, **given)
+        async with running as it, raw_client(it.port) as client:
+            yield Filtered(upstream, client, it.port)
 
 
 def call(name: str, arguments: str = "{}", id: str = "1") -> bytes:

@@ -76,7 +76,10 @@ class Effects:
             outcome = await self.outcome_of(decision)
         except Exception as error:
             outcome = error
-        done(outcome)
+        try:
+            done(outcome)
+        except Exception as error:  # who waits must hear something
+            done(error)
 
     async def _perform(self, effect: Effect) -> object:
         match effect:

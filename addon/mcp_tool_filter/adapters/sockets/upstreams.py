@@ -54,7 +54,7 @@ class Pool:
         if len(self.all) + len(self._tasks) >= self._most:
             exchange.unreachable("too many connections to the upstream")
             return
-        task = self.loop.create_task(self._open(exchange))
+        task = self.loop.create_task(self._open_for(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -72,6 +72,12 @@ class Pool:
                 return None  # it may be about to close
             return self.idle.pop()
         return None
+
+    async def _open_for(self, exchange: Exchange) -> None:
+        try:
+            await self._open(exchange)
+        except Exception as error:
+            exchange.fail(error)
 
     async def _open(self, exchange: Exchange) -> None:
         origin, tls = self._origin, self._tls
