@@ -1,4 +1,5 @@
-"""The filter as a user starts it: mitmdump with our script, in a process of its own."""
+"""The filter as a user starts it, in a process of its own: mitmdump with our script, or the
+launcher."""
 
 import os
 import re
@@ -43,6 +44,20 @@ def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
                 command += ["--set", f"{name}={one}"]
         with started(command, len(upstreams)) as it:
             yield it
+
+
+@contextmanager
+def launcher(upstream: str, **options: str | list[str]) -> Iterator[Filter]:
+    """Filter this upstream (an origin) with our own command until the end of the block."""
+    command = [sys.executable, "-m", "mcp_tool_filter", "--upstream", upstream, "--port", "0"]
+    for name, value in options.items():
+        for one in [value] if isinstance(value, str) else value:
+            command += [f"--{name.replace('_', '-')}={one}"]
+    with started(command, 1) as it:
+        yield it
+
+
+HOSTS = {"mitmdump": mitmdump, "launcher": launcher}
 
 
 @contextmanager

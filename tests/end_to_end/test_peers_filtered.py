@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from .expected import assert_all_worked
-from .filtering import Filter, mitmdump
+from .filtering import HOSTS, Filter
 from .pairs import PAIRS, Pair, Server, steps
 from .peer import SCRIPTS, Step, Upstream, conformance, need, play, upstream
 
@@ -26,17 +26,22 @@ class Running:
 @pytest.fixture(scope="module")
 def running(request: pytest.FixtureRequest) -> Iterator[Running]:
     """Each upstream and its filter once for all clients."""
-    server: Server = request.param
+    server: Server
+    server, host = request.param
     with (
         upstream(server.name, *server.flags) as started,
-        mitmdump(started.origin, deny="^delete_.*$,^drop_", allow=".") as filter,
+        HOSTS[host](started.origin, deny="^delete_.*$,^drop_", allow=".") as filter,
     ):
         yield Running(started, filter)
 
 
 @pytest.mark.parametrize(
     ("running", "pair"),
-    [pytest.param(pair.server, pair, id=str(pair)) for pair in PAIRS],
+    [
+        pytest.param((pair.server, host), pair, id=f"{host}, {pair}")
+        for host in HOSTS
+        for pair in PAIRS
+    ],
     indirect=["running"],
     scope="module",
 )
@@ -55,8 +60,9 @@ def test_a_pair_works_and_the_denied_tools_are_gone(running: Running, pair: Pair
     assert not {*DENIED, "no_such_tool"} & {*running.upstream.calls()[already_called:]}
 
 
-def test_the_conformance_suite_gives_the_same_result_as_without_a_filter() -> None:
-    with upstream("conformance") as server, mitmdump(server.origin, deny="^no_such$") as filter:
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_conformance_suite_gives_the_same_result_as_without_a_filter(host: str) -> None:
+    with upstream("conformance") as server, HOSTS[host](server.origin, deny="^no_such$") as filter:
         direct = conformance(server.url)
         filtered = conformance(filter.url(server.path))
 
