@@ -204,7 +204,7 @@ def test_a_resized_terminal_keeps_no_part_of_the_status(
 
 
 @pytest.mark.parametrize(("flag", "is_shown"), [("-v", False), ("-vv", True)])
-async def test_mitmproxys_own_lines_appear_only_with_vv(
+async def test_each_connection_is_logged_only_with_vv(
     flag: str, is_shown: bool, tmp_path: Path
 ) -> None:
     async with (

@@ -446,11 +446,13 @@ class H2Client:
         if stream is None or stream.exchange is None or not event.data:
             return
         stream.received += len(event.data)
-        unfinished = sum(one.received for one in self.streams.values() if not one.has_all)
-        if unfinished > self.limits.bodies * self.service.listener.config.limits.pending:
-            self._drop(stream, ErrorCodes.ENHANCE_YOUR_CALM)
-        else:
-            _guarded(stream.exchange, partial(stream.exchange.take, event.data))
+        _guarded(stream.exchange, partial(stream.exchange.take, event.data))
+        unfinished = [one for one in self.streams.values() if not one.has_all]
+        most = self.limits.bodies * self.service.listener.config.limits.pending
+        if sum(one.received for one in unfinished) > most:
+            largest = max(unfinished, key=lambda one: one.received)
+            if largest.exchange is not None:
+                largest.exchange.give_up()
 
     def _end_request(self, event: StreamEnded) -> None:
         stream = self.streams.get(event.stream_id or 0)

@@ -1055,7 +1055,9 @@ class Exchange:
 
     def _over(self, outcome: Outcome) -> None:
         self.phase, self.outcome = Phase.OVER, outcome
-        self.up = None
+        # An observer may remember us for long, and a stream refers to us: keep nothing large.
+        self.up = self.stream = None
+        self.body, self._parts = b"", []
         self.service.exchanges.discard(self)
         if self.service.note_over is not None:
             self.service.note_over(self)

@@ -46,60 +46,87 @@ class Silent(Protocol):
 class Seats:
     """The clients that are connected, up to a limit.
 
-    A client that has asked and waits for an answer keeps its seat. All others (new ones, idle ones,
-    those that send a request slowly) are silent: if all seats are taken, the one that has been
-    silent longest loses its connection to the newcomer. If nobody is silent, the newcomer stands:
-    its first request is answered with 503, and its connection is closed.
+    A client that has asked and waits for an answer keeps its seat. All others are silent: new ones,
+    idle ones, those that send a request slowly. If all seats are taken, a newcomer gets that of a
+    client that has been silent for ``patience`` seconds: of one that was never served if there is
+    one, and of the one that has been silent longest. If there is none, the newcomer stands: its
+    first request is answered with 503, and its connection is closed.
     """
 
     def __init__(
-        self, most: int, *, most_standing: int = 16, on_full: Callable[[], None] = _nothing
+        self,
+        most: int,
+        *,
+        most_standing: int = 16,
+        clock: Callable[[], float] = float,
+        patience: float = 0.0,
+        on_full: Callable[[], None] = _nothing,
     ) -> None:
         """``on_full`` is called when a client gets no seat."""
         self.most = most
-        self._on_full = on_full
         self._most_standing = most_standing
+        self._clock, self._patience, self._on_full = clock, patience, on_full
         self._busy: set[Silent] = set()
-        self._silent: OrderedDict[Silent, None] = OrderedDict()
+        self._new: OrderedDict[Silent, float] = OrderedDict()
+        """Those that were never served, and when each was heard last; the first is the oldest."""
+        self._idle: OrderedDict[Silent, float] = OrderedDict()
+        """Those that were served before."""
         self.standing: OrderedDict[Silent, None] = OrderedDict()
         """Those without a seat. Each request checks whether there are any."""
 
     def __len__(self) -> int:
-        return len(self._busy) + len(self._silent)
+        return len(self._busy) + len(self._new) + len(self._idle)
 
     def enter(self, client: Silent) -> None:
         """Admit a client; another one may be closed for it."""
         if len(self) >= self.most:
-            if not self._silent:
+            silent = self._longest_silent()
+            if silent is None:
                 self.standing[client] = None
                 self._on_full()
                 if len(self.standing) > self._most_standing:
                     self.standing.popitem(last=False)[0].close_silent()
                 return
-            self._silent.popitem(last=False)[0].close_silent()
-        self._silent[client] = None
+            self.leave(silent)
+            silent.close_silent()
+        self._new[client] = self._clock()
+
+    def _longest_silent(self) -> Silent | None:
+        now = self._clock()
+        for group in (self._new, self._idle):
+            for client, since in group.items():
+                if now - since >= self._patience:
+                    return client
+                break  # all others have spoken later
+        return None
 
     def leave(self, client: Silent) -> None:
         self._busy.discard(client)
-        self._silent.pop(client, None)
+        self._new.pop(client, None)
+        self._idle.pop(client, None)
         self.standing.pop(client, None)
 
     def has_begun(self, client: Silent) -> None:
         """The head of a request has come."""
-        if client in self._silent:
-            self._silent.move_to_end(client)
+        for group in (self._new, self._idle):
+            if client in group:
+                group[client] = self._clock()
+                group.move_to_end(client)
 
     def is_served(self, client: Silent) -> None:
         """A whole request has come: the client waits for us, not we for it."""
-        if client in self._silent:
-            del self._silent[client]
+        if client in self._idle:
+            del self._idle[client]
+            self._busy.add(client)
+        elif client in self._new:
+            del self._new[client]
             self._busy.add(client)
 
     def is_answered(self, client: Silent) -> None:
         """The client has its answer, and may ask again."""
         if client in self._busy:
             self._busy.remove(client)
-            self._silent[client] = None
+            self._idle[client] = self._clock()
 
 
 class Service:

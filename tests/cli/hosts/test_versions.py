@@ -10,7 +10,11 @@ from tests.cli.launched import ADDON, run
 
 
 @pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
-@pytest.mark.parametrize("words", [["-u", "http://127.0.0.1:1"], ["replay", "none.flow"]], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [["-u", "http://127.0.0.1:1", "--inspect", "-p", "0"], ["replay", "none.flow"]],
+    ids=["inspect", "replay"],
+)
 def test_another_version_of_mitmproxy_is_refused(
     version: str, words: list[str], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ _FEWEST = 8
 _STANDING = 16
 """Clients above the limit that may be connected at a time to get an error."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PATIENCE = 5.0
+"""Seconds for which a silent client keeps its seat although others wait for one."""
 _STEPS = 8
 """We check whenever another eighth of the memory budget has come in."""
 _SMALL = 256 * 1024
@@ -131,7 +134,12 @@ class Crowd:
     def __init__(self) -> None:
         self.descriptors = soft_limit()
         self.reserve = Reserve()
-        self.seats = EngineSeats(most_clients(self.descriptors), on_full=self._warn)
+        self.seats = EngineSeats(
+            most_clients(self.descriptors),
+            clock=time.monotonic,
+            patience=_PATIENCE,
+            on_full=self._warn,
+        )
         self._once = Once()
 
     def begin(self) -> None:

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PAUSE = 0.25
 """Seconds between two probes of one upstream, because clients can make requests fail at will."""
+_FIRST_PAUSE = 0.05
+"""Seconds after a failure: what has broken off a connection may be about to close its port."""
 PROBES = 2
 """A dying process may still accept a connection after it has broken off others: ask again."""
 PATIENCE = 1.0
@@ -73,7 +75,7 @@ class Losses:
             self.suspect(site)
 
     async def _look_after(self, site: Site) -> None:
-        await asyncio.sleep(0)  # the engine is busy with the failure
+        await asyncio.sleep(_FIRST_PAUSE)
         try:
             to_go = PROBES
             while to_go:

@@ -98,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self.own, self.peer, self.port = str(own[0]), str(peer[0]), int(peer[1])
         self.send: Callable[[bytes], None] = transport.write
         self._clients.all.add(self)
+        self._log("client connect")
         self.speaks: H1Client | H2Client = H1Client(self._clients.service, self)
 
     def data_received(self, data: bytes) -> None:
@@ -143,8 +144,13 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._clients.all.discard(self)
+        self._log("client disconnect")
         self._is_closing = True
         self.speaks.gone()
+
+    def _log(self, what: str) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", what, extra={"client": (self.peer, self.port)})
 
     def pause_writing(self) -> None:
         self.speaks.held(True)
