@@ -18,7 +18,7 @@ class ManualPage(BuildHookInterface):
             return  # pip refuses this Python next, with one sentence
         sys.path.insert(0, str(Path(self.root) / "addon"))
         try:
-            from mcp_tool_filter.cli.settings.manual import render_manual
+            from mcp_tool_filter.cli.help import render_manual
         finally:
             sys.path.pop(0)
         self._folder = tempfile.TemporaryDirectory()

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from tests.cli.commands.test_help_topic import shown_commands
+from mcp_tool_filter.cli.table import COMMANDS
 from tests.cli.launched import run, surroundings
+from tests.cli.test_help import shown_commands
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import REPOSITORY
 

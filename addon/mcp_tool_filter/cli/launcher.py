@@ -47,14 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if args and not args[0].startswith("-"):
-        from mcp_tool_filter.cli.settings.commands import COMMANDS
+        from mcp_tool_filter.cli.table import COMMANDS
 
         if args[0] in COMMANDS:
             command = COMMANDS[args[0]]
             typed = command.parse(args[1:])
             if "help" in typed:
-                return int(import_module("mcp_tool_filter.cli.settings.help").show_help(command))
-            return int(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run(typed))
+                return int(import_module("mcp_tool_filter.cli.help").show_help(command))
+            module, _, function = command.function.rpartition(".")
+            return int(getattr(import_module(f"mcp_tool_filter.cli.{module}"), function)(typed))
     return int(import_module("mcp_tool_filter.cli.commands.proxy").run(args))
 
 

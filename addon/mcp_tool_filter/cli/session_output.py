@@ -16,7 +16,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import write_all
-from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mcp_tool_filter.adapters.client_files.entries import (
     unwrap,
     wrap,
 )
-from mcp_tool_filter.cli.settings.settings import read_settings
+from mcp_tool_filter.cli.settings import read_settings
 from mcp_tool_filter.policy.config import parse_header
 
 PROGRAM = ["/opt/bin/mcp-tool-filter"]

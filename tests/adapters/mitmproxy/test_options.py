@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
 from mcp_tool_filter.cli.commands.in_mitmproxy import leave, prepare
-from mcp_tool_filter.cli.settings.settings import read_settings
+from mcp_tool_filter.cli.settings import read_settings
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import proxy

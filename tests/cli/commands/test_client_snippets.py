@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from mcp_tool_filter.cli.commands.client_snippets import ServerCommand, ServerUrl, snippet_for
-from mcp_tool_filter.cli.settings.commands import CLIENTS
+from mcp_tool_filter.cli.table import CLIENTS
 
 URL = "http://127.0.0.1:6273/mcp"
 SSE = ServerUrl("http://127.0.0.1:6273/sse", is_sse=True, name="files")

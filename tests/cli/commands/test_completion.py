@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.commands.completion import flags_of
-from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER
+from mcp_tool_filter.cli.table import COMMANDS, FILTER
 from tests.cli.launched import run
 
 ASKED = [

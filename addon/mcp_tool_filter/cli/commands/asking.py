@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch, fetch_from
-from mcp_tool_filter.cli.settings.settings import Settings
-from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import progress, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce

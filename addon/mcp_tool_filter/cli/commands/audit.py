@@ -16,10 +16,9 @@ from typing import BinaryIO
 from mcp_tool_filter.adapters.watch.audit_log import chain_of, parts_of
 from mcp_tool_filter.cli.activity import count
 from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
+from mcp_tool_filter.cli.help import show_help
+from mcp_tool_filter.cli.table import COMMANDS
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
@@ -83,8 +82,7 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
     import os
 
     from mcp_tool_filter.cli.commands.asking import ask_now
-    from mcp_tool_filter.cli.settings.settings import settle
-    from mcp_tool_filter.cli.settings.sources import gather
+    from mcp_tool_filter.cli.settings import gather, settle
 
     known = ask_now(settle(gather({"upstream": typed["upstream"]}, os.environ)))
     sizes = {one.name: len(one.raw) for one in known.definitions if one.name is not None}

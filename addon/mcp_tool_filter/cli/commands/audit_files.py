@@ -15,7 +15,7 @@ from mcp_tool_filter.adapters.watch.audit_log import (
     lines_in,
     parts_of,
 )
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import hash_of
 from mcp_tool_filter.observers.audit.entry import Entry

@@ -16,7 +16,7 @@ from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
-from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.observers.redaction.shown import shown_command

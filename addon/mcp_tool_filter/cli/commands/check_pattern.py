@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
+from mcp_tool_filter.cli.flags import WORDS, Given
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.hints import hint
 from mcp_tool_filter.policy.patterns import parse_pattern, refuse_other_than_utf8

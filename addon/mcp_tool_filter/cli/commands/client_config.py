@@ -12,11 +12,9 @@ from dataclasses import replace
 
 from mcp_tool_filter.cli.commands.client_programs import name_of_command, program_of
 from mcp_tool_filter.cli.commands.client_snippets import ServerUrl, snippet_for
-from mcp_tool_filter.cli.settings.commands import CLIENTS
-from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.flags import COMMAND, FLAGS, WORDS, Given, UsageError, no_such
+from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import say
 
 

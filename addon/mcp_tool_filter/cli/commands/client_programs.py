@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mcp_tool_filter.cli.commands.client_snippets import ServerCommand
-from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Given
+from mcp_tool_filter.cli.flags import COMMAND, FLAGS, Given
 
 # Words that say how to run a program, not which: node, npx -y, uv tool run, docker run …
 _RUNNERS = re.compile(

@@ -15,7 +15,7 @@ from mcp_tool_filter.adapters.client_files.entries import (
 )
 from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
-from mcp_tool_filter.cli.settings.flags import Given
+from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, say
 from mcp_tool_filter.policy.snapshot import shown
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER, Command
-from mcp_tool_filter.cli.settings.flags import FLAGS, WORDS, Flag, Given
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.flags import FLAGS, WORDS, Flag, Given, UsageError, no_such
+from mcp_tool_filter.cli.table import COMMANDS, FILTER, Command
 
 _PATHS = ("FILE", "DIR")
 _BASH = """\

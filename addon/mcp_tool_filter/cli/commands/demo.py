@@ -18,9 +18,9 @@ from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
 from mcp_tool_filter.cli.commands.http import HttpFilter
+from mcp_tool_filter.cli.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, Given
-from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import (
     Colour,
     columns,

@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.fetch.target import login_to
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
-from mcp_tool_filter.cli.settings.commands import CLIENTS
-from mcp_tool_filter.cli.settings.flags import Given
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.target import target_of
-from mcp_tool_filter.cli.settings.usage import no_such
+from mcp_tool_filter.cli.flags import Given, no_such
+from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
+from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.observers.report import estimate_tokens

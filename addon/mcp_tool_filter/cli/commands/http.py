@@ -23,8 +23,7 @@ from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.sockets.tls import server_context
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
-from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,
     log_to_stderr,

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
-from mcp_tool_filter.cli.settings.flags import FORMATS
-from mcp_tool_filter.cli.settings.settings import Settings
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import FORMATS, UsageError
+from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.terminal import (
     Colour,
     columns,

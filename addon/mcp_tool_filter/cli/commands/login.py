@@ -13,10 +13,8 @@ from dataclasses import replace
 from mcp_tool_filter.adapters.oauth import keyring_box
 from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.settings import in_our_words
-from mcp_tool_filter.cli.settings.usage import UsageError
-from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
+from mcp_tool_filter.cli.settings import in_our_words, split_upstream, with_scheme
 from mcp_tool_filter.cli.terminal import columns, is_terminal, say
 from mcp_tool_filter.errors import printable
 

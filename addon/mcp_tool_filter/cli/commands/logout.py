@@ -6,9 +6,8 @@ import asyncio
 
 from mcp_tool_filter.adapters.oauth.login import drop
 from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.usage import UsageError
-from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
+from mcp_tool_filter.cli.settings import split_upstream, with_scheme
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError, printable
 

@@ -10,10 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
-from mcp_tool_filter.cli.settings.flags import Given
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.flags import Given, UsageError, no_such
+from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.terminal import is_terminal, say, shortened
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.patterns import deny_for

@@ -28,8 +28,7 @@ from mcp_tool_filter.cli.session_output import (
     watch_session,
     write_beside_client,
 )
-from mcp_tool_filter.cli.settings.settings import Settings
-from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import log_to_stderr
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ConnectFailed

@@ -11,11 +11,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.settings.flags import Given, parse_flags
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import Given, UsageError, parse_flags
 
 if TYPE_CHECKING:  # --help need not import it
-    from mcp_tool_filter.cli.settings.settings import Settings
+    from mcp_tool_filter.cli.settings import Settings
 
 _FOR_URLS = ("header", "header-paths", "header-override", "login", "login-through", "endpoint",
              "ca", "client-cert", "insecure")  # fmt: skip
@@ -33,8 +32,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if "help" in typed:
         return _show_help()
-    from mcp_tool_filter.cli.settings.settings import settle
-    from mcp_tool_filter.cli.settings.sources import gather
+    from mcp_tool_filter.cli.settings import gather, settle
 
     given = gather(typed, os.environ)
     if not argv and not {"upstream", "upstream-cmd"} & given.keys():
@@ -98,7 +96,7 @@ def _way(settings: Settings) -> str:
 
 
 def _show_help() -> int:
-    print(import_module("mcp_tool_filter.cli.settings.help").render_help(), end="")
+    print(import_module("mcp_tool_filter.cli.help").render_help(), end="")
     return 0
 
 

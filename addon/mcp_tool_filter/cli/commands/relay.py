@@ -24,7 +24,7 @@ from mcp_tool_filter.cli.session_output import (
     watch_session,
     write_beside_client,
 )
-from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.errors import StartError
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import printable
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from mcp_tool_filter.adapters.effects.rehearsal import (
     shown_outcome,
 )
 from mcp_tool_filter.adapters.effects.rules_file import read_rules
-from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
+from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.rules.fields import render_json
 from mcp_tool_filter.policy.rules.model import Policy

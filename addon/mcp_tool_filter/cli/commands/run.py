@@ -35,12 +35,10 @@ from mcp_tool_filter.cli.commands.in_mitmproxy import (
     make_master,
     mitmproxy_options,
 )
+from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.settings.commands import CLIENTS
-from mcp_tool_filter.cli.settings.flags import Given
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.shown import shown_url

@@ -19,8 +19,7 @@ with warnings.catch_warnings():
     from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
 from mcp_tool_filter.adapters.whole_file import whole_file
-from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.errors import StartError, printable
 
 _MOST_SHOWN = 20

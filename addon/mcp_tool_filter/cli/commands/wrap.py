@@ -33,11 +33,9 @@ from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, 
 from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
 from mcp_tool_filter.cli.commands.pick import pick_pattern
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
-from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given, parse_flags
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.cli.flags import COMMAND, FLAGS, WORDS, Given, UsageError, no_such, parse_flags
+from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.cli.settings.flags import FLAGS, parse_flags
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.flags import FLAGS, UsageError, parse_flags
 
 
 def complaint(*argv: str) -> str:

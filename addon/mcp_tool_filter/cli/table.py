@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
+from mcp_tool_filter.cli.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
 
 TOPICS: Final = (
     "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises",
@@ -42,8 +42,8 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 class Command(NamedTuple):
     name: str
-    module: str
-    """A module in ``cli.commands``; its function ``run`` gets the parsed command line."""
+    function: str
+    """The function in ``cli`` that gets the parsed command line, such as "commands.demo.run"."""
     summary: str
     usage: tuple[str, ...]
     about: str
@@ -76,7 +76,7 @@ class Command(NamedTuple):
 
 FILTER: Final = Command(
     "",
-    "proxy",
+    "commands.proxy.run",
     "",
     usage=(
         "[--deny PATTERN] [FLAGS] -- COMMAND ARGS",
@@ -93,7 +93,7 @@ _ANY_NUMBER: Final = 10_000
 _ALL: Final = (
     Command(
         "demo",
-        "demo",
+        "commands.demo.run",
         "try the filter without an MCP server of your own",
         usage=("demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]",),
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
@@ -110,7 +110,7 @@ _ALL: Final = (
     ),
     Command(
         "run",
-        "run",
+        "commands.run.run",
         "start a client and filter all its MCP servers with a URL; no file changes",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
@@ -140,7 +140,7 @@ _ALL: Final = (
     ),
     Command(
         "doctor",
-        "doctor",
+        "commands.doctor.run",
         "check the upstream, the patterns and the port, and suggest fixes",
         usage=(
             "doctor --upstream URL [--deny PATTERN] [FLAGS]",
@@ -161,7 +161,7 @@ _ALL: Final = (
     ),
     Command(
         "login",
-        "login",
+        "commands.login.run",
         "log in to an MCP server with your browser",
         usage=("login URL [FLAGS]", "login --list"),
         about="Logs in to an MCP server with your browser. From then on, mcp-tool-filter --upstream"
@@ -187,7 +187,7 @@ _ALL: Final = (
     ),
     Command(
         "logout",
-        "logout",
+        "commands.logout.run",
         "end a login",
         usage=("logout URL", "logout --all"),
         about="Ends a login: it revokes the tokens, if the server supports that, and deletes them"
@@ -197,7 +197,7 @@ _ALL: Final = (
     ),
     Command(
         "clients",
-        "clients",
+        "commands.clients.run",
         "list the MCP servers in your clients' files",
         usage=("clients [--json]",),
         about="Lists the MCP servers in the configuration files of Claude Code, Claude Desktop,"
@@ -208,7 +208,7 @@ _ALL: Final = (
     ),
     Command(
         "pick",
-        "pick",
+        "commands.pick.run",
         "choose in the terminal which tools to hide",
         usage=("pick --upstream URL [FLAGS]", "pick [FLAGS] -- COMMAND ARGS"),
         about="Lists the server's tools. You choose the tools to hide, and pick prints the deny"
@@ -221,7 +221,7 @@ _ALL: Final = (
     ),
     Command(
         "wrap",
-        "wrap",
+        "commands.wrap.run",
         "put the filter in front of a server in a client's file",
         usage=(
             "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
@@ -245,7 +245,7 @@ _ALL: Final = (
     ),
     Command(
         "unwrap",
-        "unwrap",
+        "commands.unwrap.run",
         "undo what wrap did",
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
         about="Restores the entry of a server in a client's file to its state before wrap.",
@@ -257,7 +257,7 @@ _ALL: Final = (
     ),
     Command(
         "config",
-        "client_config",
+        "commands.client_config.run",
         "print the configuration that a client needs",
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
@@ -272,7 +272,7 @@ _ALL: Final = (
     ),
     Command(
         "check-pattern",
-        "check_pattern",
+        "commands.check_pattern.run",
         "check if patterns are valid and safe",
         usage=("check-pattern [PATTERN …]",),
         about="Checks if patterns are valid and safe. Without a pattern it reads lines of JSON from"
@@ -282,7 +282,7 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "replay",
+        "commands.replay.run",
         "show what other patterns or rules would have done to a recorded session",
         usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
         about="Replays recorded sessions with other patterns or rules, without a network. It shows"
@@ -302,7 +302,7 @@ _ALL: Final = (
     ),
     Command(
         "scrub",
-        "scrub",
+        "commands.scrub.run",
         "remove the secrets from a recording",
         usage=("scrub SOURCE TARGET [FLAGS]",),
         about="Removes the secrets from a recording: credentials in headers, cookies, session ids,"
@@ -318,7 +318,7 @@ _ALL: Final = (
     ),
     Command(
         "audit",
-        "audit",
+        "commands.audit.run",
         "summarize an audit log, follow it, and check it for changed lines",
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
@@ -351,7 +351,7 @@ _ALL: Final = (
     ),
     Command(
         "rules",
-        "rules",
+        "commands.rules.run",
         "check, test and explain a rules file",
         usage=(
             "rules check FILE",
@@ -372,7 +372,7 @@ _ALL: Final = (
     ),
     Command(
         "help",
-        "help_topic",
+        "help.print_page",
         "print a longer page about a topic",
         usage=("help [TOPIC]",),
         about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
@@ -382,7 +382,7 @@ _ALL: Final = (
     ),
     Command(
         "man",
-        "man",
+        "help.print_manual",
         "print the manual page",
         usage=("man",),
         about="Prints the manual page with all of --help: mcp-tool-filter man | man -l -\n"
@@ -390,7 +390,7 @@ _ALL: Final = (
     ),
     Command(
         "addon-path",
-        "addon_path",
+        "hosts.versions.print_addon_path",
         "print the path of the addon script, for mitmdump -s",
         usage=("addon-path",),
         about="Prints the path of the addon script for mitmdump, mitmweb and mitmproxy:\n"
@@ -398,7 +398,7 @@ _ALL: Final = (
     ),
     Command(
         "completion",
-        "completion",
+        "commands.completion.run",
         "print a completion script for your shell",
         usage=("completion bash|zsh|fish",),
         about="Prints a script that completes commands and flags. Add the line for your shell"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.cli.settings.settings import Settings, read_settings
+from mcp_tool_filter.cli.settings import Settings, read_settings
 from mcp_tool_filter.errors import StartError
 
 URL = "http://localhost:3000/mcp"

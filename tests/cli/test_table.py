@@ -6,11 +6,10 @@ from importlib import import_module
 
 import pytest
 
+from mcp_tool_filter.cli.flags import WORDS, UsageError
+from mcp_tool_filter.cli.help import render_command_help, render_help
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import render_command_help, render_help
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.table import COMMANDS, Command
 
 ALL = list(COMMANDS.values())
 each_command = pytest.mark.parametrize("command", ALL, ids=[command.name for command in ALL])
@@ -34,7 +33,8 @@ def test_each_command_prints_its_help(command: Command, capsys: pytest.CaptureFi
 
 @each_command
 def test_each_commands_module_runs_it(command: Command) -> None:
-    assert callable(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run)
+    module, _, function = command.function.rpartition(".")
+    assert callable(getattr(import_module(f"mcp_tool_filter.cli.{module}"), function))
 
 
 @each_command

@@ -1,7 +1,10 @@
-"""The table of all flags, for the command line, environment, config file, help and completion.
+"""Parse the command line; a mistake in it gets one helpful line.
 
 >>> parse_flags(["--deny", "^a", "--deny=^b", "-vv"])
 {'deny': ['^a', '^b'], 'verbose': ['true', 'true']}
+>>> print(no_such("flag", "--dney", ["--deny", "--port"]))
+Error: There is no flag --dney: did you mean --deny?
+See mcp-tool-filter --help
 """
 
 from __future__ import annotations
@@ -9,11 +12,11 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.errors import StartError
 
 DEFAULT_PORT: Final = 6273  # MCPF on a telephone's keys; the MCP inspector uses MCPI and MCPP
 
@@ -258,7 +261,7 @@ def _is_program(word: str) -> bool:
         return bool(word)
     from shutil import which
 
-    from mcp_tool_filter.cli.settings.commands import COMMANDS
+    from mcp_tool_filter.cli.table import COMMANDS
 
     return word not in COMMANDS and which(word) is not None
 
@@ -283,7 +286,7 @@ def _cut_at_dashes(argv: Sequence[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
-    from mcp_tool_filter.cli.settings.commands import COMMANDS
+    from mcp_tool_filter.cli.table import COMMANDS
 
     if most_words or help != "mcp-tool-filter --help":
         return UsageError(f"There is one word too many: {word}", why=f"See {help}")
@@ -299,3 +302,30 @@ def _unknown_flag(word: str, flags: Sequence[Flag], help: str) -> UsageError:
     if other and other.partition(" ")[0] in known:
         return UsageError(f"There is no flag {name}: did you mean {other}?", why=f"See {help}")
     return no_such("flag", name, known, help=help)
+
+
+EXIT_STATUS = 2
+
+
+class UsageError(StartError):
+    """The command line, the environment or the config file has a mistake."""
+
+    exit_status = EXIT_STATUS
+
+    def __init__(self, what: str, *, why: str = "See mcp-tool-filter --help") -> None:
+        super().__init__(what, why=why)
+
+
+def no_such(
+    kind: str, name: str, known: Iterable[str], *, help: str = "mcp-tool-filter --help"
+) -> UsageError:
+    """Return an error that there is no such thing, and what the user may have meant."""
+    meant = closest(name, known)
+    what = f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else "")
+    return UsageError(what, why=f"See {help}")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    return next(iter(get_close_matches(name, known, n=1)), None)

@@ -1,0 +1,547 @@
+"""The user's settings as one checked value, from the command line, environment and config file.
+
+A flag beats the environment, which beats the file. Only deny patterns add up, so that an additional
+pattern on the command line does not disable those in the file. Within one source, a setting with
+one value must not be repeated: the second would silently override the first. An empty ``deny`` or
+``allow`` is refused in every source, because it is probably a slip (an unset variable) that
+disables the filter. Each error is a UsageError, which quotes what was typed.
+
+>>> gather({"deny": ["^b"]}, {"MCP_TOOL_FILTER_DENY": "^a"})
+{'deny': ['^a', '^b']}
+>>> read_settings(["-u", "http://localhost:3000/mcp", "--deny", "^rm"], {}).endpoint
+'/mcp'
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.cli.flags import (
+    COMMAND,
+    DEFAULT_PORT,
+    FLAGS,
+    Flag,
+    Given,
+    UsageError,
+    closest,
+    no_such,
+    parse_flags,
+)
+from mcp_tool_filter.errors import EmptyList, InvalidOption
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from mcp_tool_filter.adapters.fetch.target import Target
+    from mcp_tool_filter.policy.config import Config
+
+
+_ONLY_FOR_COMMANDS = ("env", "cwd")
+_AUDIT = {
+    "audit-log": "",
+    "audit-arguments": "hash",
+    "audit-rotate": "100MB,1d",
+    "audit-fsync": "interval",
+    "metrics-port": "",
+    "dashboard": "",
+}
+_FLAGS_OF_OPTIONS = {  # flags with another name than mitmproxy's option
+    "upstream_headers": "header",
+    "fail_fast": "keep-running",
+    "mode": "upstream",
+    "ssl_verify_upstream_trusted_ca": "ca",
+    "client_certs": "client-cert",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # generating __eq__ takes time
+class Settings:
+    """The settings. Values that mitmproxy or ``parse_config`` checks are still text."""
+
+    origin: str
+    """Scheme, host and port of the upstream."""
+    endpoint: str
+    """Path and query; empty if not given."""
+    command: tuple[str, ...]
+    """The words of the upstream's command; empty if the upstream is a URL."""
+    env: Mapping[str, str] = field(repr=False)  # contains secrets
+    cwd: str | None
+    is_stdio: bool
+    """True if our client has started us and talks over stdin and stdout."""
+    max_children: int
+    host: str
+    port: int
+    deny: tuple[str, ...]
+    allow: tuple[str, ...]
+    deny_glob: tuple[str, ...]
+    ignore_case: bool
+    strict: bool
+    require_list: bool
+    new_tools: str
+    headers: tuple[str, ...]
+    header_paths: tuple[str, ...]
+    header_override: bool
+    login: str
+    login_through: str
+    tools_list: str
+    allowed_hosts: tuple[str, ...]
+    paths: str
+    connection_timeout: str
+    tool_list_timeout: str
+    message_limit: str
+    max_clients: str
+    keep_running: bool
+    rules_file: str
+    fast: str
+    otel: bool
+    audit: Mapping[str, str]
+    """The options of the audit log."""
+    ca: str | None
+    client_cert: str | None
+    cert: str | None
+    insecure: bool
+    show_secrets: bool
+    inspect: bool
+    browser: bool
+    record: str | None
+    log_format: str
+    """text, json or none: how messages are shown."""
+    verbosity: int
+    """-1 for quiet, 0, 1, 2."""
+    set: tuple[str, ...]
+
+    @property
+    def upstream(self) -> str:
+        return shlex.join(self.command) if self.command else self.origin + self.endpoint
+
+    @property
+    def shown_upstream(self) -> str:
+        """The same for people, without secrets."""
+        from mcp_tool_filter.observers.redaction.shown import shown_command, shown_url
+
+        return shown_command(self.command) if self.command else shown_url(self.upstream)
+
+    @property
+    def listens_at(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.verbosity < 0
+
+    @cached_property
+    def texts(self) -> dict[str, str | Sequence[str] | None]:
+        """Our own options by their mitmproxy names: one text, several, or None if not set."""
+        return {
+            "deny": self.deny or None,
+            "allow": self.allow or None,
+            "deny_glob": self.deny_glob or None,
+            "ignore_case": _text(self.ignore_case),
+            "strict": _text(self.strict),
+            "require_list": _text(self.require_list),
+            "new_tools": self.new_tools,
+            "tools_list": self.tools_list,
+            "endpoint": self.endpoint,
+            "upstream_headers": self.headers,
+            "header_paths": self.header_paths,
+            "header_override": _text(self.header_override),
+            "login": self.login,
+            "login_through": self.login_through,
+            "show_secrets": _text(self.show_secrets),
+            "connection_timeout": self.connection_timeout,
+            "tool_list_timeout": self.tool_list_timeout,
+            "message_limit": self.message_limit,
+            "max_clients": self.max_clients,
+            "allowed_hosts": self.allowed_hosts,
+            "paths": self.paths,
+            "fail_fast": _text(not self.keep_running),
+            "rules": self.rules_file,
+            "fast": self.fast,
+            "otel": _text(self.otel),
+            **self.audit,
+        }
+
+    def config(self) -> Config:
+        """Check our own options, once. Raises StartError, which quotes the wrong text."""
+        return self._config
+
+    @cached_property
+    def _config(self) -> Config:
+        from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
+
+        with in_our_words():
+            return parse_config(**self.texts)  # type: ignore[arg-type]  # text or list, as its default
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Make errors name our flag instead of mitmproxy's option."""
+    try:
+        yield
+    except InvalidOption as error:
+        flag = f"--{_flag_of(error.option)}"
+        raise InvalidOption(flag, error.given, why=error.why) from None
+
+
+def _text(is_on: bool) -> str:
+    return "true" if is_on else "false"
+
+
+def _flag_of(option: str) -> str:
+    return _FLAGS_OF_OPTIONS.get(option, option.replace("_", "-"))
+
+
+def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Read the settings from all three sources. Raises UsageError."""
+    return settle(gather(parse_flags(argv), environment))
+
+
+def settle(given: Given) -> Settings:
+    """Check the given settings, and fill in defaults."""
+    one = {name: values[-1] for name, values in given.items() if values}
+    many = {name: tuple(values) for name, values in given.items()}
+    command = many.get(COMMAND) or split_command(one.get("upstream-cmd", ""))
+    if is_on(one, "stdio") and not command and not one.get("upstream"):
+        why = "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS"
+        raise UsageError("--stdio needs a server", why=why)
+    origin, path = ("", "") if command else split_upstream(one.get("upstream", ""))
+    if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
+        raise UsageError(f"--{misplaced} is for an upstream that is a command")
+    _refuse_own_options(many.get("set", ()))
+    _refuse_no_file(one)
+    return Settings(
+        origin=origin,
+        endpoint=one.get("endpoint", path),
+        command=command,
+        env=dict(map(parse_variable, many.get("env", ()))),
+        cwd=one.get("cwd"),
+        is_stdio=_is_stdio(one, is_command=bool(command)),
+        max_children=parse_count("max-children", one.get("max-children", "32")),
+        host=one.get("host", "127.0.0.1"),
+        port=parse_port(one.get("port", str(DEFAULT_PORT))),
+        deny=many.get("deny", ()),
+        allow=many.get("allow", ()),
+        deny_glob=many.get("deny-glob", ()),
+        ignore_case=is_on(one, "ignore-case"),
+        strict=is_on(one, "strict"),
+        require_list=is_on(one, "require-list"),
+        new_tools=one.get("new-tools", "hide"),
+        headers=many.get("header", ()),
+        header_paths=many.get("header-paths", ()),
+        header_override=is_on(one, "header-override"),
+        login=one.get("login", "auto"),
+        login_through=one.get("login-through", "auto"),
+        tools_list=one.get("tools-list", "auto"),
+        allowed_hosts=many.get("allowed-hosts", ()),
+        paths=one.get("paths", "all"),
+        connection_timeout=one.get("connection-timeout", "30000"),
+        tool_list_timeout=one.get("tool-list-timeout", "10000"),
+        message_limit=one.get("message-limit", "10MB"),
+        max_clients=one.get("max-clients", "auto"),
+        keep_running=is_on(one, "keep-running"),
+        rules_file=one.get("rules", ""),
+        fast=one.get("fast", "true"),
+        otel=is_on(one, "otel"),
+        audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
+        ca=one.get("ca"),
+        client_cert=one.get("client-cert"),
+        cert=one.get("cert"),
+        insecure=is_on(one, "insecure"),
+        show_secrets=is_on(one, "show-secrets"),
+        inspect=is_on(one, "inspect"),
+        browser=not is_on(one, "no-browser"),
+        record=one.get("record"),
+        log_format=one_of("log-format", one.get("log-format", "text"), ("text", "json", "none")),
+        verbosity=_verbosity(given),
+        set=many.get("set", ()),
+    )
+
+
+def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
+    """Tell whether we talk over stdin and stdout instead of listening."""
+    asked = is_on(one, "stdio")
+    listens = "port" in one or is_on(one, "inspect")
+    if asked and listens:
+        other = "--port" if "port" in one else "--inspect"
+        raise UsageError(f"--stdio listens on no port: leave out {other} or --stdio")
+    return asked or (is_command and not listens)
+
+
+def _refuse_no_file(one: Mapping[str, str]) -> None:
+    """An unset variable, as in --rules "$RULES", must not start a filter without rules."""
+    for name in ("rules", "audit-log"):
+        if one.get(name) == "":
+            raise UsageError(f"--{name} has no file", why="Name one, or leave the flag out")
+
+
+def _refuse_own_options(sets: Iterable[str]) -> None:
+    """Refuse our own options in --set: with two ways to set one, it is unclear which counts."""
+    for option in (spec.partition("=")[0] for spec in sets):
+        if (flag := _flag_of(option)) in FLAGS:
+            raise UsageError(f"--set {option}=…: use --{flag} instead")
+
+
+def _verbosity(given: Given) -> int:
+    one = {name: values[-1] for name, values in given.items()}
+    if is_on(one, "quiet"):
+        return -1
+    louder = given.get("verbose", [])
+    return int(louder[0]) if louder and louder[0] in ("1", "2") else louder.count("true")
+
+
+_PREFIX = "MCP_TOOL_FILTER_"
+_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
+_ADD_UP = ("deny", "deny-glob")
+_PATTERNS = ("deny", "allow", "deny-glob")
+_UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
+
+
+def gather(typed: Given, environment: Mapping[str, str]) -> Given:
+    """Combine the three sources; the command line is parsed already."""
+    surrounding = _read_environment(environment)
+    files = typed.get("config") or surrounding.get("config")
+    given: Given = {}
+    for source in (read_file(files[-1]) if files else {}, surrounding, typed):
+        if _names_upstream(source):
+            given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
+        sums = {name: given.get(name, []) + source.get(name, []) for name in _ADD_UP}
+        given |= source | {name: values for name, values in sums.items() if values}
+    return given
+
+
+def _names_upstream(source: Given) -> bool:
+    """Tell whether this source sets the upstream. Raises UsageError if it sets two."""
+    named = [name for name in _UPSTREAMS if name in source]
+    if len(named) > 1:
+        first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
+        raise UsageError(f"Give {first} or {second}, not both")
+    return bool(named)
+
+
+def read_file(path: str) -> Given:
+    """Read a TOML file whose keys are the flags' names."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write the mark
+    except OSError as error:
+        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The config file {path} is not UTF-8", why="Save it as UTF-8") from None
+    except ValueError as error:
+        raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
+    given: Given = {}
+    for key, value in table.items():
+        name, texts = _read_entry(path, key.replace("_", "-"), value)
+        if name in given:
+            raise UsageError(
+                f"{name} is in {path} twice", why="It is there once with _ and once with -"
+            )
+        given[name] = texts
+    return given
+
+
+def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
+    known = [flag.name for flag in FLAGS.values() if not flag.only_typed]
+    if name not in known:
+        raise no_such(f"setting in {path} called", name, known)
+    flag = FLAGS[name]
+    if isinstance(value, list) and not flag.many:
+        raise UsageError(f"{name} in {path} must be one value, not a list")
+    values = value if isinstance(value, list) else [value]
+    if wrong := [each for each in values if not _fits(each, flag)]:
+        what = f"{name} in {path} cannot be {_KINDS.get(type(wrong[0]), 'a date or time')}"
+        raise UsageError(what, why=_what_fits(flag))
+    texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+    _refuse_empty(name, texts, source=f"{name} in {path}")
+    return name, texts
+
+
+_KINDS = {  # names of TOML's types
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a fraction",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def _fits(value: object, flag: Flag) -> bool:
+    if isinstance(value, str):
+        return True
+    if isinstance(value, bool):
+        return not flag.value or flag.choices == ("true", "false")
+    return isinstance(value, int) and flag.is_number
+
+
+def _what_fits(flag: Flag) -> str:
+    if not flag.value or flag.choices == ("true", "false"):
+        return f"Write it as {flag.name} = true"
+    if flag.is_number:
+        return f"Write it as {flag.name} = 1"
+    example = f'{flag.name} = "{flag.value}"'
+    return (
+        f'Write it as {example} or {flag.name} = ["{flag.value}"]'
+        if flag.many
+        else (f"Write it as {example}")
+    )
+
+
+def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
+    if name in _PATTERNS and not any(text.strip() for text in texts):
+        raise EmptyList(name, source=source)
+
+
+def _read_environment(environment: Mapping[str, str]) -> Given:
+    """Read MCP_TOOL_FILTER_DENY and so on; repeatable settings have one value per line."""
+    names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
+    given: Given = {}
+    for variable, text in environment.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable.removeprefix(_PREFIX)
+        flag = names.get(name)
+        if flag and not flag.only_typed:
+            _refuse_empty(flag.name, [text], source=variable)
+            if text:
+                lines = [line for line in text.splitlines() if line.strip()]
+                given[flag.name] = lines if flag.many else [text]
+        elif flag:
+            _warn(f"{variable} has no effect: type --{flag.name} on the command line")
+        elif name not in _NOT_OURS:
+            if meant := _meant(name, names):
+                raise UsageError(f"{variable} is not a setting: did you mean {_PREFIX}{meant}?")
+            _warn(f"{variable} is not a setting and has no effect")
+    return given
+
+
+def _warn(text: str) -> None:
+    from mcp_tool_filter.cli.terminal import say  # seldom needed
+
+    say(f"Warning: {text}")
+
+
+def _meant(name: str, known: Mapping[str, object]) -> str | None:
+    longer = next((each for each in known if name.startswith(f"{each}_") or name == f"{each}S"), "")
+    return longer or closest(name, known)
+
+
+_LIKE_THIS = "It must look like http://localhost:3000/mcp"
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:  # a quote is not closed
+        raise UsageError("--upstream-cmd cannot be split into words", why=str(error)) from None
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE. No error quotes the value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or "\0" in text:
+        raise UsageError("Write --env as KEY=VALUE")
+    return name, value
+
+
+def parse_count(flag: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) == 0:
+        raise UsageError(f"--{flag} cannot be {text}", why="It must be a number, 1 or more")
+    return int(text)
+
+
+def parse_port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
+        raise UsageError(f"--port cannot be {text}", why="It must be a number from 0 to 65535")
+    return int(text)
+
+
+def is_on(one: Mapping[str, str], name: str) -> bool:
+    match one.get(name, "false").lower():
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+    raise UsageError(f"{name} cannot be {one[name]}", why="It must be true or false")
+
+
+def one_of(name: str, text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise UsageError(
+            f"--{name} cannot be {text}", why="It must be one of: " + ", ".join(choices)
+        )
+    return text
+
+
+def split_upstream(url: str) -> tuple[str, str]:
+    """Split a URL into its origin, and its path and query."""
+    if not url:
+        why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
+        raise UsageError("Missing --upstream URL", why=why)
+    if re.search(r"\s", url.strip()):
+        command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
+        why = _LIKE_THIS if "://" in url else command  # the URL may contain a password
+        raise UsageError("--upstream is not a valid URL", why=why)
+    if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # its text may quote a password
+        raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS) from None
+    if parts.username is not None:
+        why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
+        raise UsageError("Credentials in --upstream would be shown", why=why)
+    if parts.scheme.lower() not in ("http", "https") or not host:
+        raise UsageError(_problem_in(parts.scheme, host), why=_LIKE_THIS)
+    origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return origin + (f":{port}" if port else ""), "" if path == "/" else path
+
+
+def _problem_in(scheme: str, host: str) -> str:
+    if host:
+        return f"Unsupported URL scheme: {scheme}"
+    return "--upstream is not a valid URL"
+
+
+def with_scheme(url: str) -> str:
+    """Add a missing scheme: https, or http for this machine.
+
+    >>> with_scheme("mcp.example/mcp"), with_scheme("localhost:3000/mcp")
+    ('https://mcp.example/mcp', 'http://localhost:3000/mcp')
+    """
+    if re.match(r"[a-z+]+://", url, re.IGNORECASE):
+        return url
+    from mcp_tool_filter.policy.config import is_loopback
+
+    host = urlsplit(f"//{url}").hostname or ""
+    return f"{'http' if is_loopback(host) else 'https'}://{url}"
+
+
+def target_of(settings: Settings) -> Target:
+    """Return the target of the fetch. Raises StartError for wrong settings."""
+    from mcp_tool_filter.adapters.fetch.target import target_for  # a relay need not wait for it
+
+    tls = _tls_of(settings) if settings.origin.startswith("https:") else None
+    return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)
+
+
+def _tls_of(settings: Settings) -> SSLContext:
+    from mcp_tool_filter.adapters.fetch.tls import make_tls_context
+
+    with in_our_words():
+        return make_tls_context(
+            insecure=settings.insecure,
+            trusted_ca=settings.ca,
+            client_cert=settings.client_cert,
+        )

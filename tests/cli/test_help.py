@@ -1,0 +1,116 @@
+"""The manual page has what the help has; every command line that our pages show is valid."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.flags import FLAGS, parse_flags
+from mcp_tool_filter.cli.help import render_manual
+from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.cli.settings import settle
+from mcp_tool_filter.cli.table import COMMANDS, TOPICS
+from tests.cli.launched import ADDON, run
+from tests.programs import need_program
+from tests.proxy import REPOSITORY
+
+
+def shown(page: str) -> str:
+    """Return what man shows of a page, without its breaks of lines."""
+    need_program("man")
+    command = ["man", "--no-hyphenation", "--no-justification", "-E", "UTF-8", "--warnings=w"]
+    ended = subprocess.run(
+        [*command, "-l", "-"], input=page, capture_output=True, encoding="utf-8", check=True,
+        env={"PATH": "/usr/bin:/bin", "MANWIDTH": "1000", "MAN_KEEP_FORMATTING": ""},
+    )  # fmt: skip
+    assert ended.stderr == ""
+    return re.sub(r".\x08", "", ended.stdout)
+
+
+def test_the_manual_describes_each_command_and_flag() -> None:
+    page = shown(render_manual())
+    for command in COMMANDS.values():
+        assert f"   {command.name}\n" in page
+        for part in command.about.split("\n"):
+            assert " ".join(part.split()) in " ".join(page.split())
+    own = {flag for command in COMMANDS.values() for flag in command.flags}
+    for flag in {*FLAGS.values(), *own}:
+        assert re.search(rf"--{flag.name}{f' {flag.value}' if flag.value else ''}\s+\S", page)
+        assert flag.help in page
+
+
+def test_a_line_that_begins_with_a_dot_is_text() -> None:
+    """roff would take it for a macro, and leave it out."""
+    page = render_manual()
+    assert all(
+        re.match(r"\.(?:TH|SH|SS|TP|PP|nf|fi)\b", one) for one in re.findall(r"(?m)^\..*", page)
+    )
+    assert page.isascii()
+
+
+def test_the_manual_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["man"]) == 0
+    assert capsys.readouterr().out == render_manual()
+
+
+def test_the_manual_is_installed_where_man_looks() -> None:
+    page = Path(sys.prefix) / "share" / "man" / "man1" / "mcp-tool-filter.1"
+    assert page.read_text("utf-8").startswith(".TH MCP-TOOL-FILTER 1 ")
+
+
+DOCS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs"
+_BLOCK = re.compile(r"^```(?:sh|text|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^(?:\$ )?(mcp-tool-filter .*)$", re.MULTILINE)
+
+
+def shown_commands() -> Iterator[str]:
+    for page in [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in _BLOCK.findall(page.read_text()):
+            yield from _COMMAND.findall(block)
+
+
+@pytest.mark.parametrize("line", sorted(set(shown_commands())))
+def test_every_command_line_shown_in_help_is_valid(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    if words[0] in COMMANDS:
+        COMMANDS[words[0]].parse(words[1:])
+        return
+    given = parse_flags(words)
+    settle(given).config  # noqa: B018  it raises for what cannot be
+
+
+def test_help_shows_command_lines() -> None:
+    assert len(set(shown_commands())) > 20
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_each_topic_is_a_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", topic]) == 0
+    assert capsys.readouterr().out.startswith("# ")
+
+
+def test_help_without_a_topic_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert "patterns" in capsys.readouterr().out
+
+
+def test_an_unknown_topic_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "pattern"]) == 2
+    assert "did you mean patterns?" in capsys.readouterr().err
+
+
+def test_an_unknown_topic_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "nope"]) == 2
+    assert capsys.readouterr().err == "Error: There is no topic nope\nSee mcp-tool-filter help\n"
+
+
+def test_the_path_is_one_line_for_use_in_another_command(tmp_path: Path) -> None:
+    ended = run("addon-path", home=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert Path(ended.stdout.strip()) == ADDON / "tool_filter.py"

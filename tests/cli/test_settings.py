@@ -1,0 +1,339 @@
+"""The command line, the environment and the file, brought together and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.flags import UsageError
+from mcp_tool_filter.cli.settings import (
+    is_on,
+    one_of,
+    parse_count,
+    parse_port,
+    parse_variable,
+    read_file,
+    read_settings,
+    split_command,
+)
+from mcp_tool_filter.errors import InvalidOption
+from tests.cli.reading import complaint, settings
+
+
+def test_the_endpoint_flag_overrides_the_path_in_the_url() -> None:
+    assert settings("--endpoint", "/other").endpoint == "/other"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--stdio"],
+            "Error: --stdio needs a server\n"
+            "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS",
+        ),
+        (
+            ["-u", "npx -y a-server"],
+            "Error: --upstream is not a valid URL\n"
+            "A server's command comes after --: mcp-tool-filter -- npx -y a-server",
+        ),
+    ],
+)
+def test_mixing_up_commands_and_urls_gives_the_right_command_line(
+    argv: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_settings(argv, {})
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("flag", ["--rules", "--audit-log"])
+def test_a_flag_for_a_file_needs_one(flag: str) -> None:
+    """--rules "$RULES" started a filter without rules where the variable was not set."""
+    said = f"Error: {flag} has no file\nName one, or leave the flag out"
+    assert complaint(flag, "") == said
+
+
+def test_a_second_upstream_is_refused_with_advice() -> None:
+    said = complaint("-u", "http://localhost:4000/mcp")
+    assert said.startswith("Error: --upstream is given twice\nFor two upstreams start two filters")
+    assert "--mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--port", "x"], "Error: --port cannot be x\nIt must be a number from 0 to 65535"),
+        (["--port", "65536"], "Error: --port cannot be 65536\nIt must be a number from 0 to 65535"),
+        (
+            ["--connection-timeout", "soon"],
+            "Error: Invalid value for --connection-timeout: 'soon'\n"
+            "It must be a number of milliseconds, 1 or more",
+        ),
+        (
+            ["--message-limit", "1000"],
+            "Error: Invalid value for --message-limit: '1000'\n"
+            "It must be a size of at least 1KB with its unit, such as 500KB or 10MB",
+        ),
+        (
+            ["--deny", "^[a-z"],
+            'Error: Invalid regex pattern in deny list: "^[a-z"\n'
+            "Pattern must be valid JavaScript regex",
+        ),
+        (
+            ["--header", "Authorization: $NO_SUCH_VARIABLE"],
+            "Error: Invalid value for --header: 'Authorization'\n"
+            "The environment variable NO_SUCH_VARIABLE is not set",
+        ),
+        (
+            ["--set", "deny=^a"],
+            "Error: --set deny=…: use --deny instead\nSee mcp-tool-filter --help",
+        ),
+        (
+            ["--set", "upstream_headers=a: b"],
+            "Error: --set upstream_headers=…: use --header instead\nSee mcp-tool-filter --help",
+        ),
+    ],
+)
+def test_a_wrong_setting_names_the_flag_that_was_typed(argv: list[str], said: str) -> None:
+    assert complaint(*argv) == said
+
+
+def test_a_start_error_gives_status_1_and_a_usage_error_2() -> None:
+    with pytest.raises(InvalidOption):
+        settings("--message-limit", "huge").config()
+    assert UsageError("").exit_status == 2
+
+
+def test_verbose_and_quiet_set_the_log_level() -> None:
+    assert [settings(*argv).verbosity for argv in (["-q"], [], ["-v"], ["-vv"])] == [-1, 0, 1, 2]
+    assert settings(quiet="true").is_quiet
+    assert settings(verbose="2").verbosity == 2
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text('port = 1\nhost = "127.0.0.3"\nmessage_limit = "3MB"\nallow = ["^c"]\n')
+    found = settings("--config", str(file), "--port", "2", port="3", host="127.0.0.2")
+    assert (found.port, found.host, found.message_limit) == (2, "127.0.0.2", "3MB")
+    assert found.allow == ("^c",)
+
+
+def test_deny_patterns_of_all_sources_apply(tmp_path: Path) -> None:
+    """A pattern more must never open what another place closes."""
+    file = tmp_path / "filter.toml"
+    file.write_text('deny = ["^a", "^b"]\n')
+    found = settings("--config", str(file), "--deny", "^d", deny="^c")
+    assert found.deny == ("^a", "^b", "^c", "^d")
+
+
+def test_lines_separate_values_in_the_environment() -> None:
+    found = settings(header="Authorization: Bearer a, b\nX-Key: 1", deny="^a,^b")
+    assert found.headers == ("Authorization: Bearer a, b", "X-Key: 1")
+    assert found.deny == ("^a,^b",)
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text("insecure = true\nport = 99\n")
+    assert settings(config=str(file)).port == 99
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('dney = "^a"', "called dney: did you mean deny?"),
+        ("port = [1, 2]", "must be one value"),
+        ("[deny]\na = 1", "deny in {file} cannot be a table\nWrite it as deny = "),
+        ("port = 1.5", "port in {file} cannot be a fraction\nWrite it as port = 1"),
+        ("port = true", "port in {file} cannot be true or false"),
+        ("deny = 3", 'cannot be a number\nWrite it as deny = "PATTERN" or deny = ["PATTERN"]'),
+        ("max-clients = true", "cannot be true or false\nWrite it as max-clients = 1"),
+        ("fast = 1", "fast in {file} cannot be a number\nWrite it as fast = true"),
+        ("deny = [3]", "deny in {file} cannot be a number"),
+        ("deny = [0]", "deny in {file} cannot be a number"),
+        ('deny = ["^a", false]', "deny in {file} cannot be true or false"),
+        ('deny = [["^a"]]', "deny in {file} cannot be a list"),
+        ("deny = [[]]", "deny in {file} cannot be a list"),
+        ("deny = true", "deny in {file} cannot be true or false"),
+        ("deny = 2026-01-01", "deny in {file} cannot be a date or time"),
+        ("deny = [2026-01-01T00:00:00Z]", "deny in {file} cannot be a date or time"),
+        ("host = 1", 'host in {file} cannot be a number\nWrite it as host = "ADDRESS"'),
+        ("insecure = 1", "insecure in {file} cannot be a number\nWrite it as insecure = true"),
+        ("deny = []", "deny in {file} has no pattern"),
+        ('deny = ""', "deny in {file} has no pattern"),
+        ('deny = ["", " "]', "deny in {file} has no pattern"),
+        ("allow = []", "allow in {file} has no pattern"),
+        ('message_limit = "1MB"\nmessage-limit = "2MB"', "message-limit is in {file} twice"),
+        ("port = ", "is not TOML"),
+        ("help = true", "called help"),
+    ],
+)
+def test_a_file_with_an_unknown_setting_is_refused(text: str, part: str, tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text(text)
+    assert part.replace("{file}", str(file)) in complaint("--config", str(file))
+
+
+def test_a_file_that_is_not_utf_8_gives_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_bytes(b"\xff\xfe")
+    wanted = f"Error: The config file {file} is not UTF-8\nSave it as UTF-8"
+    assert complaint("--config", str(file)) == wanted
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_crlf(tmp_path: Path) -> None:
+    """Editors on Windows write both."""
+    file = tmp_path / "filter.toml"
+    file.write_bytes(b'\xef\xbb\xbfdeny = ["^a"]\r\nport = 1\r\n')
+    assert read_file(str(file)) == {"deny": ["^a"], "port": ["1"]}
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    assert "No such file" in complaint("--config", str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("dney", "DENY"), ("denys", "DENY"), ("deny_tools", "DENY")]
+)
+def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
+    """Ignored it would leave open what the user thinks is closed."""
+    assert f"did you mean MCP_TOOL_FILTER_{meant}?" in complaint(**{name: "^a"})
+
+
+def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert settings(quite_another="x", list_tools="1").port == 6273
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: MCP_TOOL_FILTER_QUITE_ANOTHER is not a setting and has no effect",
+        "Warning: MCP_TOOL_FILTER_LIST_TOOLS has no effect: type --list-tools on the command line",
+    ]
+    assert settings(wrapped="{}", wrapped_login="{}").port == 6273
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\n"])
+@pytest.mark.parametrize("name", ["deny", "allow"])
+def test_an_empty_variable_is_refused(name: str, text: str) -> None:
+    """A compose file passes ${DENY} on even if it is not set."""
+    variable = f"MCP_TOOL_FILTER_{name.upper()}"
+    assert complaint(**{name: text}).startswith(f"Error: {variable} has no pattern\n")
+    assert complaint("--deny", "^a", **{name: text}).startswith(f"Error: {variable} has no")
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,", " ", "a, "])
+@pytest.mark.parametrize("flag", ["--deny", "--allow"])
+def test_an_empty_flag_is_refused(flag: str, text: str) -> None:
+    assert "pattern in" in complaint(flag, text)
+
+
+def test_other_variables_may_be_empty() -> None:
+    assert settings(port="", header="").port == 6273
+
+
+def test_blank_lines_between_patterns_are_ignored() -> None:
+    assert settings(deny="^a\n\n^b\n").deny == ("^a", "^b")
+
+
+def test_an_upstream_flag_overrides_the_environment() -> None:
+    assert settings(upstream="http://localhost:4000").origin == "http://localhost:3000"
+
+
+def test_a_single_setting_given_twice_is_refused(tmp_path: Path) -> None:
+    """A second --config would silently drop what the first denies."""
+    assert "--config is given twice" in complaint("--config", "a.toml", "--config", "b.toml")
+    assert settings("--port", "2", "--port", "2").port == 2
+
+
+def test_variables_of_other_programs_are_ignored() -> None:
+    assert settings(token="secret").port == 6273
+
+
+def test_a_file_may_contain_numbers_and_switches_without_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("max-clients = 5\nmax_children = 2\nfast = false\n")
+    found = settings("--config", str(file))
+    assert (found.max_clients, found.max_children, found.fast) == ("5", 2, "false")
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "endpoint"),
+    [
+        ("http://localhost:3000/mcp", "http://localhost:3000", "/mcp"),
+        ("http://localhost:3000", "http://localhost:3000", ""),
+        ("http://localhost:3000/", "http://localhost:3000", ""),
+        ("localhost:3000/sse", "http://localhost:3000", "/sse"),
+        ("https://example.com/a/mcp?k=1", "https://example.com", "/a/mcp?k=1"),
+        ("HTTP://[::1]:3000/mcp", "http://[::1]:3000", "/mcp"),
+        ("http://localhost:3000/mcp#there", "http://localhost:3000", "/mcp"),
+    ],
+)
+def test_the_path_in_the_url_is_the_endpoint(url: str, origin: str, endpoint: str) -> None:
+    found = read_settings(["--upstream", url], {})
+    assert (found.origin, found.endpoint) == (origin, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("", "Missing --upstream URL"),
+        ("ftp://localhost", "Unsupported URL scheme: ftp"),
+        ("http://", "--upstream is not a valid URL"),
+        ("http://localhost:99999", "is not a valid URL"),
+        ("http://user:hunter2@localhost/", "Credentials in --upstream would be shown"),
+        ("http://user:hunter2#@localhost/", "is not a valid URL"),
+    ],
+)
+def test_an_invalid_upstream_is_refused_without_showing_a_password(url: str, part: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_settings(["--upstream", url], {})
+    assert part in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["65536", "99999", "100000", "-1", "", "http", "1.0"])
+def test_a_port_is_a_number_from_0_to_65535(text: str) -> None:
+    assert (parse_port("0"), parse_port("65535")) == (0, 65535)
+    with pytest.raises(UsageError, match=f"--port cannot be {text}"):
+        parse_port(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [("npx -y 'a b'", ("npx", "-y", "a b")), ("", ())],
+)
+def test_a_command_is_split_like_in_a_shell(text: str, command: tuple[str, ...]) -> None:
+    assert split_command(text) == command
+    with pytest.raises(UsageError, match="cannot be split into words"):
+        split_command("npx 'a")
+
+
+@pytest.mark.parametrize("text", ["KEY", "=secret", "KEY=secret\0"])
+def test_a_variable_has_a_name_and_no_error_shows_its_value(text: str) -> None:
+    assert parse_variable("KEY=a=b") == ("KEY", "a=b")
+    with pytest.raises(UsageError) as caught:
+        parse_variable(text)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "100000", "x", ""])
+def test_a_count_is_a_number_above_0(text: str) -> None:
+    assert parse_count("max-children", "32") == 32
+    with pytest.raises(UsageError, match=f"--max-children cannot be {text}"):
+        parse_count("max-children", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_it"),
+    [("true", True), ("YES", True), ("1", True), ("off", False), ("0", False), (None, False)],
+)
+def test_a_switch_can_be_written_in_several_ways(text: str | None, is_it: bool) -> None:
+    assert is_on({} if text is None else {"stdio": text}, "stdio") is is_it
+    with pytest.raises(UsageError, match="stdio cannot be maybe"):
+        is_on({"stdio": "maybe"}, "stdio")
+
+
+def test_a_choice_must_be_one_of_the_known_ones() -> None:
+    assert one_of("log-format", "json", ("text", "json")) == "json"
+    with pytest.raises(UsageError, match="It must be one of: text, json"):
+        one_of("log-format", "xml", ("text", "json"))
