@@ -54,6 +54,24 @@ def test_a_date_is_the_one_that_the_upstream_said() -> None:
         assert b"\r\nDate: %b\r\n" % date in client.taken()
 
 
+def test_what_was_decided_on_a_head_is_decided_once() -> None:
+    """Although each request, and each answer, has another length."""
+    table = Table()
+    client = table.client()
+    decided = []
+    for id in ("1", "22"):
+        client.says(post(call(id=id)))
+        [exchange] = table.service.exchanges
+        out_fields = exchange.head.notes.out_fields
+        table.link.says(answer(result(id=id)))
+        assert exchange._notes
+        decided.append((out_fields, exchange._notes.fields))
+    (sent, passed), (sent_again, passed_again) = decided
+    assert sent
+    assert sent is sent_again
+    assert passed is passed_again
+
+
 def test_a_changed_policy_applies_to_remembered_heads() -> None:
     table = Table(allowed_hosts=["here.example"])
     client = table.client()

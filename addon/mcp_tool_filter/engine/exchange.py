@@ -39,7 +39,6 @@ from mcp_tool_filter.engine.wire import (
     Fault,
     Fields,
     RequestHead,
-    RequestNotes,
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError
@@ -330,7 +329,7 @@ class Exchange:
             return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
         notes, config = head.notes, listener.policy.config
         if notes.config is not config:
-            head.notes = notes = RequestNotes(config, self._problem_in_source())
+            notes.begin(config, self._problem_in_source())
         if notes.problem is not None and not self._is_visit(notes.problem):
             said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
             return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
@@ -420,7 +419,7 @@ class Exchange:
         notes = head.notes
         if notes.config is not (config := self.service.listener.policy.config):
             # Another addon, or the user, has changed something since the head was admitted.
-            head.notes = notes = RequestNotes(config, self._problem_in_source())
+            notes.begin(config, self._problem_in_source())
         if notes.problem is not None:
             said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
             return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
@@ -637,7 +636,7 @@ class Exchange:
             self.tap.head(status, head.fields)
         notes = head.notes
         if notes.names is not listener.names:
-            head.notes = notes = judge_fields(head, listener)
+            judge_fields(head, listener)
         self._notes, fields, date_at = notes, notes.fields, notes.date_at
         if date_at is not None and fields[date_at][1] != head.date:
             changed = [*fields]
@@ -1116,8 +1115,8 @@ class Exchange:
 
 
 def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
-    """Return which fields of an answer may pass, and what they say."""
-    fields = head.fields
+    """Note with an answer's head which of its fields may pass, and what they say."""
+    fields, notes = head.fields, head.notes
     values = b"".join([value for _, value in fields])
     if len(fields) > MOST_HEADERS or any(len(value) > LONGEST_VALUE for _, value in fields):
         raise ProtocolError("a header that is too long, or too many of them")
@@ -1135,18 +1134,16 @@ def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
         return [value.decode("latin-1") for key, value in fields if key.lower() == name]
 
     places = [at for at, (name, _) in enumerate(kept) if name.lower() == b"date"]
-    return AnswerNotes(
-        listener.names,
-        tuple(kept),
-        places[0] if len(places) == 1 else None,
-        stays,
-        b"" if _SCHEMA in head.reason.lower() else head.reason,
-        ", ".join(all_of(b"content-type")),
-        ", ".join(all_of(b"content-encoding")),
-        ", ".join(all_of(b"mcp-session-id")) or None,
-        tuple(all_of(b"www-authenticate")),
-        tuple(all_of(b"location")),
-    )
+    notes.fields, notes.stays = tuple(kept), stays
+    notes.date_at = places[0] if len(places) == 1 else None
+    notes.reason = b"" if _SCHEMA in head.reason.lower() else head.reason
+    notes.kind = ", ".join(all_of(b"content-type"))
+    notes.coding = ", ".join(all_of(b"content-encoding"))
+    notes.session = ", ".join(all_of(b"mcp-session-id")) or None
+    notes.challenges = tuple(all_of(b"www-authenticate"))
+    notes.locations = tuple(all_of(b"location"))
+    notes.names = listener.names
+    return notes
 
 
 def _lost(id: str | None) -> bytes:

@@ -107,6 +107,12 @@ class RequestNotes:
     out_head: bytes = b""
     """The same, written, with the request line."""
 
+    def begin(self, config: Config, problem: str | None) -> None:
+        """Forget what was decided under another configuration. All heads that share these notes see
+        this: the one that is remembered, too."""
+        self.config, self.problem = config, problem
+        self.head = self.out_fields = None
+
 
 @dataclass(slots=True, eq=False)
 class RequestHead:
@@ -317,7 +323,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if len(varying) == len(values):  # no two dates
             if len(self._remembered) >= self._limits.heads:
                 del self._remembered[next(iter(self._remembered))]
-            # An exchange may change its own.
+            # An exchange may change its own, but the notes are shared.
             self._remembered[key] = copy(head), tuple(varying.values())
         return head
 
