@@ -603,6 +603,18 @@ def test_a_bug_in_a_hook_refuses_the_request(hook: str) -> None:
     assert not client.is_open
 
 
+def test_a_peers_mistake_is_logged_once_and_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = Table()
+    for _ in range(3):
+        table.asks(call())
+        table.link.says(answer(result(), status="206 Partial Content", kind="text/event-stream"))
+    [said] = caplog.records
+    assert (said.levelname, said.exc_info) == ("WARNING", None)
+    assert "partial" in said.getMessage()
+
+
 def test_a_bug_behind_a_waiting_decision_refuses_the_request() -> None:
     table = Table(slow=("tools/call",))
     client = table.asks(call())

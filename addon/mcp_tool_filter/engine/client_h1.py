@@ -235,7 +235,7 @@ class H1Client:
         if self.exchange is not None:
             self.exchange.fail(error)
         else:
-            self.service.note_bug(error)
+            self.service.note_failure(error)
             self.turn = Turn.CLOSED
             self.host.abort()
 
@@ -319,7 +319,7 @@ class H1Client:
         try:
             self._end_turn()
         except Exception as error:
-            self.service.note_bug(error)
+            self.service.note_failure(error)
             self.turn = Turn.CLOSED
             self.host.abort()
 

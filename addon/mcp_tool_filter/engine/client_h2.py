@@ -328,7 +328,7 @@ class H2Client:
             self._refuse_bytes()
             self._end(None)
         except Exception as error:
-            self.service.note_bug(error)
+            self.service.note_failure(error)
             self._end(ErrorCodes.INTERNAL_ERROR)
         finally:
             self._is_running = False

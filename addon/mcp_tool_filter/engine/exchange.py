@@ -36,7 +36,6 @@ from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.engine.wire import (
     AnswerHead,
     AnswerNotes,
-    Fault,
     Fields,
     RequestHead,
     render_request,
@@ -969,8 +968,7 @@ class Exchange:
 
     def refuse_answer(self, error: Exception) -> None:
         """End the exchange because the upstream's answer must not pass."""
-        if not isinstance(error, ProtocolError | Fault):
-            self.service.note_bug(error)
+        self.service.note_failure(error)
         if self.is_over:
             return None
         self.why = str(error)
@@ -1010,7 +1008,7 @@ class Exchange:
     def fail(self, error: Exception) -> None:
         """End the exchange because our own code has raised. Never raises."""
         try:
-            self.service.note_bug(error)
+            self.service.note_failure(error)
             if self.is_over or self.has_begun:
                 return self.cut("internal error")
             self.head.keeps = False
@@ -1019,7 +1017,7 @@ class Exchange:
                 return self.reply(self.service.listener.invalid_answer(self.asked, why, self))
             return self.reply(Answered(500, INTERNAL))
         except Exception as again:
-            self.service.note_bug(again)
+            self.service.note_failure(again)
             self.phase = Phase.OVER
             self.service.exchanges.discard(self)
             self.down.host.abort()
@@ -1108,10 +1106,11 @@ class Exchange:
     def _guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
         try:
             step(*args)
-        except ProtocolError as error:
-            self.refuse_answer(error)
         except Exception as error:
-            self.fail(error)
+            if isinstance(error, ProtocolError) and self.answer is not None:
+                self.refuse_answer(error)
+            else:
+                self.fail(error)
 
 
 def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:

@@ -325,7 +325,7 @@ class Passing:
         if isinstance(error, ProtocolError | Fault):
             log.warning("Refused an answer of %s: %s", self.address.host, error)
         else:
-            self.service.note_bug(error)
+            self.service.note_failure(error)
         if self.is_over:
             return
         if self.has_begun:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_tool_filter.conversation.in_order import OnDone
-from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
+from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, Fault, HttpLimits
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.effects import Deciding
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 type GoOn = Callable[[], None]
+
+_MOST_TOLD = 1000
+"""Failures that are logged: more would fill the log."""
 
 
 def _nothing() -> None:
@@ -175,14 +179,21 @@ class Service:
         """Logins through us: may change the body of an answer that was judged."""
         self.note_over: Callable[[Exchange], None] | None = None
         """Called at the end of each exchange, if somebody follows them."""
-        self._bugs: set[tuple[type[Exception], int]] = set()
+        self._told: set[object] = set()
 
-    def note_bug(self, error: Exception) -> None:
-        """Log an exception of our own code, with its traceback once."""
-        last = error.__traceback__
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
-        place = type(error), last.tb_lineno if last is not None else 0
-        if place not in self._bugs and len(self._bugs) < 1000:
-            self._bugs.add(place)
-            log.error("internal error; the request is refused", exc_info=error)
+    def note_failure(self, error: Exception) -> None:
+        """Log once why an exchange is refused: a peer's mistake, or a bug with its traceback."""
+        key: object = str(error)
+        is_mistake = isinstance(error, ProtocolError | Fault)
+        if not is_mistake:
+            last = error.__traceback__
+            while last is not None and last.tb_next is not None:
+                last = last.tb_next
+            key = type(error), last.tb_lineno if last is not None else 0
+        if key in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(key)
+        if is_mistake:
+            log.warning("Refused an answer: %s", error)
+        else:
+            log.error("internal error; an exchange was refused", exc_info=error)

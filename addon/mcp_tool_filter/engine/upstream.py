@@ -129,12 +129,6 @@ class Upstream:
         """Begin a WebSocket; return what the upstream has sent behind its answer."""
         return self._wire.take_rest()
 
-    def is_slow(self, on: bool) -> None:
-        """The upstream reads slowly, or reads on. (A request is sent as a whole; only a WebSocket
-        may say more.)"""
-        if self._exchange is not None and self._exchange.seat is not None:
-            self._exchange.seat.upstream_is_slow(on)
-
     def drop(self) -> None:
         """Close the connection: its exchange needs no answer any more."""
         self._exchange = self._passing = None

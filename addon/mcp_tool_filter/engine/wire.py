@@ -64,6 +64,8 @@ class HttpLimits:
     """Bytes of a head, of trailers, or of a line before a chunk (there, a sixteenth)."""
     ahead: int = 1024 * 1024
     """Bytes that a client may send before it has its answer."""
+    chunks: int = 64
+    """Chunks that came together and are passed on one by one; the others are joined."""
     heads: int = 8
     """Heads that are remembered for each connection."""
     longest_kept: int = 4096
@@ -205,6 +207,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
+        self._singly = 0  # chunks that came together and were passed on one by one
         self._remembered: dict[tuple[bytes, ...], tuple[H, tuple[int, ...]]] = {}
         """Heads by their bytes without what varies, and the places of the fields that vary."""
         self._has_ended = False
@@ -373,7 +376,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         return None
 
     def _chunks(self) -> bytes | End | None:
-        """Return the bytes of all chunks that are here."""
+        """Return the bytes of the next chunk; of many that came together, of all of them.
+
+        A chunk means nothing, but some readers take each for a message.
+        """
         pieces: list[bytes] = []
         while self._at < len(self._buffer):
             if self.state == "size":
@@ -383,13 +389,17 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
                 data = self._take(self._left)
                 self._left -= len(data)
                 pieces.append(data)
+                self._singly += 1
                 if not self._left:
                     self.state = "chunk end"
+                if self._singly <= self._limits.chunks:
+                    return data
             elif self.state == "chunk end":
                 if not self._end_chunk():
                     break
             else:
                 break
+        self._singly = 0
         if pieces:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return self._trailers() if self.state == "trailers" else None

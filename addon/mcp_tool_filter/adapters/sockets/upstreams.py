@@ -152,10 +152,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.speaks.lost()
 
     def pause_writing(self) -> None:
-        self.speaks.is_slow(True)
+        self.speaks.held(True)
 
     def resume_writing(self) -> None:
-        self.speaks.is_slow(False)
+        self.speaks.held(False)
 
     def hold(self, on: bool) -> None:
         if not self._transport.is_closing():
