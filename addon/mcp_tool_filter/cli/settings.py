@@ -537,7 +537,7 @@ def target_of(settings: Settings) -> Target:
 
 
 def _tls_of(settings: Settings) -> SSLContext:
-    from mcp_tool_filter.adapters.fetch.tls import make_tls_context
+    from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 
     with in_our_words():
         return make_tls_context(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.http.origin import parse_origin
 from tests.raw_upstream import Peer, Script, raw_upstream
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from tests.adapters.fetch.fetching import got
 from tests.raw_upstream import Peer, answer
 

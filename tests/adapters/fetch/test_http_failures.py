@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_failures import LoginNeeded, why, why_none
+from mcp_tool_filter.adapters.sockets.connect import LoginNeeded, why, why_none
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpResponse
 from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
+from mcp_tool_filter.adapters.sockets.client import HttpResponse
 from mcp_tool_filter.errors import ProtocolError
 from tests.make import answering, event
 

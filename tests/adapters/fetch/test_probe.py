@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.probe import Reach, probe, reach_in
-from mcp_tool_filter.adapters.fetch.tls import make_tls_context
+from mcp_tool_filter.adapters.sockets.connect import Reach, probe, reach_in
+from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.http.origin import Origin
 from tests.raw_upstream import Peer, free_port, raw_upstream
 

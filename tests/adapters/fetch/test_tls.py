@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, NotConnected
-from mcp_tool_filter.adapters.fetch.tls import make_tls_context, refuse_bad_certificate
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, NotConnected
+from mcp_tool_filter.adapters.sockets.tls import make_tls_context, refuse_bad_certificate
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import Origin, parse_origin
 from tests.adapters.fetch.fetching import get, saying

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe

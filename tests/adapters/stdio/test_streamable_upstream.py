@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamableUpstream
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.protocol.limits import Limits

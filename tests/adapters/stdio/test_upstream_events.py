@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.oauth.store import LoggedOut
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.stdio.http_upstream import (
     events_of,
     receive_event,

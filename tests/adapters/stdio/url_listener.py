@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.protocol.lines import CutLine
 
 

@@ -28,7 +28,7 @@ from mcp_tool_filter.policy.rules.link import MOST_BYTES, Later, MemoryState, id
 from mcp_tool_filter.policy.rules.model import StateSettings
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.fetch.http_client import Login
+    from mcp_tool_filter.adapters.sockets.client import Login
 
 
 _OF_NO_USER = re.compile(

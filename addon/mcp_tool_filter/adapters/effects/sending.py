@@ -17,8 +17,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import Origin, parse_origin
 from mcp_tool_filter.policy.rule_effects import SendCopy, SendWebhook

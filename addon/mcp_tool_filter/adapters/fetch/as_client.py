@@ -16,8 +16,6 @@ from secrets import randbelow
 
 import orjson
 
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, LoginNeeded, NotConnected
 from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
@@ -29,6 +27,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
 from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded, NotConnected
 from mcp_tool_filter.conversation.kinds import VARIANT
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.exchange import HttpExchange

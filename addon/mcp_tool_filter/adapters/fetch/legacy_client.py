@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from mcp_tool_filter.adapters.fetch.background import Background, look_at
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpResponse
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
@@ -31,6 +29,8 @@ from mcp_tool_filter.adapters.fetch.poster import (
     redirect_target,
     refusal,
 )
+from mcp_tool_filter.adapters.sockets.client import HttpClient, HttpResponse
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin

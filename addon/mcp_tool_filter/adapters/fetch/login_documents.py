@@ -9,9 +9,9 @@ import asyncio
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.oauth_metadata import (
     parse_resource_metadata,

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Protocol
 
 from mcp_tool_filter.adapters.fetch.background import Background
-from mcp_tool_filter.adapters.fetch.http_client import Headers
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,
@@ -21,6 +20,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     stateless_meta,
 )
 from mcp_tool_filter.adapters.fetch.poster import Poster
+from mcp_tool_filter.adapters.sockets.client import Headers
 from mcp_tool_filter.protocol.limits import R2026_07_28, Transport
 
 

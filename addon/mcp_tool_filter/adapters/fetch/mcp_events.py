@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpResponse
 from mcp_tool_filter.adapters.fetch.mcp_replies import Result, messages_in, plain
+from mcp_tool_filter.adapters.sockets.client import HttpResponse
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
 

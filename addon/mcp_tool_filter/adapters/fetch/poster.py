@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpResponse
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     Refused,
@@ -26,6 +24,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     render_request,
     reply_in,
 )
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, HttpResponse
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin

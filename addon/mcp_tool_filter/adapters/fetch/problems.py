@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, plain
 from mcp_tool_filter.adapters.fetch.target import Target, has_authorization
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from mcp_tool_filter.http.oauth_metadata import resource_documents, server_documents
 from mcp_tool_filter.http.origin import parse_origin

@@ -15,8 +15,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost
 from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
 from mcp_tool_filter.adapters.fetch.mcp_client import McpClient, StatelessClient, StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
@@ -32,6 +30,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 )
 from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize

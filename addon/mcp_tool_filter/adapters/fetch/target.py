@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.fetch.http_client import Login
 from mcp_tool_filter.adapters.oauth.folder import has_logins
+from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.policy.config import Config
 
 

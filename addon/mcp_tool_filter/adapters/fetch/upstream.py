@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     METHOD_NOT_FOUND,
     Refused,
@@ -23,6 +22,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 from mcp_tool_filter.adapters.fetch.problems import fetch_problem, hint_for
 from mcp_tool_filter.adapters.fetch.search import FindTransport, Found, Search
 from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
 

@@ -21,11 +21,11 @@ from mitmproxy.proxy.mode_specs import (
 )
 
 from mcp_tool_filter.adapters.fetch.as_client import asked_by, fetch_as_client
-from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.target import Target, target_for
-from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
+from mcp_tool_filter.adapters.sockets.connect import Reach, probe
+from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.errors import InvalidOption, ListsAfterLogin, ProtocolError

@@ -12,9 +12,9 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.mode_specs import ReverseMode
 
-from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
+from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size

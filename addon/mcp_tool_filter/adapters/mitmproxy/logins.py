@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 from mitmproxy.http import HTTPFlow, Response
 
-from mcp_tool_filter.adapters.fetch.http_client import Login
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly
+from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.exchange import Answered, HttpExchange
 from mcp_tool_filter.http.head import Head

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
-from mcp_tool_filter.adapters.fetch.probe import Reach
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.limits import Reserve
+from mcp_tool_filter.adapters.sockets.connect import Reach
 
 log = logging.getLogger(__name__)
 

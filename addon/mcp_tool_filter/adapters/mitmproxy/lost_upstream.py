@@ -10,7 +10,6 @@ from contextlib import suppress
 from mitmproxy.connection import Client
 from mitmproxy.proxy.mode_specs import ReverseMode
 
-from mcp_tool_filter.adapters.fetch.probe import Reach
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
 from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
@@ -18,6 +17,7 @@ from mcp_tool_filter.adapters.mitmproxy.new_lists import NewLists, named
 from mcp_tool_filter.adapters.mitmproxy.streams import lose, open_flows
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.limits import Reserve
+from mcp_tool_filter.adapters.sockets.connect import Reach
 from mcp_tool_filter.errors import LostUpstream, StartError
 
 log = logging.getLogger(__name__)

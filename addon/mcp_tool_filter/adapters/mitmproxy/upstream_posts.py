@@ -12,11 +12,11 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.effects.sending import Copies, post_and_forget, with_usual
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.http.head import headers_after
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin

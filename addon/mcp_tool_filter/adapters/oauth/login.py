@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
 from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore, Registration
 from mcp_tool_filter.adapters.oauth.tokens import (
@@ -31,6 +30,7 @@ from mcp_tool_filter.adapters.oauth.tokens import (
     web_for,
 )
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.challenges import missing_scopes
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata, is_same_issuer

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.fetch.probe import Reach
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.limits import Reserve
 from mcp_tool_filter.adapters.serving.new_lists import named
 from mcp_tool_filter.adapters.serving.site import Site, reason_in
+from mcp_tool_filter.adapters.sockets.connect import Reach
 from mcp_tool_filter.errors import LostUpstream, StartError
 
 log = logging.getLogger(__name__)

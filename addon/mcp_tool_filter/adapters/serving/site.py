@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
-from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.sockets.connect import Reach, probe
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.errors import ListsAfterLogin, StartError
@@ -28,7 +28,7 @@ from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.fetch.http_client import Login
+    from mcp_tool_filter.adapters.sockets.client import Login
     from mcp_tool_filter.engine.exchange import Exchange
 
 type Fetcher = Callable[[Target], Awaitable[Fetched]]

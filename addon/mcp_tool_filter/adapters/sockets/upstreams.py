@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.fetch.http_failures import why, why_none
 from mcp_tool_filter.adapters.serving.limits import MemoryBudget, most_upstream_connections
+from mcp_tool_filter.adapters.sockets.connect import why, why_none
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.http.origin import Origin
 

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from threading import Thread
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,
@@ -29,6 +28,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     stateless_meta,
 )
 from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.errors import ProtocolError

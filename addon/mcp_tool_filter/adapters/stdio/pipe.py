@@ -13,8 +13,8 @@ from threading import Thread
 from typing import Protocol, assert_never
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.fetch.http_client import Headers
-from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.sockets.client import Headers
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
 from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient
 from mcp_tool_filter.adapters.fetch.mcp_client import StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
 from mcp_tool_filter.adapters.fetch.poster import Poster
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
 from mcp_tool_filter.cli.commands.http import HttpFilter

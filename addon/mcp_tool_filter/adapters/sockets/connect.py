@@ -1,0 +1,122 @@
+"""Open connections, and say in a few words why one could not be opened."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from enum import StrEnum
+
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.origin import Origin
+
+# Errors of this machine, which say nothing about the upstream.
+_OURS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
+)
+# Temporary errors: the network changes, or the upstream is starting.
+_PASSING = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNRESET, errno.ECONNABORTED}
+)
+
+
+class HttpFailed(Exception):
+    """No complete answer came. ``str()`` is a short reason for people."""
+
+
+class NotConnected(HttpFailed):
+    """No connection could be made."""
+
+
+class ConnectionLost(HttpFailed):
+    """The connection ended before the answer did."""
+
+
+class LoginNeeded(HttpFailed):
+    """There is no token, or the upstream does not accept it. ``str()`` says what to type."""
+
+    def __init__(self, error: StartError) -> None:
+        super().__init__(f"{error.what}. {error.why}")
+        self.error = error
+
+
+def why(error: Exception, origin: Origin | None = None) -> str:
+    """Return in a few words why a connection failed, or what is wrong with a file."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"certificate verify failed: {error.verify_message}"
+        case ssl.SSLError():
+            return f"TLS error: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        case socket.gaierror():
+            return f"Host not found: {origin.host if origin else error.strerror}"
+        case ConnectionRefusedError():
+            return "Connection refused"
+        case ConnectionResetError() | BrokenPipeError() | ConnectionAbortedError():
+            return "Connection reset by upstream"
+        case OSError() if error.strerror:
+            return error.strerror
+        case _:
+            return str(error) or type(error).__name__
+
+
+def why_none(errors: Sequence[Exception], origin: Origin) -> str:
+    """Return the most informative reason of the errors of several addresses."""
+    telling = (ssl.SSLError, ConnectionRefusedError, Exception)
+    return why(next(e for kind in telling for e in errors if isinstance(e, kind)), origin)
+
+
+async def connect(
+    origin: Origin, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection. Raises OSError, or a group of them if the host has several addresses."""
+    return await asyncio.open_connection(
+        origin.host,
+        origin.port,
+        ssl=tls,
+        server_hostname=origin.host if tls else None,
+        all_errors=True,
+    )
+
+
+class Reach(StrEnum):
+    """Whether the upstream can still be reached."""
+
+    REACHED = "reached"
+    LOST = "lost"
+    DOUBTFUL = "doubtful"
+    """No route, no DNS name or no TLS yet; if this lasts, the upstream is lost."""
+    UNKNOWN = "unknown"
+    """This machine could not even try: no descriptors or no memory."""
+
+
+async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Reach:
+    """Open a connection to the upstream and close it."""
+    try:
+        async with asyncio.timeout(timeout):
+            _, writer = await connect(origin, tls)
+    except ExceptionGroup as group:
+        return reach_in(group.exceptions)
+    except OSError as error:  # includes TimeoutError and all TLS errors
+        return reach_in([error])
+    writer.transport.abort()
+    return Reach.REACHED
+
+
+def reach_in(errors: Sequence[Exception]) -> Reach:
+    """Return what failed connections mean, given one error per address."""
+    kinds = {_reach_in(error) for error in errors}
+    for kind in (Reach.LOST, Reach.UNKNOWN):
+        if kind in kinds:
+            return kind
+    return Reach.DOUBTFUL
+
+
+def _reach_in(error: Exception) -> Reach:
+    if isinstance(error, socket.gaierror):
+        return Reach.DOUBTFUL
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _OURS:
+        return Reach.UNKNOWN
+    return Reach.DOUBTFUL if number in _PASSING else Reach.LOST
