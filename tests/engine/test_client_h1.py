@@ -364,6 +364,16 @@ def test_if_everybody_waits_for_an_answer_the_next_one_gets_503() -> None:
     assert table.link.got.count(b"POST ") == 2
 
 
+def test_whoever_stands_takes_a_seat_that_has_become_free() -> None:
+    table = Table(seats=Seats(1))
+    waiting, standing = table.asks(), table.client()
+    waiting.leaves()
+    standing.says(post(PING))
+    table.link.says(answer(PONG))
+    assert standing.got.startswith(b"HTTP/1.1 200 ")
+    assert is_open(standing)
+
+
 def test_those_without_a_seat_are_few() -> None:
     table = Table(seats=Seats(1, most_standing=1))
     table.asks()

@@ -451,7 +451,7 @@ def test_a_hook_may_answer_or_change_a_request_before_it_is_judged() -> None:
     assert not table.links
     going[0]()
     going[0]()
-    assert table.link.got.count(b"POST /later ") == 1
+    assert [link.got.count(b"POST /later ") for link in table.links] == [1]
     table.asks()
     assert table.link.got.startswith(b"POST /changed ")
     assert table.link.got.endswith(call())
@@ -540,6 +540,21 @@ def test_a_changed_request_and_a_changed_answer_are_judged_again() -> None:
     assert client.got.startswith(b"HTTP/1.1 200 ")
     assert b"burns" not in client.got
     assert not table.service.exchanges
+
+
+def test_whoever_goes_on_too_late_changes_nothing() -> None:
+    """The exchange was answered in another way meanwhile, and its answer is being shown."""
+    going: list[Callable[[], None]] = []
+    table = Table(point=lambda _name, _exchange, go_on: going.append(go_on))
+    client = table.asks(call())
+    [exchange] = table.service.exchanges
+    exchange.give_up()
+    going.pop(0)()  # the request's head was seen
+    assert not table.links
+    while going:
+        going.pop(0)()
+    assert client.got.startswith(b"HTTP/1.1 503 ")
+    assert not table.links
 
 
 def test_an_addon_may_answer_later_or_never() -> None:

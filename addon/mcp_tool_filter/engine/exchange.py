@@ -684,7 +684,9 @@ class Exchange:
         send = self.inject if self.head.method == "GET" else None
         stream = self.service.listener.open_stream(asked, self.head.target, send)
         answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
-        stream.carry_out_with(self.service.effects.carry_out, self._going_on(self._wake))
+        stream.carry_out_with(
+            self.service.effects.carry_out, partial(self._later, self._course, self._wake)
+        )
         self.stream = stream
         self.point("responseheaders", self._begin_stream)
 
@@ -733,7 +735,9 @@ class Exchange:
         answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
         listener.note_answer_head(asked, head.status, notes.session)
         self.stream = listener.open_stream(asked, self.head.target, self.inject)
-        self.stream.carry_out_with(self.service.effects.carry_out, self._going_on(self._wake))
+        self.stream.carry_out_with(
+            self.service.effects.carry_out, partial(self._later, self._course, self._wake)
+        )
         if not has_begun:
             self.down.begin(answer)
         self.phase = Phase.STREAMING
@@ -1082,8 +1086,14 @@ class Exchange:
             point(name, self, self._going_on(go_on))
 
     def _going_on(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that takes a step, unless the exchange takes another course."""
-        return partial(self._later, self._course, step)
+        """Return a function that takes a step once, unless the exchange takes another course."""
+        steps, course = [step], self._course
+
+        def go_on() -> None:
+            if steps:
+                self._later(course, steps.pop())
+
+        return go_on
 
     def _later(self, course: int, step: Callable[[], None]) -> None:
         """Take a step after something was waited for."""

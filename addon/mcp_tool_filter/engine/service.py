@@ -116,6 +116,9 @@ class Seats:
             if client in group:
                 group[client] = self._clock()
                 group.move_to_end(client)
+        if self.standing and len(self) < self.most and client in self.standing:
+            del self.standing[client]
+            self._new[client] = self._clock()
 
     def is_served(self, client: Silent) -> None:
         """A whole request has come: the client waits for us, not we for it."""
