@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import urwid
 
-from mcp_tool_filter.cli.commands.pick import Tool
+from mcp_tool_filter.cli.commands.look import Tool
 from mcp_tool_filter.cli.picker import Picker
 
 

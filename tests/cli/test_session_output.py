@@ -15,7 +15,7 @@ from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.session_output import open_recorder, say_beside_client
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.verdict import Forward
-from tests.cli.commands.test_pick import SERVER
+from tests.cli.commands.test_look import SERVER
 from tests.make import answering, asking
 from tests.proxy import REPOSITORY
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_pick import SERVER
+from tests.cli.commands.test_look import SERVER
 from tests.cli.launched import launched, run
 from tests.collector import Collector, attributes, collector
 from tests.mcp_upstream import McpUpstream, mcp_upstream, saying, tool

@@ -13,7 +13,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.demo import demo_upstream
 from tests.browser import Page
 from tests.end_to_end.filtering import SCRIPT, started
 from tests.mcp_upstream import Respond, mcp_upstream, tool

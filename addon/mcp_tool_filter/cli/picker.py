@@ -13,7 +13,7 @@ from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.cli.commands.pick import Tool
+    from mcp_tool_filter.cli.commands.look import Tool
 
 
 _PALETTE = [

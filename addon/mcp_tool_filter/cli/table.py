@@ -187,7 +187,7 @@ _ALL: Final = (
     ),
     Command(
         "logout",
-        "commands.logout.run",
+        "commands.login.run_logout",
         "end a login",
         usage=("logout URL", "logout --all"),
         about="Ends a login: it revokes the tokens, if the server supports that, and deletes them"
@@ -208,7 +208,7 @@ _ALL: Final = (
     ),
     Command(
         "pick",
-        "commands.pick.run",
+        "commands.look.run_pick",
         "choose in the terminal which tools to hide",
         usage=("pick --upstream URL [FLAGS]", "pick [FLAGS] -- COMMAND ARGS"),
         about="Lists the server's tools. You choose the tools to hide, and pick prints the deny"
@@ -245,7 +245,7 @@ _ALL: Final = (
     ),
     Command(
         "unwrap",
-        "commands.unwrap.run",
+        "commands.wrap.run_unwrap",
         "undo what wrap did",
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
         about="Restores the entry of a server in a client's file to its state before wrap.",
@@ -257,7 +257,7 @@ _ALL: Final = (
     ),
     Command(
         "config",
-        "commands.client_config.run",
+        "commands.config.run",
         "print the configuration that a client needs",
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
@@ -282,7 +282,7 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "commands.replay.run",
+        "commands.recordings.run_replay",
         "show what other patterns or rules would have done to a recorded session",
         usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
         about="Replays recorded sessions with other patterns or rules, without a network. It shows"
@@ -302,7 +302,7 @@ _ALL: Final = (
     ),
     Command(
         "scrub",
-        "commands.scrub.run",
+        "commands.recordings.run_scrub",
         "remove the secrets from a recording",
         usage=("scrub SOURCE TARGET [FLAGS]",),
         about="Removes the secrets from a recording: credentials in headers, cookies, session ids,"

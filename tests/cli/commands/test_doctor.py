@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.demo import demo_upstream
 from mcp_tool_filter.cli.commands.doctor import Finding
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.demo import demo_upstream
 from tests.cli.commands.proxying import (
     CALL,
     LIST,

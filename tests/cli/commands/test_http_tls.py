@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.demo import demo_upstream
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream

@@ -248,3 +248,12 @@ async def test_a_start_with_an_expired_login_says_what_to_type(tmp_path: Path) -
             f"Error: The login to {upstream.url} has expired\n"
             f"Type: mcp-tool-filter login {upstream.url}\n"
         )
+
+
+def test_logout_can_end_all_logins(tmp_path: Path) -> None:
+    with oauth_upstream() as first, oauth_upstream() as second:
+        for upstream in (first, second):
+            assert run("login", upstream.url, home=tmp_path)[0] == 0
+        status, out, _ = run("logout", "--all", home=tmp_path)
+        assert status == 0
+        assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}

@@ -1,4 +1,7 @@
-"""``mcp-tool-filter audit``: read an audit log, follow it, and check that no line was changed."""
+"""``mcp-tool-filter audit``: read an audit log, follow it, and check that no line was changed.
+
+The user names a log; its parts, and the files that were put aside, belong to it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,27 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from mcp_tool_filter.adapters.watch.audit_log import chain_of, parts_of
+from mcp_tool_filter.adapters.watch.audit_log import (
+    DamagedFile,
+    age_of,
+    asides_of,
+    chain_of,
+    is_part,
+    lines_in,
+    parts_of,
+)
 from mcp_tool_filter.cli.activity import count
-from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.help import show_help
 from mcp_tool_filter.cli.table import COMMANDS
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.chain import START, check, hash_of
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
 from mcp_tool_filter.observers.audit.summary import (
     FEWEST,
@@ -47,8 +58,6 @@ def run(typed: Given) -> int:
         return show_help(COMMANDS["audit"])
     files = typed.get(WORDS, [])
     if files[:1] == ["verify"]:
-        from mcp_tool_filter.cli.commands.audit_verify import verify
-
         known, after = (typed.get(name, [""])[-1] for name in ("last", "after"))
         return verify(paths_of(files[1:]), known=known, after=after)
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
@@ -81,7 +90,7 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
     """Return the upstream's current tools, and the bytes of each."""
     import os
 
-    from mcp_tool_filter.cli.commands.asking import ask_now
+    from mcp_tool_filter.cli.commands.look import ask_now
     from mcp_tool_filter.cli.settings import gather, settle
 
     known = ask_now(settle(gather({"upstream": typed["upstream"]}, os.environ)))
@@ -279,3 +288,191 @@ def _most_called(calls: Counter[str]) -> str:
     named = ", ".join(f"{shown(tool)} {times}" for tool, times in calls.most_common(5))
     more = len(calls) - 5
     return named + (f" and {more} more" if more > 0 else "")
+
+
+type TellDamage = Callable[[Path, str], None]
+
+
+def paths_of(files: Sequence[str]) -> list[Path]:
+    """Return the named files and their parts, those that were put aside first, each once."""
+    if not files:
+        raise UsageError(
+            "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
+        )
+    found = [one for file in map(Path, files) for one in (file, *parts_of(file))]
+    return sorted({_identity(one): one for one in found}.values(), key=age_of)
+
+
+def _identity(path: Path) -> object:
+    """Return what is equal for two names of one file, and for a file and its compressed copy."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    try:
+        there = (plain if plain.exists() else path).stat()
+    except OSError:  # the error comes when it is read
+        return plain
+    return there.st_dev, there.st_ino
+
+
+def chains_in(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the files of each chain of lines: each part is a chain of its own."""
+    chains: dict[str, list[Path]] = {}
+    for path in paths:
+        own = str(path.with_name(chain_of(path.name))) if is_part(path.name) else ""
+        chains.setdefault(own, []).append(path)
+    return [_linked(files) for _, files in sorted(chains.items())]
+
+
+def _linked(paths: Sequence[Path]) -> list[Path]:
+    """Sort files by their links: their names are in another order if the clock was set back."""
+    if len(paths) < 2:
+        return list(paths)
+    ends = {path: _ends_of(path) for path in paths}
+    follows = {before: path for path, (before, _) in reversed(ends.items())}
+    lasts = {last for _, last in ends.values()}
+    ordered: dict[Path, None] = {}
+    for path in [*(one for one in paths if ends[one][0] not in lasts), *paths]:
+        at: Path | None = path
+        while at is not None and at not in ordered:
+            ordered[at] = None
+            at = follows.get(ends[at][1])
+    return list(ordered)
+
+
+def _ends_of(path: Path) -> tuple[str, str]:
+    """Return the hash that a file continues, and that of its last line."""
+    first, last = b"", b""
+    try:
+        for line in lines_in(path):
+            first, last = first or line, line
+        end = hash_of(last)
+    except OSError:  # whoever reads the file says so; its end is not known
+        end = ""
+    return str((parse_line(first) or {}).get("prev", "")), end
+
+
+def not_a_log(paths: Sequence[Path]) -> UsageError:
+    names = ", ".join(map(str, paths))
+    return UsageError(
+        f"{names} is not an audit log", why="Name a file that --audit-log has written"
+    )
+
+
+def lines_of(paths: Sequence[Path], damaged: TellDamage | None = None) -> Iterator[bytes]:
+    """Yield the lines of files; ``damaged`` is told of a file that cannot be read to its end."""
+    for path in paths:
+        try:
+            yield from lines_in(path)
+        except OSError as error:
+            why = error.strerror or str(error)
+            if damaged is None or not isinstance(error, DamagedFile):
+                raise StartError(f"Cannot read {path}", why=why) from None
+            damaged(path, why)
+
+
+def parse_line(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_ours = isinstance(entry, dict) and ("prev" in entry or "time" in entry)
+    return entry if is_ours else None
+
+
+def file_that_ends_with(hash: str, paths: Sequence[Path]) -> Path | None:
+    """Return the file beside these whose last line has this hash; such as one put aside."""
+    log = paths[0].with_name(chain_of(paths[0].name))
+    for path in asides_of(log):  # mostly the newest
+        if path not in paths and _ends_of(path)[1] == hash:
+            return path
+    return None
+
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The lines of one file, and of those it continues."""
+
+    paths: Sequence[Path]
+    name: str
+    """Printed before each line about it; empty for the only chain."""
+    known: str
+    lines: int = 0
+    problems: int = 0
+    first: str = ""
+    last: str = ""
+    is_there: bool = False
+    beside: Path | None = None
+
+    def check(self, after: str) -> None:
+        for problem in check(self._counted(), after or None):
+            self._tell(f"line {problem.number}: {problem.text}")
+        if self.first in ("", START) or after:
+            return
+        self.beside = file_that_ends_with(self.first, self.paths)
+        if self.beside is None:
+            self._tell("line 1: the line before it is missing: it is in none of these files")
+            if _HASH.fullmatch(self.first):
+                print(f"If older files were removed on purpose: --after {self.first}")
+
+    def _counted(self) -> Iterator[bytes]:
+        for line in lines_of(self.paths, lambda path, why: self._tell(f"{path}: {why}")):
+            self.lines += 1
+            self.last = hash_of(line)
+            self.is_there = self.is_there or self.last == self.known
+            if self.lines == 1:
+                self.first = str((parse_line(line) or {}).get("prev", ""))
+            yield line
+
+    def _tell(self, problem: str) -> None:
+        self.problems += 1
+        print(self.name + problem)
+
+
+def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
+    """Check the chains; return the exit status.
+
+    ``known`` is the hash of a line that must still be there; ``after`` that of the last line of
+    files that are no longer kept.
+    """
+    if not any(map(_is_like_ours, lines_of(paths, _ignore))) and any(lines_of(paths, _ignore)):
+        raise not_a_log(paths)
+    found = chains_in(paths)
+    chains = [
+        _Chain(files, f"{files[-1].name}: " if index else "", known.lower())
+        for index, files in enumerate(found)
+    ]
+    for chain in chains:
+        chain.check(after.lower() if chain is chains[0] else "")
+    lines = sum(chain.lines for chain in chains)
+    if problems := sum(chain.problems for chain in chains):
+        print(f"{problems} of {lines} lines are wrong")
+        return 1
+    if known and not any(chain.is_there for chain in chains):
+        print(f"No line has the hash {known}: the line was changed, or removed from the end")
+        return 1
+    for chain in chains:
+        said = f"{chain.lines} lines, none changed; the last hash is {chain.last or 'none'}"
+        print(chain.name + said)
+        if chain.beside:
+            said = f"The first line follows the last line of {chain.beside}, which was not checked"
+            print(chain.name + said)
+    if known:
+        print("The line with this hash is there, and nothing before it has changed")
+    elif lines:
+        print(
+            "Not checked: whether the last line was changed, or lines were removed from the end."
+            "\nKeep the last hash in another place, and check it later:"
+            " audit verify FILE --last HASH"
+        )
+    return 0
+
+
+def _ignore(_path: Path, _why: str) -> None:
+    """The check says so."""
+
+
+def _is_like_ours(line: bytes) -> bool:
+    """Tell whether a line is one of an audit log, or was to become one."""
+    return line.startswith(b'{"v":') or parse_line(line) is not None

@@ -1,4 +1,11 @@
-"""``mcp-tool-filter demo``: run an MCP server with the filter, and show what an agent sees."""
+"""``mcp-tool-filter demo``: run an MCP server with the filter, and show what an agent sees.
+
+The server speaks Streamable HTTP, from 2025-03-26 to 2026-07-28. It has the tools of an agent in a
+small company, only repeats what it was asked to do, and remembers which tools were called.
+
+>>> len(TOOLS), TOOLS[0]["name"]
+(20, 'file_read')
+"""
 
 from __future__ import annotations
 
@@ -8,15 +15,17 @@ import sys
 from asyncio import Event
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import Any, Final
 
+from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.fetch.mcp_client import StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
 from mcp_tool_filter.adapters.fetch.poster import Poster
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.serve import bind
-from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.hosts.signals import on_signals
@@ -32,6 +41,12 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.protocol.limits import (
+    INITIALIZE_REVISIONS,
+    KNOWN_REVISIONS,
+    R2025_11_25,
+    R2026_07_28,
+)
 
 _DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
 _LIMIT = 1024 * 1024
@@ -164,3 +179,181 @@ def _call_lines(after: _Seen, upstream: DemoUpstream) -> Iterator[str]:
         reached = "reached" if name in upstream.calls else "did not reach"
         yield f"It calls {name}: {said}"
         yield paint(f"  (the call {reached} the server)", Colour.DIM)
+
+
+PATH = "/mcp"
+_INFO = {"name": "demo", "version": __version__}
+_CAPABILITIES: dict[str, Any] = {"tools": {}}
+_MODERN = {
+    "resultType": "complete",
+    "_meta": {"io.modelcontextprotocol/serverInfo": _INFO},
+}
+_CACHEABLE = {"ttlMs": 60_000, "cacheScope": "public"}
+
+type JsonObject = dict[str, Any]
+
+
+@dataclass
+class DemoUpstream:
+    """The running server, and the tools that were called."""
+
+    port: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{PATH}"
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        status, said = self._answer_http(request)
+        body = json.dumps(said, separators=(",", ":")).encode() if said else b""
+        return ServedResponse(status, [(b"content-type", b"application/json")], body)
+
+    def _answer_http(self, request: ServedRequest) -> tuple[int, JsonObject | None]:
+        if request.path != PATH:
+            return 404, None
+        if request.method != "POST":
+            return 405, None
+        try:
+            message = json.loads(request.body)
+            method, params = message["method"], message.get("params") or {}
+        except (ValueError, TypeError, KeyError):
+            return 400, _error(None, -32600, "Invalid Request")
+        if "id" not in message:
+            return 202, None
+        return self._answer(message["id"], method, params)
+
+    def _answer(self, id: object, method: str, params: JsonObject) -> tuple[int, JsonObject]:
+        said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
+        if said not in (None, R2026_07_28):
+            return 400, _error(id, -32022, "Unsupported protocol version", _supported(said))
+        modern = _MODERN if said else {}
+        match method:
+            case "server/discover" if said:
+                return 200, _result(id, _discovery() | modern)
+            case "initialize" if not said:
+                return 200, _result(id, _welcome(params))
+            case "ping":
+                return 200, _result(id, modern)
+            case "tools/list":
+                cacheable = _CACHEABLE if said else {}
+                return 200, _result(id, {"tools": TOOLS} | cacheable | modern)
+            case "tools/call":
+                return 200, self._call(id, params, modern)
+        return 404 if said else 200, _error(id, -32601, "Method not found")
+
+    def _call(self, id: object, params: JsonObject, modern: JsonObject) -> JsonObject:
+        name = str(params.get("name"))
+        if name not in NAMES:
+            return _error(id, -32602, f"Unknown tool: {name}")
+        self.calls.append(name)
+        text = f"demo: {name} was called with {json.dumps(params.get('arguments', {}))}"
+        return _result(id, {"content": [{"type": "text", "text": text}]} | modern)
+
+
+@asynccontextmanager
+async def demo_upstream(
+    port: int = 0, tls: SSLContext | None = None
+) -> AsyncIterator[DemoUpstream]:
+    """Run one on loopback."""
+    upstream = DemoUpstream()
+    async with http_server(upstream.answer, port=port, tls=tls) as server:
+        upstream.port = server.port
+        yield upstream
+
+
+def _discovery() -> JsonObject:
+    supported = {"supportedVersions": [*KNOWN_REVISIONS[1:]]}
+    return supported | {"capabilities": _CAPABILITIES, **_CACHEABLE}
+
+
+def _welcome(params: JsonObject) -> JsonObject:
+    wanted = params.get("protocolVersion")
+    revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else R2025_11_25
+    return {"protocolVersion": revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
+
+
+def _supported(requested: object) -> JsonObject:
+    return {"supported": [R2026_07_28], "requested": requested}
+
+
+def _result(id: object, result: JsonObject) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def _error(id: object, code: int, message: str, data: JsonObject | None = None) -> JsonObject:
+    error = {"code": code, "message": message} | ({"data": data} if data else {})
+    return {"jsonrpc": "2.0", "id": id, "error": error}
+
+
+_PATH = "Path of the file, relative to the project's folder"
+_SQL = "One SQL statement; parameters are written as $1, $2 and so on"
+_TABLE = "Name of the table, with its schema where it is not public"
+_TO = "Address of the receiver; several are separated by commas"
+
+
+def _tool(name: str, description: str, /, *, optional: str = "", **parameters: str) -> Any:
+    """Return a tool definition; ``optional`` names the optional parameters."""
+    properties = {key: {"type": "string", "description": says} for key, says in parameters.items()}
+    required = [key for key in parameters if key not in optional.split()]
+    return {
+        "name": name,
+        "title": name.replace("_", " ").capitalize(),
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        },
+        "annotations": {
+            "readOnlyHint": name.split("_")[-1] in {"read", "list", "search", "query", "status"},
+            "destructiveHint": "delete" in name or "drop" in name,
+        },
+    }
+
+
+TOOLS: Final[list[dict[str, Any]]] = [
+    _tool("file_read", "Read a text file and return its lines with their numbers.",
+          path=_PATH, first="First line to return; default: 1", optional="first"),
+    _tool("file_write", "Create a file or replace its content. There is no undo.",
+          path=_PATH, content="The complete new text"),
+    _tool("file_move", "Rename a file, or move it to another folder, replacing what is there.",
+          path=_PATH, destination="New path of the file"),
+    _tool("file_delete", "Delete a file for good. Folders are deleted with their content.",
+          path=_PATH),
+    _tool("file_search", "Find the files whose text matches a regular expression.",
+          pattern="The regular expression", folder="Where to look", optional="folder"),
+    _tool("query_database", "Run a statement that only reads, and return its rows as JSON.",
+          sql=_SQL, parameters="Values for the parameters, a JSON array", optional="parameters"),
+    _tool("alter_database", "Run a statement that changes rows or tables, and commit it.",
+          sql=_SQL, parameters="Values for the parameters, a JSON array", optional="parameters"),
+    _tool("drop_database", "Delete a whole database with its backups. Cannot be undone.",
+          database="Name of the database", confirm="The name again, to confirm"),
+    _tool("table_list", "List the tables, each with its columns and the number of its rows.",
+          schema="Only tables of this schema", optional="schema"),
+    _tool("table_export", "Write all rows of a table to a CSV file in the shared folder.",
+          table=_TABLE, path=_PATH),
+    _tool("email_send", "Send an email in the user's name.",
+          to=_TO, subject="The subject line", body="The text, Markdown"),
+    _tool("email_search", "Find emails by their text, sender or date; the newest come first.",
+          query="Words, from:address, after:2026-01-31", limit="Maximum number of emails",
+          optional="limit"),
+    _tool("email_delete", "Delete an email from all folders.", email="Its message id"),
+    _tool("calendar_list", "List the events of a day with their times and guests.",
+          day="The day, as 2026-01-31"),
+    _tool("calendar_invite", "Create an event and invite guests to it by email.",
+          title="Title of the event", start="Date and time of the start", guests=_TO),
+    _tool("web_search", "Search the web and return titles, addresses and summaries.",
+          query="What to search for"),
+    _tool("web_fetch", "Fetch a web page and return its text as Markdown.",
+          url="Address of the page"),
+    _tool("deploy_status", "Show which version runs in which environment, and since when.",
+          environment="production or staging", optional="environment"),
+    _tool("deploy_production", "Build the main branch and put it into production.",
+          reason="Written to the deploy log", commit="Default: the newest"
+                                                     " commit", optional="commit"),
+    _tool("shell_execute", "Run any command in a shell on the build machine, as its owner.",
+          command="The command line", timeout="Seconds until it is killed", optional="timeout"),
+]  # fmt: skip
+NAMES: Final = frozenset(tool["name"] for tool in TOOLS)

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter login URL``: log in to an MCP server with a browser."""
+"""``mcp-tool-filter login URL`` and ``logout URL``, with a browser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import webbrowser
 from dataclasses import replace
 
 from mcp_tool_filter.adapters.oauth import keyring_box
-from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, log_in, wanted_scopes
+from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, drop, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.settings import in_our_words, split_upstream, with_scheme
 from mcp_tool_filter.cli.terminal import columns, is_terminal, say
-from mcp_tool_filter.errors import printable
+from mcp_tool_filter.errors import StartError, printable
 
 _MOST_STEPS_UP = 2
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -166,3 +166,23 @@ def _port(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
         raise UsageError(f"--callback-port cannot be {text}", why="It must be a number up to 65535")
     return int(text)
+
+
+def run_logout(typed: Given) -> int:
+    """End one login, or all; return the exit status."""
+    url, ends_all = next(iter(typed.get(WORDS, [])), ""), "all" in typed
+    store = LoginStore()
+    if bool(url) == ends_all:
+        raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
+    for state in list(store.all()) if ends_all else [_stored(url, store)]:
+        if problem := asyncio.run(drop(state, store)):
+            say(f"The authorization server was not notified: {printable(str(problem))}")
+        print(f"Logged out of {printable(state.endpoint)}")
+    return 0
+
+
+def _stored(url: str, store: LoginStore) -> LoginState:
+    origin, path = split_upstream(with_scheme(url))
+    if (state := store.find(origin + path)) is None:
+        raise StartError(f"Not logged in to {origin}{path}", why="See mcp-tool-filter login --list")
+    return state

@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
         return _show_help()
     settings = settle(given)
     if how := _way_to_look(given):
-        return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
+        return int(import_module("mcp_tool_filter.cli.commands.look").show_tools(settings, how))
     if settings.is_stdio:
         refuse_what_needs_http(given)
     warn_about_unused(typed, settings)

@@ -31,7 +31,7 @@ from mcp_tool_filter.adapters.client_files.files import (
 )
 from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, places
 from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
-from mcp_tool_filter.cli.commands.pick import pick_pattern
+from mcp_tool_filter.cli.commands.look import pick_pattern
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, FLAGS, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
