@@ -139,7 +139,9 @@ class H1Client:
 
     def close_silent(self) -> None:
         """Give the seat to another client."""
-        if self.turn is not Turn.CLOSED:
+        if self.turn is Turn.CLOSED:  # it has not read all of its last answer
+            self.host.abort()
+        else:
             self._close_without_answer()
 
     def _time_out(self) -> None:
@@ -339,4 +341,6 @@ class H1Client:
 
     def _close(self) -> None:
         self.exchange, self.turn = None, Turn.CLOSED
+        if self.service.seats is not None:
+            self.service.seats.is_answered(self)
         self.host.close()

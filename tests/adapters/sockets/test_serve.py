@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.serving.limits import most_clients
+from mcp_tool_filter.adapters.sockets.clients import _LINGER
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.errors import StartError
+from tests.attacks.stage import PING, Link, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream
-from tests.raw_client import h2_client, post, raw_client
-from tests.raw_upstream import Peer, raw_upstream
+from tests.raw_client import MCP_HEADERS, h2_client, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
 from tests.served import served
 
 
@@ -134,3 +136,17 @@ async def test_http2_is_spoken_where_tls_negotiates_it(tmp_path: Path) -> None:
     ):
         assert client is not None
         assert names_in(await ask(running.port, LIST)) == ["read_file"]  # plain, on the same port
+
+
+async def test_a_client_may_read_its_last_answer_slowly(tmp_path: Path) -> None:
+    long = b'{"jsonrpc":"2.0","id":1,"result":{"x":"%b"}}' % (b"x" * 8_000_000)
+
+    async def at_length(_request: RawRequest, link: Link) -> None:
+        await link.say(answer(long))
+
+    async with raised_on_sockets(tmp_path) as (upstream, it), raw_client(it.port) as client:
+        upstream.respond = at_length
+        await client.say(post(PING, headers=MCP_HEADERS + b"Connection: close\r\n"))
+        await client.head()
+        await asyncio.sleep(3 * _LINGER / 2)
+        assert await client.rest() == long

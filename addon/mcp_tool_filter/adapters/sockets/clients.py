@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 _HANDSHAKE = b"\x16"  # the first byte of a TLS connection
 _LINGER = 2.0
-"""Seconds in which a closed client may still read our answer: a reset would destroy it."""
+"""Seconds after the last byte of our answer in which a client that still sends may read it: a reset
+would destroy it."""
+_STALLED = 30.0
+"""Seconds in which a closed client must read some of the rest."""
 _MOST_IGNORED = 1024 * 1024
 """Bytes that such a client may still send."""
 _TICK = 2.5  # seconds
@@ -173,7 +176,19 @@ class ClientConnection(asyncio.Protocol):
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._clients.loop.call_later(_LINGER, self._transport.abort)
+        self._wait_for_the_client(self.held_bytes, 0.0)
+
+    def _wait_for_the_client(self, unsent: int, stalled: float) -> None:
+        """Let the client read, however slowly; it has read nothing for so many seconds."""
+        self._clients.loop.call_later(_LINGER, self._look_at_the_client, unsent, stalled)
+
+    def _look_at_the_client(self, unsent: int, stalled: float) -> None:
+        left = self.held_bytes
+        stalled = stalled + _LINGER if left == unsent else 0.0
+        if unsent == 0 or stalled >= _STALLED:
+            self._transport.abort()
+        else:
+            self._wait_for_the_client(left, stalled)
 
     def abort(self) -> None:
         self._transport.abort()
