@@ -16,37 +16,21 @@ from typing import Any
 
 from mitmproxy import ctx, hooks, version
 
-NEEDED = (12, 2, 2)  # internals are used: see mcp_tool_filter/adapters/mitmproxy/safe/layers.py
-TOO_NEW = (12, 3)
-
 _tasks: list[asyncio.Future[None]] = []
 
 
-def problem_in_version(found: str) -> str | None:
-    """Say why this version of mitmproxy cannot be used, if it cannot. The launcher asks, too."""
-    if NEEDED <= _number(found) < TOO_NEW:
-        return None
-    return f"It needs mitmproxy 12.2, from 12.2.2 on; this is {found}"
-
-
 def _import_addon() -> Any:
-    if problem := problem_in_version(version.VERSION):
-        raise RuntimeError(problem)
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.addon import filter_for
 
-    return ToolFilter
-
-
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else 0 for part in text.split(".")[:3])
+    return filter_for
 
 
 # Now: while it reads this file, and only then, mitmproxy finds what lies beside it.
-_addon: Any = None
+_filter_for: Any = None
 _problem: Exception | None = None
 if __name__.startswith("__mitmproxy_script__"):  # and not the launcher, which only asks us
     try:
-        _addon = _import_addon()
+        _filter_for = _import_addon()
     except Exception as error:
         _problem = error
 
@@ -57,7 +41,7 @@ def load(_loader: object) -> None:
     try:
         if _problem:
             raise _problem
-        _register(_addon(argv=sys.argv))
+        _register(_filter_for(ctx.options)(argv=sys.argv))
     except Exception as error:
         _stop(_reason(error))
 
@@ -82,7 +66,8 @@ def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if text.startswith("Error: "):
         return text
-    return "Error: The tool filter cannot start\n" + " ".join(text.split())
+    what = f"Error: The tool filter cannot start in mitmproxy {version.VERSION}"
+    return what + "\n" + " ".join(text.split())
 
 
 def _what_to_install(module: str) -> str:

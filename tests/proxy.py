@@ -47,7 +47,7 @@ with warnings.catch_warnings():
         tlsconfig,
     )
 
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
+from mcp_tool_filter.adapters.mitmproxy.forward.safe.last_look import install_last_look
 from mcp_tool_filter.cli.hosts.lean import LeanMaster
 from tests.raw_upstream import free_port
 

@@ -304,7 +304,7 @@ async def raised(
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
         for addon in chosen:
             if isinstance(addon, ToolFilter):
-                await addon._ready.wait()
+                await addon.proxy.ready.wait()
         upstream.forget()
         yield upstream, it
 

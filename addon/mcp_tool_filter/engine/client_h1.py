@@ -47,13 +47,15 @@ class Turn(Enum):
     """The client's: it sends the rest of a request."""
     ANSWERING = auto()
     """Ours."""
+    SKIPPING = auto()
+    """The client's: a request without a body was answered by its head, and ends now."""
     DISCARDING = auto()
     """The client's: it sends the rest of a request that was answered."""
     SOCKET = auto()
     CLOSED = auto()
 
 
-CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.DISCARDING)
+CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.SKIPPING, Turn.DISCARDING)
 
 
 class H1Client:
@@ -200,6 +202,9 @@ class H1Client:
             if self.service.seats is not None:
                 self.service.seats.is_served(self)
             self.exchange.end_of_request()
+        elif self.turn is Turn.SKIPPING:
+            self.turn = Turn.IDLE
+            self._wire.next_cycle()
         else:
             self._close()
 
@@ -255,9 +260,10 @@ class H1Client:
 
     @property
     def _keeps(self) -> bool:
-        return (
-            self.turn is Turn.ANSWERING and self.exchange is not None and self.exchange.head.keeps
-        )
+        exchange = self.exchange
+        if exchange is None or not exchange.head.keeps:
+            return False
+        return self.turn is Turn.ANSWERING or (self.turn is Turn.READING and _is_bare(exchange))
 
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
         """Send a whole answer; a bare one has no body, whatever its length says."""
@@ -327,7 +333,9 @@ class H1Client:
 
     def _end_turn(self) -> None:
         exchange = self.exchange
-        if self._keeps:
+        if self._keeps and self.turn is Turn.READING:  # only its end is still to be read
+            self.exchange, self.turn = None, Turn.SKIPPING
+        elif self._keeps:
             self.exchange, self.turn = None, Turn.IDLE
             if self.service.seats is not None:
                 self.service.seats.is_answered(self)
@@ -344,3 +352,8 @@ class H1Client:
         if self.service.seats is not None:
             self.service.seats.is_answered(self)
         self.host.close()
+
+
+def _is_bare(exchange: Exchange) -> bool:
+    """Tell whether a request has no body."""
+    return not exchange.head.length and not exchange.head.is_chunked

@@ -229,6 +229,8 @@ class Exchange:
     """Another addon's changes to the bytes of a stream; they are judged."""
     was_changed = False
     """True if another addon has changed the answer since it was judged."""
+    _is_lost = False  # the upstream is, but some of its stream still waits
+    _links: Fields = ()  # the links of the answer before another addon has changed it
     _was_shown = False  # other addons have seen the answer, and see no other
 
     def __init__(self, service: Service, down: ClientSide, head: RequestHead) -> None:
@@ -300,6 +302,7 @@ class Exchange:
     def change_stream_head(self, status: int, fields: Fields) -> None:
         """Change the head of an event stream before it is sent."""
         assert self.answer is not None
+        self._links = _links_in(self.answer.fields)
         self.answer.status, self.answer.fields, self.was_changed = status, fields, True
 
     def change_answer(self, status: int, reason: bytes, fields: Fields, body: bytes) -> None:
@@ -308,6 +311,8 @@ class Exchange:
             self._drop_upstream()
             self._close_stream()
             self.stream = None
+        if self.answer is not None and not self.was_changed:
+            self._links = _links_in(self.answer.fields)
         self.answer, self.was_changed = Answer(status, reason, fields, body), True
 
     # The request
@@ -322,8 +327,6 @@ class Exchange:
     def _admit(self) -> None:
         service, head = self.service, self.head
         listener = service.listener
-        if self.is_made_early:
-            return self._play_made(listener.unasked())
         if not self.down.has_seat:
             return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
         notes, config = head.notes, listener.policy.config
@@ -337,6 +340,8 @@ class Exchange:
         self.phase = Phase.COLLECTING
         if self.has_all:
             self._collected()
+        elif head.expects and self.is_made_early:
+            self._play_made(listener.unasked())
         elif head.expects:
             self.down.go_ahead()
         return None
@@ -371,7 +376,8 @@ class Exchange:
         """Take bytes of the body."""
         if self.is_over:
             return
-        self._parts.append(data)
+        if not self.is_made_early:
+            self._parts.append(data)
         self.size += len(data)
         if self.size > self.service.listener.config.limits.pending:
             self._refuse_size()
@@ -398,11 +404,14 @@ class Exchange:
             self._collected()
 
     def _collected(self) -> None:
+        if self.is_made_early:
+            return self._play_made(self.service.listener.unasked())
         parts = self._parts
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
         self.phase = Phase.DECIDING
         self.point("request", self._judge)
+        return None
 
     def _judge(self) -> None:
         """Judge the request as it is now: this is the last look before it leaves."""
@@ -586,6 +595,9 @@ class Exchange:
         self.service.suspect()
         if self.seat is not None:
             return self.seat.end(1011, LOST_ANSWER)
+        if self.stream is not None and self.stream.is_waiting and not self._is_lost:
+            self._is_lost = True  # a second loss does not wait: the process ends
+            return self._drop_upstream()
         replies: tuple[bytes, ...] = ()
         listener, asked = self.service.listener, self.asked
         if asked is None:
@@ -786,6 +798,8 @@ class Exchange:
             self.refuse_answer(stream.failure)
         elif self._has_ended and not stream.is_waiting:
             self.on_end()
+        elif self._is_lost and not stream.is_waiting:
+            self.lose(self.why)
 
     def inject(self, data: bytes) -> bool:
         """Send bytes of ours on the event stream; False if there is none."""
@@ -892,7 +906,11 @@ class Exchange:
             raise ProtocolError("an upgrade that was not requested")
         head = AnswerHead(answer.status, answer.reason or b"", answer.fields)
         notes = judge_fields(head, self.service.listener)
-        if not notes.stays and self.asked is not None and self.asked.waits:
+        links = _links_in(answer.fields)
+        if links == self._links:  # they were judged, or are our own
+            kept = [one for one in notes.fields if one[0].lower() not in WITH_URLS]
+            notes.fields = (*kept, *links)
+        elif not notes.stays and self.asked is not None and self.asked.waits:
             raise ProtocolError("a redirect that leads away from us")
         if self.stream is not None and notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
@@ -1153,6 +1171,10 @@ def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
     notes.locations = tuple(all_of(b"location"))
     notes.names = listener.names
     return notes
+
+
+def _links_in(fields: Fields) -> Fields:
+    return tuple([one for one in fields if one[0].lower() in WITH_URLS])
 
 
 def _lost(id: str | None) -> bytes:

@@ -239,6 +239,11 @@ class Socket:
         """Judge a message that the user makes up, as if the other side had sent it."""
         self._guarded(partial(self._judge, Shown(not to_client, raw, is_text, view)))
 
+    def say(self, raw: bytes) -> None:
+        """Send a message of ours to the upstream, behind the client's messages that still wait."""
+        self._guarded(partial(self._say_behind, self._client, [_Said(False, raw)]))
+        self._host.wake()
+
     def tell_list_changed(self) -> None:
         """Send the notification after the messages that still wait, if the client expects it."""
         for notice in self.conversation.list_changed_notices(in_session=True):

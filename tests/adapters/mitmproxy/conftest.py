@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.safe.failures import install_error_answers
-from tests.adapters.mitmproxy.upstream_failures import answers
 from tests.collector import Collector, collector
 
 
@@ -25,11 +23,3 @@ def sent_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
         yield running
-
-
-@pytest.fixture
-def our_error_answers() -> Iterator[None]:
-    """Answer with our own error if the upstream fails."""
-    install_error_answers(answers)
-    yield
-    install_error_answers(lambda _flow, _failure: None)

@@ -67,6 +67,6 @@ class TestEditedOptions:
 
     async def test_an_option_that_would_allow_a_bypass_is_refused(self, tmp_path: Path) -> None:
         async with filtered(tmp_path) as between:
-            with pytest.raises(OptionsError, match="stream_large_bodies"):
-                ctx.options.update(stream_large_bodies="1k")
+            with pytest.raises(OptionsError, match="ignore_hosts"):
+                ctx.options.update(ignore_hosts=["localhost"])
             assert (await between.ask(call("delete_file"))).body == not_found("delete_file")

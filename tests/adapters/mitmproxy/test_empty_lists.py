@@ -217,7 +217,7 @@ async def test_an_edit_that_removes_the_last_pattern_is_refused(
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         with pytest.raises(OptionsError, match=r"no pattern|pattern in deny list"):
             edit(running.master.options)
-        [listener] = addon._listeners.by_mode.values()
+        [listener] = addon.proxy.listeners.values()
         assert list(listener.snapshot.allowed) == ["read_file"]
 
     patterns = {"deny": ["^rm"], "allow": ["^read"]}
@@ -227,7 +227,7 @@ async def test_an_edit_that_removes_the_last_pattern_is_refused(
 async def test_a_pattern_that_matches_no_name_denies_nothing_on_purpose(tmp_path: Path) -> None:
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         running.master.options.update(deny=["(?!)"])
-        [listener] = addon._listeners.by_mode.values()
+        [listener] = addon.proxy.listeners.values()
         assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
 
     await beside(main, tmp_path, deny=["^rm"])
@@ -246,5 +246,5 @@ async def beside(
         mcp_upstream(tools=TOOLS) as upstream,
         proxy(addon, to=upstream.url, home=home, **options) as running,
     ):
-        await addon._ready.wait()
+        await addon.proxy.ready.wait()
         await main(running, addon)

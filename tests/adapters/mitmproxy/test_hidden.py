@@ -251,7 +251,7 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
 
 
 async def test_a_client_that_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
-    """A client that has seen the mask of the user's token could let the upstream echo it."""
+    """A client that has seen the mask of another one's token could let the upstream echo it."""
     heard: list[bytes] = []
     mask = b""
 
@@ -261,18 +261,18 @@ async def test_a_client_that_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -
         await peer.say(answer(RESULT).replace(b"\r\n", echo, 1))
 
     recording = tmp_path / "all.flow"
-    ours = ["X-Tenant-Token: t-0815"]
-    async with recorded(recording, respond, upstream_headers=ours) as (it, client):
-        await client.ask(post(CALL))
+    async with recorded(recording, respond) as (it, client):
+        await client.ask(post(CALL, headers=MCP_HEADERS + b"X-Tenant-Token: t-0815\r\n"))
         it.master.addons.trigger(hooks.DoneHook())
         (flow,) = read_flows(recording)
         mask = flow.request.headers["x-tenant-token"].encode()
         body = CALL.replace(b'"read_file"', b'"read_file","arguments":{"say":"%b"}' % mask)
-        headers = MCP_HEADERS + b"X-Other: %b\r\n" % mask
+        headers = MCP_HEADERS + b"X-Other: %b\r\nX-Tenant-Token: %b\r\n" % (mask, mask)
         path = f"/mcp?say={mask.decode()}"
         got = await client.ask(post(body, path=path, headers=headers))
-    assert heard[1].count(b"t-0815") == 1
-    assert heard[1].count(mask) == 3
+    assert heard[0].count(b"t-0815") == 1
+    assert b"t-0815" not in heard[1]
+    assert heard[1].count(mask) == 4
     assert got.all("set-cookie") == [f"a={mask.decode()}"]
 
 

@@ -100,9 +100,9 @@ async def edit(_tool_filter: ToolFilter, running: RunningProxy, _scene: Scene) -
 
 
 async def list_anew(tool_filter: ToolFilter, _running: RunningProxy, scene: Scene) -> None:
-    await tool_filter._new_lists.take_all(lambda _text: None)  # the same: nobody is told
+    await tool_filter.proxy._take_new_lists()  # the same: nobody is told
     scene.tools.append(tool("new"))
-    await tool_filter._new_lists.take_all(lambda _text: None)
+    await tool_filter.proxy._take_new_lists()
 
 
 CHANGES = pytest.mark.parametrize("change", [edit, list_anew])
@@ -122,7 +122,7 @@ async def play(
     async with upstreams as upstream:
         upstream.declares_changes = scene.declares
         async with proxy(tool_filter, to=upstream.url, home=home, **options) as running:
-            await tool_filter._ready.wait()
+            await tool_filter.proxy.ready.wait()
 
             async def happen() -> None:
                 await change(tool_filter, running, scene)
@@ -234,7 +234,7 @@ async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> 
             endpoint=["/mcp"],
         ),
     ):
-        await tool_filter._ready.wait()
+        await tool_filter.proxy.ready.wait()
         heard: list[bytes] = []
         async with asyncio.timeout(TIMEOUT):
             for scene, port in zip((changing, other), ports, strict=True):
@@ -243,7 +243,7 @@ async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> 
                     await reader.say(get(headers=IN_SESSION))
                     await reader.until(b": hello\n\n")
                     changing.tools.append(tool(f"new_{port}"))
-                    await tool_filter._new_lists.take_all(lambda _text: None)
+                    await tool_filter.proxy._take_new_lists()
                     scene.go.set()
                     heard.append(await reader.until(b": last"))
         assert [CHANGED in one for one in heard] == [True, False]

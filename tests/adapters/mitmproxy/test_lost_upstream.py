@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.adapters.mitmproxy.listeners import parse_modes
 from tests.adapters.mitmproxy.filtered import call, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import TIMEOUT, proxy
@@ -37,8 +36,8 @@ async def test_a_returned_upstream_gets_a_new_snapshot(tmp_path: Path) -> None:
 
         assert await ask("goes") == RESULT
         names[:] = ["stays", "comes", "delete_all"]
-        [mode] = parse_modes([f"reverse:{upstream.url}"])
-        tool_filter._loss.lose(mode)
+        [site] = tool_filter.proxy.sites.values()
+        tool_filter.proxy.losses._lose(site)
         assert await ask("stays") == RESULT
         async with asyncio.timeout(TIMEOUT):
             while len(said) < 2:
@@ -72,9 +71,9 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
             f"reverse:{one.url}@{port}" for one, port in zip((lost, there), ports, strict=True)
         ]
         async with proxy(tool_filter, to=specs, home=tmp_path, **options):
-            await tool_filter._ready.wait()
-            tool_filter._loss.lose(parse_modes(specs)[0])
-            assert tool_filter._state()["upstream_up"] is False
+            await tool_filter.proxy.ready.wait()
+            tool_filter.proxy.losses._lose(tool_filter.proxy.sites[specs[0]])
+            assert tool_filter.proxy._state()["upstream_up"] is False
             names.append("comes")
             async with raw_client(ports[1]) as client:
                 assert (await client.ask(post(call("other"), headers=MCP_HEADERS))).body == RESULT
@@ -83,7 +82,7 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
             async with asyncio.timeout(TIMEOUT):
                 while len(said) < 2:
                     await asyncio.sleep(0.01)
-            assert tool_filter._state()["upstream_up"] is True
+            assert tool_filter.proxy._state()["upstream_up"] is True
     gone, back = said
     assert gone == (
         f"Warning: Lost connection to upstream MCP {lost.url}; waiting for it to come back"

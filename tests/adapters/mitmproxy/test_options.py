@@ -25,7 +25,8 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     def parse_and_note(text: str, **given: Any) -> Pattern:
-        seen.append(text)
+        if text != "^hidden_tool$":  # of the test of mitmproxy at the start
+            seen.append(text)
         return parse_pattern(text, **given)
 
     monkeypatch.setattr("mcp_tool_filter.policy.config.parse_pattern", parse_and_note)
@@ -56,7 +57,7 @@ async def test_the_configuration_is_checked_once_and_after_each_edit(
         mcp_upstream(tools=TOOLS) as upstream,
         proxy(addon, to=upstream.url, home=tmp_path, deny=["^rm"]) as running,
     ):
-        await addon._ready.wait()
+        await addon.proxy.ready.wait()
         running.master.options.update(tools_list=["auto"])
         assert parsed == ["^rm"]
         running.master.options.update(deny=["^rm", "^read"])
@@ -74,6 +75,6 @@ async def test_options_that_differ_from_the_checked_ones_are_checked_again(tmp_p
         mcp_upstream(tools=TOOLS) as upstream,
         proxy(addon, to=upstream.url, home=tmp_path, deny=["^read"]),
     ):
-        await addon._ready.wait()
-        [listener] = addon._listeners.by_mode.values()
+        await addon.proxy.ready.wait()
+        [listener] = addon.proxy.listeners.values()
         assert list(listener.snapshot.allowed) == ["rm_rf"]

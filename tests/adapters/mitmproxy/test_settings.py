@@ -11,6 +11,7 @@ from mitmproxy.addons import default_addons
 from mitmproxy.master import Master
 
 from mcp_tool_filter.adapters.mitmproxy.settings import (
+    idle_options,
     keep_quiet_streams_alive,
     problem_in_options,
     was_set,
@@ -48,9 +49,17 @@ async def test_mitmproxys_own_defaults_are_not_refused() -> None:
     ],
 )
 async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
-    refusal = problem_in_options(await stock_options(**{name: value}))
+    refusal = problem_in_options(await stock_options(**{name: value}), is_forward=True)
     assert refusal is not None
     assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
+
+
+async def test_the_user_hears_once_which_options_have_no_effect() -> None:
+    options = await stock_options(stream_large_bodies="10m", websocket=False, modify_body=["/a/b"])
+    assert problem_in_options(options) is None
+    said = "Warning: stream_large_bodies, websocket have no effect"
+    assert idle_options(options).startswith(said)
+    assert idle_options(await stock_options(rawtcp=True)) == ""
 
 
 @pytest.mark.parametrize(

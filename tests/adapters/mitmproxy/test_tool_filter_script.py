@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mitmproxy.version import VERSION
 
 from tests.proxy import SCRIPT, RunningTool, tool
 from tests.raw_client import get, raw_client
 
 TOOLS = ["mitmdump", "mitmweb", "mitmproxy"]
 MODE = ("--mode", "reverse:http://127.0.0.1:1", "--set", "connection_strategy=lazy")
-CANNOT_START = "Error: The tool filter cannot start\n"
+CANNOT_START = f"Error: The tool filter cannot start in mitmproxy {VERSION}\n"
 
 ADDON = """
 import logging
@@ -45,6 +46,9 @@ class ToolFilter:
 
     def request(self, flow):
         flow.response = http.Response.make(200, b"filtered")
+
+def filter_for(options):
+    return ToolFilter
 """
 
 
@@ -127,15 +131,19 @@ async def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
     assert await scenario
 
 
-@pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
-async def test_another_version_of_mitmproxy_is_refused(version: str, checkout: Path) -> None:
-    patch = f"import mitmproxy.version; mitmproxy.version.VERSION = {version!r}"
+async def test_an_old_mitmproxy_is_named(checkout: Path) -> None:
+    """The package cannot even be imported there."""
+    patch = "import mitmproxy.version; mitmproxy.version.VERSION = '11.1.3'"
     (checkout / "sitecustomize.py").write_text(patch)
-    reason = CANNOT_START + f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version}\n"
+    package = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
+    package.write_text("from mitmproxy.connection import Nothing")
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
     environment = {"PYTHONPATH": str(checkout)}
-    scenario = ends_with(reason, "mitmdump", *arguments, home=checkout, environment=environment)
-    assert await scenario
+    async with tool("mitmdump", *arguments, home=checkout, environment=environment) as it:
+        assert await it.exit_code() == 1
+    what, why = it.stderr.splitlines()[-2:]
+    assert what == "Error: The tool filter cannot start in mitmproxy 11.1.3"
+    assert why.startswith("cannot import name 'Nothing'")
 
 
 def broken(script: Path) -> str:

@@ -20,11 +20,11 @@ async def test_fork_sends_a_copy_and_drops_its_answer(tmp_path: Path) -> None:
         got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
         assert got.body == SECRET
         async with asyncio.timeout(20):
-            while len(between.upstream.asked) < 3:
+            while len(asked := between.upstream.of("tools/call")) < 3:
                 await asyncio.sleep(0.01)
-        ids = [json.loads(request.body)["id"] for request in between.upstream.asked]
+        ids = [json.loads(request.body)["id"] for request in asked]
         assert len(set(map(str, ids))) == 3
-        sessions = [request.all("mcp-session-id") for request in between.upstream.asked]
+        sessions = [request.all("mcp-session-id") for request in asked]
         assert sessions == [["s"]] * 3
 
 

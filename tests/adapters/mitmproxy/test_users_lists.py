@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -102,14 +103,22 @@ async def test_the_start_can_require_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool_filter = ToolFilter(report=lambda _text: None)
-    ended: list[str] = []
-    monkeypatch.setattr(tool_filter.ending, "fatal", ended.append)
+    ended = asyncio.Event()
+    said: list[str] = []
+
+    def fail(why: str) -> None:
+        said.append(why)
+        ended.set()
+
+    monkeypatch.setattr(tool_filter.proxy, "fail", fail)
     async with (
         raw_upstream(users_only) as upstream,
         proxy(tool_filter, to=upstream.url, home=tmp_path, deny=["^x"], require_list=["true"]),
     ):
-        await tool_filter._ready.wait()
-    assert "401" in ended[0]
+        async with asyncio.timeout(20):
+            await ended.wait()
+        tool_filter.proxy.ready.set()
+    assert "401" in said[0]
 
 
 @pytest.mark.parametrize("has_sessions", [False, True], ids=["without session", "in sessions"])

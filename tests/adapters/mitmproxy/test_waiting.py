@@ -9,7 +9,7 @@ import pytest
 from mitmproxy import ctx
 
 from mcp_tool_filter.adapters.effects import carry_out
-from mcp_tool_filter.adapters.mitmproxy.streams import open_flows
+from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
 from mcp_tool_filter.policy.effects import Decision
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
@@ -131,32 +131,21 @@ async def test_a_call_that_waits_is_judged_by_the_patterns_in_force_when_it_goes
         assert on.upstream.asked == []
 
 
-async def test_a_request_that_another_script_changes_while_it_waits_is_refused(
+async def test_a_request_is_sent_as_it_was_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new text has not been judged."""
+    """Whatever another script does to its flow while it waits."""
     async with gated(tmp_path, monkeypatch, echo) as on:
         waiting = asyncio.create_task(on.ask(slow("1")))
         await on.gate.reached()
-        [flow] = open_flows()
+        [site] = on.tool_filter.proxy.sites.values()
+        [exchange] = site.service.exchanges
+        flow = flow_of(exchange)
+        assert flow
         flow.request.content = call("delete_file")
         on.gate.opened.set()
-        assert (await waiting).status == 500
-        assert on.upstream.asked == []
-
-
-async def test_an_answer_that_another_script_changes_while_it_waits_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with gated(tmp_path, monkeypatch, echo) as on:
-        monkeypatch.setattr(DelaysSlow, "decide", _only_results)
-        waiting = asyncio.create_task(on.ask(call("read_file", '{"x":"slowly"}')))
-        await on.gate.reached()
-        [flow] = open_flows()
-        assert flow.response
-        flow.response.content = tool_list([DELETE], id="1")
-        on.gate.opened.set()
-        assert b"delete_file" not in (await waiting).body
+        assert (await waiting).body == result("result")
+        assert [one.body for one in on.upstream.asked] == [slow("1")]
 
 
 async def test_a_list_that_waits_is_judged_by_the_patterns_in_force_when_it_goes_on(

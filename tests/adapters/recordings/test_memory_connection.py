@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from mitmproxy.http import HTTPFlow
     from mitmproxy.test import taddons
 
-from mcp_tool_filter.adapters.mitmproxy.safe import last_look
+from mcp_tool_filter.adapters.mitmproxy.forward.safe import last_look
 from mcp_tool_filter.adapters.recordings.memory_connection import Heard, MemoryConnection
 from mcp_tool_filter.http.head import Head
 

@@ -1,85 +1,93 @@
-"""The mitmproxy addon: connects the parts of the tool filter to mitmproxy's hooks.
+"""The mitmproxy addon: puts the engine in front of the upstreams of mitmproxy's reverse proxies.
 
-Any error in a hook fails closed: mitmproxy would log it and forward the flow.
+``Proxy`` does what both hosts need (fetching, rules, logins, losses, observers). Here is what only
+mitmproxy has: options, hooks, layers, flows, its pages and commands.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+import logging
+import ssl
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-from mitmproxy import ctx
+from mitmproxy import ctx, version
 from mitmproxy.addonmanager import Loader
 from mitmproxy.connection import Client
+from mitmproxy.exceptions import AddonHalt, OptionsError
 from mitmproxy.http import HTTPFlow
+from mitmproxy.options import Options
 from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.adapters.mitmproxy.answers import Answers
-from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
-from mcp_tool_filter.adapters.mitmproxy.connections import (
-    close_client,
-    close_leftover,
-    connect_failed,
-    resume,
+from mcp_tool_filter.adapters.fetch.upstream_names import find_names
+from mcp_tool_filter.adapters.mitmproxy import connections
+from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
+from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
+from mcp_tool_filter.adapters.mitmproxy.layer import (
+    EngineLayer,
+    RefusingLayer,
+    Unfinished,
+    put_engine,
 )
-from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
-from mcp_tool_filter.adapters.mitmproxy.errors import error_answer, reason_of
-from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.flows import add_cors
-from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
-from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
-from mcp_tool_filter.adapters.mitmproxy.list_changes import tell_list_changed
-from mcp_tool_filter.adapters.mitmproxy.listeners import Fetcher, Listeners
-from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
-from mcp_tool_filter.adapters.mitmproxy.logins import Logins
-from mcp_tool_filter.adapters.mitmproxy.lost_upstream import LossGuard
-from mcp_tool_filter.adapters.mitmproxy.new_lists import NewLists
-from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader, declare_options
-from mcp_tool_filter.adapters.mitmproxy.requests import Requests
-from mcp_tool_filter.adapters.mitmproxy.rules import Rules
-from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
-    ErrorAnswer,
-    Failure,
-    install_error_answers,
+from mcp_tool_filter.adapters.mitmproxy.modes import (
+    address_of,
+    is_forward,
+    parse_modes,
+    target_of,
+    tls_of,
 )
-from mcp_tool_filter.adapters.mitmproxy.safe.installed import install_meter, install_resume
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
-from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import choose_layer, guard_connections
-from mcp_tool_filter.adapters.mitmproxy.second_look import SecondLook
-from mcp_tool_filter.adapters.mitmproxy.settings import Loopback
-from mcp_tool_filter.adapters.mitmproxy.startup import Startup, say
-from mcp_tool_filter.adapters.mitmproxy.streams import (
-    open_flows,
-    settle_message,
-    upstream_failed,
+from mcp_tool_filter.adapters.mitmproxy.options import (
+    NAMES,
+    ConfigReader,
+    declare_options,
+    overruled_option,
+    unknown_option,
 )
-from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
-from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
-from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
+from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
+from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
+from mcp_tool_filter.adapters.mitmproxy.settings import (
+    Loopback,
+    idle_options,
+    keep_quiet_streams_alive,
+    problem_in_options,
+    refuse_no_mode,
+)
+from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.limits import most_upstream_connections
 from mcp_tool_filter.adapters.serving.on_demand import OnHangup
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.site import Fetcher, Site
+from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.errors import InvalidOption, StartError
+from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.exchange import Link
 
 if TYPE_CHECKING:
-    from mitmproxy.tls import TlsData
-
-    from mcp_tool_filter.adapters.mitmproxy.interception import Interception
+    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
     from mcp_tool_filter.adapters.watch.watching import Sink
+
+log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_TICKS = 5.0
 
 
 class ToolFilter:
-    """The addon. One listener for each ``--mode reverse:URL``."""
+    """The addon. One site for each ``--mode reverse:URL``."""
 
     def __init__(
         self,
         *,
         fetch: Fetcher = fetch,
+        find_names: NamesFinder = find_names,
         report: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
         sinks: Sequence[Sink] = (),
@@ -88,7 +96,8 @@ class ToolFilter:
         config_reader: ConfigReader | None = None,
         links: tuple[Link, ...] = (),
     ) -> None:
-        """``fetch`` fetches the tools; ``report`` gets the report once they are known.
+        """``fetch`` fetches the tools, ``find_names`` the upstream's names; ``report`` gets the
+        report once they are known.
 
         ``warn`` gets warnings that are shown even without a report.
 
@@ -98,218 +107,309 @@ class ToolFilter:
         A ``config_reader`` may have read the options already.
         ``links`` are the chain after the tool filter.
         """
-        warn = warn or say
-        self._listeners = Listeners(fetch, links)
-        self._logins = Logins()
-        through = LoginsThrough()
-        self._crowd = Crowd()
-        self._budget = MemoryBudget()
-        self._known = KnownFlows(self._listeners)
-        self._effects = Effects()
-        self._ready = asyncio.Event()
-        self.views = FlowObserver(self._listeners.by_mode)
-        hidden = Hidden(self._listeners.by_mode)
-        self._watchers = Watchers(self.views, sinks, warn, on_end, self._state)
-        self._listeners.observer_for = self._watchers.observer_for
-        self.rules = Rules(self._listeners, self._effects, self._logins, self._watchers.enter_log)
+        self._report = report or say
+        self._warn = warn or say
+        audience = Audience(
+            warn=self._warn,
+            sinks=sinks,
+            on_end=on_end,
+            tell=lambda name, judged: self.views.tell(name, judged),
+            name_flow=_name_of,
+        )
+        self.proxy = Proxy(
+            Surroundings(
+                audience=audience,
+                report=self._report,
+                leave=self._leave,
+                make_tls=_make_tls,
+                fetch=fetch,
+                find_names=find_names,
+                edit_deny=edit_deny,
+                links=links,
+            )
+        )
+        self.views = FlowObserver(self.proxy)
+        self._argv = argv
+        self._config_reader = config_reader or ConfigReader()
         self._loopback = Loopback()
-        self.ending = Ending()
-        self._new_lists = NewLists(self._listeners, partial(tell_list_changed, self._known))
-        self._on_hangup = OnHangup(lambda: in_background(self._list_on_demand()))
-        self._loss = LossGuard(
-            self._listeners, self._new_lists, self._crowd.reserve, self.ending, warn
-        )
-        requests = Requests(
-            self._listeners,
-            self._known,
-            effects=self._effects,
-            logins=self._logins,
-            through=through,
-            crowd=self._crowd,
-            watchers=self._watchers,
-            views=self.views,
-            hidden=hidden,
-            ready=self._ready,
-            ending=self.ending,
-        )
-        self._requests = requests
-        self._effects.fetch_tools = requests.fetch_tools
-        answers = Answers(
-            requests,
-            self._known,
-            effects=self._effects,
-            logins=self._logins,
-            through=through,
-            views=self.views,
-            hidden=hidden,
-            suspect=self._suspect,
-            note_end=self._loss.note_end_of_stream,
-        )
-        self._second_look = SecondLook(requests, answers, self._known, hidden)
-        self._startup = Startup(
-            self._listeners,
-            known=self._known,
-            effects=self._effects,
-            logins=self._logins,
-            through=through,
-            crowd=self._crowd,
-            budget=self._budget,
-            rules=self.rules,
-            views=self.views,
-            hidden=hidden,
-            watchers=self._watchers,
-            loopback=self._loopback,
-            ready=self._ready,
-            ending=self.ending,
-            config_reader=config_reader,
-            argv=argv,
-            report=report,
-            warn=warn,
-        )
-        self._warn = warn
-        # The hooks of each message, under mitmproxy's names and without a call in between.
-        self.requestheaders = requests.judge_source
-        self.request = requests.judge
-        self.responseheaders = answers.judge_head
-        self.response = answers.judge
+        self._on_hangup = OnHangup(self.proxy.take_new_lists)
+        self._hooks: Hooks
+        self._flows: Flows
+        self._layers: WeakValueDictionary[str, EngineLayer] = WeakValueDictionary()
+        """The layers of all clients, by the clients' ids."""
+        self._ticker: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._is_running = False
+        self._reason = ""  # why the process ends
+        self.problem: StartError | None = None
+        """The reason why the filter cannot start, if it is known before mitmproxy listens."""
 
     # Start and end
+
+    def load(self, loader: Loader) -> None:
+        refuse_other_mitmproxy()
+        declare_options(loader)
+        self._hooks = Hooks(ctx.master.addons, self)
+        self._flows = Flows(self._hooks, self.views, connections, self.proxy.budget.received)
+        self.proxy.more_holders = self._holders
+        self._loopback.load(ctx.options)
+        self.views.load(ctx.master)
+
+    def configure(self, updated: set[str]) -> None:
+        try:
+            self._configure(updated)
+        except StartError as error:
+            if self._is_running:  # the user edits the options: mitmproxy reverts the edit
+                self.views.note_refused_edit(error)
+                raise OptionsError(str(error)) from error
+            self.problem = self.problem or error
+
+    def _configure(self, updated: set[str]) -> None:
+        self.views.configure(updated)
+        if danger := problem_in_options(ctx.options):
+            raise danger
+        if "mode" in updated:
+            parse_modes(ctx.options.mode)
+            refuse_no_mode(ctx.options)
+            if is_forward(ctx.options.mode):
+                why = "A forward proxy can only be chosen at start"
+                raise InvalidOption("--mode", ", ".join(ctx.options.mode), why=why)
+        if updated & NAMES:
+            config = self._config_reader.read(ctx.options)
+            if config != self.proxy.config:  # a reverted edit also comes here
+                self.views.note_refused_edit(None)
+            self.proxy.adopt(config)
+        self._flows.keeps_host = ctx.options.keep_host_header
+        for site in self.proxy.sites.values():
+            site.listener.keeps_host = ctx.options.keep_host_header
+        self._hide_secrets()
+        if self._is_running and "mode" in updated:
+            in_background(self._start())
+
+    def _hide_secrets(self) -> None:
+        """Hide secrets in flows from now on if somebody can see flows."""
+        if self.proxy.config.shows_secrets or not _shows_flows():
+            self._flows.finder = None
+        elif self._flows.finder is None:
+            from mcp_tool_filter.observers.redaction.finder import SecretFinder
+
+            self._flows.finder = SecretFinder()
+
+    def running(self) -> None:
+        self.problem = (
+            self.problem
+            or unknown_option(ctx.options.deferred)
+            or overruled_option(ctx.options, self._argv)
+        )
+        modes = parse_modes(ctx.options.mode) if self.problem is None else []
+        try:
+            if self.problem:
+                raise self.problem
+            if idle := idle_options(ctx.options):
+                self._warn(idle)
+            keep_quiet_streams_alive(ctx.options)
+            has_page = ctx.master.addons.get("view") is not None
+            self.proxy.begin(names_upstreams=len(modes) > 1, shows_page=has_page)
+        except StartError as error:
+            self.proxy.fail(str(error))
+            return
+        self._is_running = True
+        connections.close_all_but(lambda client: client.id in self._layers)
+        self.views.running()
+        self._hide_secrets()
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        in_background(self._start())
+        self._on_hangup.running()
+        if self.proxy.config.dashboard is not None:
+            in_background(self._serve_dashboard(self.proxy.config.dashboard))
+
+    async def _start(self) -> None:
+        await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
+        try:
+            await self._loopback.rebind()
+            for mode in parse_modes(ctx.options.mode):
+                if mode.full_spec not in self.proxy.sites:
+                    await self._open(mode)
+            self.proxy.check_patterns()
+            self.proxy.ready.set()
+        except StartError as error:
+            self.proxy.fail(str(error))
+        except Exception:
+            log.exception("cannot start")
+            why = "This is a bug in mcp-tool-filter"
+            self.proxy.fail(f"Error: The tool filter cannot start\n{why}")
+
+    async def _open(self, mode: ReverseMode) -> None:
+        await self.proxy.open(
+            mode.full_spec,
+            lambda config: target_of(mode, config, ctx.options),
+            address=address_of(mode, ctx.master.addons.get("proxyserver")),
+            keeps_host=ctx.options.keep_host_header,
+        )
+        self.proxy.adopt(self.proxy.config)  # the options may have been edited meanwhile
+
+    async def _serve_dashboard(self, port: int) -> None:
+        from mcp_tool_filter.adapters.watch.dashboard_server import serve_dashboard
+
+        try:
+            await serve_dashboard(self.proxy.open_dashboard(), port, self._report)
+        except StartError as error:
+            self.proxy.fail(str(error))
 
     async def started(self) -> bool:
         """Wait until clients are served; return False if the start has failed and the process
         ends."""
-        await self._ready.wait()
-        return not self.ending.has_begun
+        await self.proxy.ready.wait()
+        return not self.proxy.has_failed
 
-    @property
-    def problem(self) -> StartError | None:
-        """The reason why the filter cannot start, if it is known before mitmproxy listens."""
-        return self._startup.problem
+    async def _tick(self) -> None:
+        """Let the engine look for time-outs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_TICKS)
+            for one in list(self._layers.values()):
+                one.tick(loop.time())
 
-    @property
-    def interception(self) -> Interception | None:
-        """The interception, if a mode is a forward proxy."""
-        return self._startup.interception
+    def _holders(self) -> Iterator[connections.Holder]:
+        return (connections.Holder(layer.context.client) for layer in list(self._layers.values()))
 
-    def load(self, loader: Loader) -> None:
-        declare_options(loader)
-        self._loopback.load(ctx.options)
-        self.views.load(ctx.master)
-        install_error_answers(self._error_answer)
-        install_last_look(self._second_look)
-        install_meter(self._budget.received)
-        install_resume(resume)
-        guard_connections()
-
-    def configure(self, updated: set[str]) -> None:
-        self._startup.configure(updated)
-
-    def running(self) -> None:
-        self._startup.running()
-        if not self.ending.has_begun:
-            self._on_hangup.running()
+    def _leave(self, why: str) -> None:
+        self._reason = why
+        in_background(connections.leave())
 
     def done(self) -> Awaitable[None] | None:
-        """End; mitmproxy waits for the last webhooks."""
-        self._watchers.done()
-        self._effects.close()
-        webhooks = self.rules.done()
+        """End; mitmproxy awaits it, unless it only removes us from its addons."""
+        if self._ticker:
+            self._ticker.cancel()
         self._on_hangup.done()
         self.views.done()
-        self._crowd.done()
-        self.ending.done()
-        return webhooks
+        if self._reason:  # now that the console has left the screen
+            sys.stderr.write(f"{self._reason}\n")
+            sys.stderr.flush()
+        try:
+            self._closing = asyncio.get_running_loop().create_task(self.proxy.close())
+        except RuntimeError:  # no loop runs any more
+            return None
+        return self._closing
 
-    def _state(self) -> dict[str, float]:
-        """Return the current values for the metrics."""
-        listeners = list(self._listeners.by_mode.values())
-        return {
-            "ready": self._ready.is_set()
-            and bool(listeners or self.interception)
-            and not self.ending.has_begun,
-            "upstream_up": not self.ending.has_begun and not self._loss.is_lost,
-            "sessions": sum(len(listener.sessions) for listener in listeners),
-            "streams": len(open_flows()),
-        }
+    # Connections
 
-    async def _list_on_demand(self) -> None:
-        await self._ready.wait()
-        await self._new_lists.take_all(self._warn)
-
-    # Clients
-
-    def client_connected(self, client: Client) -> None:
+    async def client_connected(self, client: Client) -> None:
         self._loopback.client_connected(client)
-        self._crowd.client_connected(client)
+        if client.error or not isinstance(client.proxy_mode, ReverseMode):
+            return
+        chain = ctx.master.addons.chain
+        if chain[0] is not self:  # an addon before us could keep a hook from us
+            chain.remove(self)
+            chain.insert(0, self)
+        connections.let_streams_be(client)
+        await self.proxy.ready.wait()
 
     async def client_disconnected(self, client: Client) -> None:
-        self._crowd.client_disconnected(client)
-        await close_client(client)
+        await connections.close_client(client)
 
-    def tls_failed_client(self, data: TlsData) -> None:
-        if self.interception:
-            self.interception.tls_failed(data)
+    async def request(self, flow: HTTPFlow) -> None:
+        """Judge a replayed request; see ``replay``. (All others have passed the engine.)"""
+        if flow.is_replay == "request" and (found := self._site_of(flow)):
+            site, address = found
+            [mode] = parse_modes([site.name])
+            await replay(flow, self._layer_for_replay(site, mode), address)
 
-    def next_layer(self, layer: NextLayer) -> None:
-        choose_layer(layer)
+    def _layer_for_replay(self, site: Site, mode: ReverseMode) -> EngineLayer:
+        layer = layer_for_replay(site.service, mode, self._flows)
+        self._layers[layer.context.client.id] = layer
+        return layer
 
-    # Upstreams
+    def _site_of(self, flow: HTTPFlow) -> tuple[Site, Address | None] | None:
+        """Return the site that judges a replayed request, and where it goes if not there.
+
+        A name that we do not know may still be the upstream's: its port decides.
+        """
+        request = flow.request
+        address = Address(request.host, request.port, request.scheme == "https")
+        at = [(site, parse_origin(site.listener.upstream)) for site in self.proxy.sites.values()]
+        for site, origin in at:
+            if (origin.host, origin.port) == address[:2]:
+                return site, None
+        return next(((site, address) for site, origin in at if origin.port == address.port), None)
+
+    async def next_layer(self, asked: NextLayer) -> None:
+        """Have the last word on the layers of a reverse proxy's connection."""
+        client = asked.context.client
+        if not isinstance(client.proxy_mode, ReverseMode):
+            return
+        await self._hooks.choose_layer(asked)
+        site = self.proxy.sites.get(client.proxy_mode.full_spec)
+        if site is None:
+            asked.layer = RefusingLayer(asked.context)
+        elif layer := put_engine(asked, site.service, self._flows):
+            self._layers[client.id] = layer
+        raise AddonHalt  # nobody chooses after us
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        self._crowd.server_connect(data)
+        if not isinstance(data.client.proxy_mode, ReverseMode):
+            return
+        layer = self._layers.get(data.client.id)
+        if layer is None or not layer.owns(data.server):
+            data.server.error = "a connection past the tool filter"
+            return
+        clients, upstreams = connections.count_upstream_connections()
+        if upstreams > most_upstream_connections(self.proxy.crowd.descriptors, clients):
+            data.server.error = "too many connections to the upstream"
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
-        self._loss.server_connected(data.client)
+        if site := self.proxy.sites.get(data.client.proxy_mode.full_spec):
+            site.note_connection()
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
-        close_leftover(data)
+        connections.close_leftover(data)
 
-    def server_connect_error(self, data: ServerConnectionHookData) -> None:
-        if connect_failed(data):
-            self._suspect(data.client)
+    async def tool_filter_waits(self, unfinished: Unfinished) -> None:
+        """Wait for the hooks of other addons; see ``layer.ToolFilterWaitsHook``."""
+        await unfinished.finish()
 
-    def tls_failed_server(self, data: TlsData) -> None:
-        if self.interception:
-            self.interception.tls_failed_upstream(data)
 
-    # Errors
+def filter_for(options: Options) -> type[ToolFilter | ForwardFilter]:
+    """Return the addon for the chosen modes. Raises StartError.
 
-    def error(self, flow: HTTPFlow) -> None:
-        self.views.finish(flow)
-        known = self._known.get(flow)
-        if known is None:
-            return
-        if known.stream:
-            known.stream.abandon()
-            known.stream = None
-            known.listener.close_stream(known.exchange)
-        if upstream_failed(flow):
-            self._known.failed.add(flow)
-            self._suspect(flow.client_conn)
+    Forward proxies still go through mitmproxy's own HTTP layers, which we replace in part: that
+    needs a mitmproxy whose internals we know.
+    """
+    try:
+        chosen = is_forward(options.mode)
+    except ValueError:  # mitmproxy says what is wrong with a mode
+        chosen = False
+    if not chosen:
+        return ToolFilter
+    if not version.VERSION.startswith("12.2."):
+        why = f"They need mitmproxy 12.2, from 12.2.2 on; this is {version.VERSION}"
+        raise StartError("Forward proxies (--mode regular, run) cannot be filtered", why=why)
+    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
 
-    def _suspect(self, client: Client) -> None:
-        self._loss.suspect(client)
+    return ForwardFilter
 
-    def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
-        known = self._known.get(flow)
-        if known is None:
-            answer = error_answer(flow, failure, None, None)
-            if reason := reason_of(failure):
-                self._requests.tell_refused(flow, answer.response, reason)
-            return answer
-        answer = error_answer(flow, failure, known.listener, known.exchange)
-        add_cors(known.listener.cors, flow.request, answer.response)
-        return answer
 
-    # WebSocket
+def say(text: str) -> None:
+    """Show a text where people read it: the console draws over its terminal."""
+    if type(ctx.master).__name__ == "ConsoleMaster":
+        log.info("%s", text)
+    else:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
-    def websocket_message(self, flow: HTTPFlow) -> None:
-        message = newest_message(flow)
-        if not message.injected:
-            judge_or_drop(self._known.socket_of(flow), flow, message)
-        if not message.dropped:
-            settle_message(flow, message)
 
-    def websocket_end(self, flow: HTTPFlow) -> None:
-        if socket := self._known.socket_of(flow):
-            socket.close()
+def _make_tls() -> ssl.SSLContext:
+    return tls_of(ctx.options)
+
+
+def _name_of(exchange: Exchange) -> str:
+    flow = flow_of(exchange)
+    return flow.id if flow else ""
+
+
+def _shows_flows() -> bool:
+    """Tell whether anything but us can see flows."""
+    addons, options = ctx.master.addons, ctx.options
+    prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
+    writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
+    return prints or bool(writes) or addons.get("view") is not None

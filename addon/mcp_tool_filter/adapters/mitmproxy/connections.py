@@ -1,23 +1,32 @@
-"""Resume, close and reset connections, including those that mitmproxy leaves open."""
+"""What a layer cannot do: reset connections, close what mitmproxy forgets, end the process.
+
+These functions look for mitmproxy's connection handler. Where one is not what we expect, they do
+nothing: a client then waits a little longer for its end, but nothing passes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import socket
 import struct
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
-from mitmproxy.connection import Client, ConnectionState
+from mitmproxy.connection import Client, Connection, ConnectionState
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import ReadOn
-from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import is_guarded
-from mcp_tool_filter.adapters.serving.background import in_background
-
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
+
+_MOST_AT_ONCE = 1000  # connections of one client to the upstream
 
 
 def handler_of(client: Client) -> ConnectionHandler | None:
@@ -26,33 +35,33 @@ def handler_of(client: Client) -> ConnectionHandler | None:
     return server.connections.get(client.id) if server else None
 
 
-def resume(client: Client) -> bool:
-    """Let the connection of a client continue to read when everything to it has been sent."""
-    handler = handler_of(client)
-    if handler is None:
-        return False
-    in_background(_resume(handler))
-    return True
+def let_streams_be(client: Client) -> None:
+    """Give each stream of a client its own connection to the upstream at once.
+
+    mitmproxy opens at most five per client. Five open event streams of an HTTP/2 client would use
+    all of them, and a sixth request would wait forever.
+    """
+    if handler := handler_of(client):
+        handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
 
 
-async def _resume(handler: ConnectionHandler) -> None:
-    await asyncio.sleep(0)  # the connection is busy with the current event
-    await handler.drain_writers()
-    await handler.server_event(ReadOn())
+def count_upstream_connections() -> tuple[int, int]:
+    """Return how many connections to clients and to upstreams there are."""
+    handlers = ctx.master.addons.get("proxyserver").connections.values()
+    clients = len(handlers)
+    return clients, sum(len(handler.transports) for handler in handlers) - clients
 
 
-def close_unguarded() -> None:
-    """Close connections that mitmproxy accepted before we were loaded: they are not filtered."""
+def close_all_but(is_ours: Callable[[Client], bool]) -> None:
+    """Close connections that mitmproxy accepted before we were loaded: they are not filtered.
+
+    One without a task still waits in ``client_connected`` for us.
+    """
     server = ctx.master.addons.get("proxyserver")
     for handler in list(server.connections.values()) if server else ():
-        if handler.client in handler.transports and not is_guarded(handler.client):
+        io = handler.transports.get(handler.client)
+        if io and io.handler and not is_ours(handler.client):
             handler.close_connection(handler.client)
-
-
-def connect_failed(data: ServerConnectionHookData) -> bool:
-    """In the ``server_connect_error`` hook: tell whether the upstream failed, and the client did
-    not just leave."""
-    return data.client.connected
 
 
 def close_leftover(data: ServerConnectionHookData) -> None:
@@ -83,11 +92,49 @@ async def close_client(client: Client) -> None:
             io.writer.close()
 
 
-def hang_up_on(client: Client) -> None:
-    """Close the connection of a client soon."""
-    if handler := handler_of(client):
-        # Not now: the connection may be busy with an event.
-        asyncio.get_running_loop().call_soon(handler.close_connection, client)
+def later(seconds: float, call: Callable[[], None]) -> object:
+    """Call a function in so many seconds; the next turn of the event loop is in none."""
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+def hold(client: Client, connection: Connection, on: bool) -> None:
+    """Stop reading from a client or from one of its upstream connections, or read on."""
+    handler = handler_of(client)
+    io = handler.transports.get(connection) if handler else None
+    transport = getattr(io.writer, "transport", None) if io else None
+    if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
+        if on:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A client that may hold memory because it does not read."""
+
+    client: Client
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait to be sent to it, or to an upstream for it."""
+        handler = handler_of(self.client)
+        writers = [io.writer for io in handler.transports.values()] if handler else []
+        transports = [getattr(one, "transport", None) for one in writers]
+        return sum(
+            one.get_write_buffer_size()
+            for one in transports
+            if isinstance(one, asyncio.WriteTransport)
+        )
+
+    def give_up(self) -> None:
+        """Disconnect it."""
+        handler = handler_of(self.client)
+        if handler and (io := handler.transports.get(self.client)):
+            transport = getattr(io.writer, "transport", None)
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+            handler.close_connection(self.client)
 
 
 def reset_when_closed(client: Client) -> None:
@@ -98,3 +145,49 @@ def reset_when_closed(client: Client) -> None:
         sock = io.writer.get_extra_info("socket", None)
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+# The end of the process
+
+
+async def leave() -> None:
+    """End the process with exit code 1, in mitmdump, mitmweb, the console and our own master.
+
+    ``master.shutdown()`` would exit with 0, and ``sys.exit`` in a hook would lose the current
+    answer.
+    """
+    await hang_up()
+    # Not in this task: asyncio would log its exception.
+    asyncio.get_running_loop().call_soon(_exit)
+
+
+def _exit() -> None:
+    atexit.register(end_at_once, 1)
+    sys.exit(1)
+
+
+def end_at_once(status: int) -> None:
+    """Exit the process without Python's usual teardown.
+
+    mitmproxy_rs has threads for the UDP port of an https upstream. If they still run during the
+    teardown, the process crashes: every second time on 3.12.1.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+async def hang_up() -> None:
+    """Accept no new clients, and close every connection when its last bytes are sent."""
+    server = ctx.master.addons.get("proxyserver")
+    if server is None:
+        return
+    await server.servers.update([])
+    for handler in list(server.connections.values()):
+        io = handler.transports.get(handler.client)
+        if io and io.handler:
+            handler.close_connection(handler.client)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 1.0
+    while server.connections and loop.time() < end:  # asyncio in Python 3.12 logs what it aborts
+        await asyncio.sleep(0.01)

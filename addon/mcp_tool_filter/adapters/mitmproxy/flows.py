@@ -1,225 +1,555 @@
-"""Translate between mitmproxy's flows and our values: head, body, answer."""
+"""Show the engine's exchanges as mitmproxy's flows, and take over what others change in them.
+
+The engine decides; a flow is a picture of an exchange, for the other addons, for people and for
+recordings. At each of mitmproxy's hooks we first bring the picture up to date, then the others see
+it, then we take over what they have changed:
+
+    requestheaders   before the source is checked          a changed head is the head from now on
+    request          the body is there; it is judged next  what they change is judged, nothing else
+    responseheaders  at the head of a stream; else when    changed headers are judged again
+                     the answer is complete and judged
+    response         the answer is complete and judged     what they change is judged again
+    error            the client or the upstream has left, somebody has killed the flow
+    websocket_*      a message that is judged next
+
+A script that answers instead of the upstream has its answer judged like the upstream's.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from functools import lru_cache
-from operator import itemgetter
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
-from mitmproxy.connection import Client
-from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy import http, websocket
+from mitmproxy.connection import Client, Connection, Server
+from mitmproxy.flow import Error, Flow
+from mitmproxy.proxy.context import Context
 
-from mcp_tool_filter.conversation.judged import LOST_ANSWER
-from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
-from mcp_tool_filter.http.exchange import JSON, Answered
-from mcp_tool_filter.http.guard import UpstreamNames
-from mcp_tool_filter.http.head import (
-    LONGEST_VALUE,
-    MOST_HEADERS,
-    Head,
-    describes_body,
-    without_our_cookie,
-)
-from mcp_tool_filter.http.identity import HeaderPairs
-from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
-from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
-from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, ids_in, render_batch, render_error
+from mcp_tool_filter.adapters.mitmproxy.hidden import Masks, is_login
+from mcp_tool_filter.adapters.mitmproxy.hooks import RunsHooks
+from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
+from mcp_tool_filter.engine.exchange import Answer, Exchange
+from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.engine.wire import Fields, RequestHead
 
-_CONTROL = re.compile(rb"[\r\n\0]")
-_HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
-_PARTIAL = frozenset({b"range", b"if-range"})
-_NAME = itemgetter(0)  # of a field
-OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
-_SCHEMA = b"inputschema"  # every tool has one
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
+    from mcp_tool_filter.engine.websocket import Shown, Socket
+    from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
+log = logging.getLogger(__name__)
 
-def head_of(request: Request, client: Client | None = None) -> Head:
-    """Return the head of a request, with the client's address if ``client`` is given."""
-    address = str(client.peername[0]) if client is not None and client.peername else ""
-    fields = without_our_cookie(request.headers.fields)
-    return Head(request.method, request.path, fields, address)
+MOST_MESSAGES = 16 * 1024 * 1024
+"""Bytes of the messages of one WebSocket that its flow keeps; mitmproxy would keep all."""
+_MOST_UNWATCHED = 256 * 1024
+_TEXT, _BINARY = 1, 2
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
-def json_response(status: int, body: bytes) -> Response:
-    if not body:
-        return Response.make(status)
-    return Response.make(status, body, {"content-type": "application/json"})
+class Sockets(Protocol):
+    """What a layer cannot order by mitmproxy's commands."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> object: ...
+    def hold(self, client: Client, connection: Connection, on: bool) -> None: ...
+    def reset_when_closed(self, client: Client) -> None: ...
 
 
-def lost_to(request: Request) -> bytes:
-    """Return the error for a request whose upstream is lost or was never reached."""
-    ids = ids_in(request.raw_content or b"")
-    replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in (*ids,) or (None,)]
-    return replies[0] if len(replies) == 1 else render_batch(replies)
+class Watch(Protocol):
+    """Keeps what people see of a flow, and what a recording needs of it."""
+
+    is_watched: bool
+
+    def meet(self, flow: http.HTTPFlow, host: str) -> None: ...
+    def note_head(self, flow: http.HTTPFlow, status: int, fields: Fields) -> None: ...
+    def note_chunk(self, flow: http.HTTPFlow, data: bytes) -> None: ...
+    def note_said(self, flow: http.HTTPFlow, data: bytes) -> None: ...
+    def finish(self, flow: http.HTTPFlow) -> None: ...
 
 
-def our_response(request: Request, answered: Answered, cors: CorsMemory | None) -> Response:
-    """Return our own answer, with the CORS headers that the upstream would send."""
-    response = json_response(answered.status, b"" if request.method == "HEAD" else answered.body)
-    if cors is not None:
-        add_cors(cors, request, response)
-    return response
+class Flows:
+    """Shows all exchanges of the process."""
 
+    def __init__(
+        self, hooks: RunsHooks, watch: Watch, sockets: Sockets, received: Callable[[int], None]
+    ) -> None:
+        """``received`` gets the number of bytes whenever some come."""
+        self.hooks = hooks
+        self.watch = watch
+        self.sockets = sockets
+        self.received = received
+        self.finder: SecretFinder | None = None
+        """Finds the secrets to hide; None if nobody can see flows."""
+        self.keeps_host = False
+        """The value of mitmproxy's option keep_host_header."""
 
-def prepare_for_upstream(request: Request, head: Head, headers: HeaderPairs) -> None:
-    """Ask for an answer that we can read, and add the operator's headers."""
-    if b"cookie" in head.names.places or "cookie" in request.headers:
-        request.headers.fields = without_our_cookie(request.headers.fields)
-    request.headers["accept-encoding"] = "identity"
-    if not _PARTIAL.isdisjoint(head.names.places):
-        for name in ("range", "if-range"):
-            request.headers.pop(name, None)
-    request.trailers = None  # some servers read them as headers
-    if request.data.authority and not request.is_http2:
-        request.authority = ""  # with an absolute target the upstream would act as a proxy
-    for name, value in headers:
-        request.headers[name] = value
-    said_length = bool(request.raw_content) or "content-length" in request.headers
-    if said_length and "transfer-encoding" not in request.headers:
-        # An HTTP/2 request may have no length, or a wrong one.
-        request.headers["content-length"] = str(len(request.raw_content or b""))
+    def run(self, name: str, exchange: Exchange, layer: EngineLayer) -> Awaitable[None] | None:
+        """Show an exchange to the other addons; return what to await if one of them waits."""
+        picture = exchange.flow
+        if not isinstance(picture, Picture):
+            picture = exchange.flow = Picture(self, exchange, layer)
+        if (show := _SHOW.get(name)) is not None:
+            show(picture)
+        hooks = self.hooks
+        if hooks.reads_secrets and name in _WITH_SECRETS:
+            picture.show_secrets(name)
+            hooks.run_with_secrets(name, picture.flow)
+            picture.hide_again(name)
+        if name == "request" and self.watch.is_watched:
+            self.watch.meet(picture.flow, picture.client_host)
+        if name == "answered":
+            hooks.tell_of_answer(picture.flow)
+            return None
+        return hooks.run(name, picture.flow)
 
+    def go_on(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+        """Take over what the other addons have changed, and let the engine continue."""
+        picture = exchange.flow
+        assert isinstance(picture, Picture)
+        if exchange.is_over and name in _BEFORE_THE_END:
+            return  # the client has left while they looked
+        if name != "error" and _is_killed(picture.flow):
+            exchange.kill()
+            return
+        if (adopt := _ADOPT.get(name)) is not None:
+            adopt(picture)
+        go_on()
 
-def page_behind(request: Request) -> Page | None:
-    """Return the web page of another origin that sends this request, or None."""
-    headers = request.headers
-    if (origin := headers.get("origin")) is None:
-        return None
-    return page_of(origin, request.path, has_cookie="cookie" in headers)
+    # Connections
 
-
-def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None:
-    """Learn the CORS headers that the upstream sends to the requesting page."""
-    if page := page_behind(request):
-        asks_first = "access-control-request-method" in request.headers
-        is_preflight = request.method == "OPTIONS" and asks_first
-        fields = response.headers.fields
-        memory.learn(page, response.status_code, fields, is_preflight=is_preflight)
-
-
-def add_cors(memory: CorsMemory, request: Request, response: Response) -> None:
-    """Let the requesting page read our own answer if it may read the upstream's."""
-    if page := page_behind(request):
-        response.headers.fields = (*response.headers.fields, *memory.headers_for(page))
-
-
-def learn_login(paths: LoginPaths, request: Request, response: Response) -> None:
-    """Learn login paths from an answer's head. Call this after its URLs were made to lead to us."""
-    headers = response.headers
-    paths.learn_head(request.path, headers.get_all("location"), headers.get_all("www-authenticate"))
-
-
-def learn_login_document(paths: LoginPaths, request: Request, response: Response) -> None:
-    """Learn the paths in a metadata document that has been judged."""
-    if response.status_code == 200 and is_login_document(request.path):
-        paths.learn_document(response.raw_content or b"")
-
-
-def replace_body(
-    request: Request, body: bytes, headers: Sequence[tuple[str, str | None]] = ()
-) -> None:
-    """Replace the body and the headers that describe it; None removes a header."""
-    for name, value in headers:
-        if value is None:
-            request.headers.pop(name, None)
-        else:
-            request.headers[name] = value
-    request.headers.pop("content-encoding", None)
-    request.headers.pop("transfer-encoding", None)
-    request.content = body
-
-
-def remove_upgrade(request: Request) -> None:
-    """Remove an upgrade: we cannot judge a tunnel, and a server may always continue without one."""
-    for name in _HOP_BY_HOP:
-        request.headers.pop(name, None)
-    tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
-    kept = [token for token in tokens if token.lower() not in ("upgrade", "http2-settings", "")]
-    if kept:
-        request.headers["connection"] = ", ".join(kept)
-    else:
-        request.headers.pop("connection", None)
-
-
-def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
-    """Replace an answer's body; its other headers (such as a session's id) stay."""
-    remove_description(response)
-    for name in ("transfer-encoding", "upgrade"):
-        response.headers.pop(name, None)
-    if "upgrade" in response.headers.get("connection", "").lower():
-        del response.headers["connection"]
-    response.status_code = status
-    response.reason = ""
-    response.headers["content-type"] = content_type
-    response.content = body  # this also sets the length
-
-
-def remove_description(response: Response) -> None:
-    """Remove the headers that describe the upstream's body."""
-    fields = response.headers.fields
-    if any(describes_body(name) for name, _ in fields):
-        response.headers.fields = tuple(one for one in fields if not describes_body(one[0]))
-
-
-def put_answer(response: Response, answered: Answered | None) -> None:
-    """Replace an answer if there is another one; else correct its length.
-
-    Another script may have changed the head or the body.
-    """
-    if answered:
-        replace_answer(response, answered.status, answered.body, answered.content_type)
-        return
-    said, actual = response.headers.get("content-length"), str(len(response.raw_content or b""))
-    has_body = response.status_code not in (204, 304)
-    if said is not None and said != actual and has_body:
-        response.headers["content-length"] = actual
-
-
-def secure_answer_head(response: Response, upstream: UpstreamNames | None) -> bool:
-    """Remove tool definitions from a head and make its URLs lead to us; return False for a redirect
-    elsewhere.
-
-    Without ``upstream``, URLs stay unchanged. Raises ProtocolError if clients could read the answer
-    in another way.
-    """
-    coding = response.headers.get("transfer-encoding", "").lower()
-    if coding not in ("", "chunked", "identity"):
-        raise ProtocolError("a transfer coding that was not requested")
-    fields = response.headers.fields
-    values = [value for _, value in fields]
-    if max(map(len, values), default=0) > LONGEST_VALUE or len(values) > MOST_HEADERS:
-        raise ProtocolError("a header that is too long, or too many of them")
-    all_values = b"".join(values)
-    if _CONTROL.search(all_values):
-        raise ProtocolError("a control character in a header")
-    if _SCHEMA in all_values.lower():
-        response.headers.fields = tuple(
-            (name, value) for name, value in fields if _SCHEMA not in value.lower()
+    def server_for(self, address: Address, context: Context) -> Server:
+        """Return a connection to be opened."""
+        shows_clients_name = self.keeps_host and address == upstream_of(context)
+        return Server(
+            address=(address.host, address.port),
+            tls=address.is_tls,
+            sni=address.host if address.is_tls and not shows_clients_name else None,
+            alpn_offers=(b"http/1.1",) if address.is_tls else (),
         )
-    if _SCHEMA in response.data.reason.lower():
-        response.reason = ""
-    if upstream is None or WITH_URLS.isdisjoint(map(bytes.lower, map(_NAME, fields))):
-        return True
-    response.headers.fields = tuple(keep_links(response.headers.fields, upstream))
-    is_redirect: bool = 300 <= response.status_code < 400
-    return not is_redirect or not leads_away(response.headers.fields)
+
+    @staticmethod
+    def note_server(exchange: Exchange, server: Server) -> None:
+        picture = exchange.flow
+        if isinstance(picture, Picture):
+            picture.flow.server_conn = server
+
+    def inject(
+        self, flow: Flow, message: websocket.WebSocketMessage, exchanges: Iterable[Exchange]
+    ) -> tuple[Awaitable[None] | None, Callable[[], None]] | None:
+        """Show a message that the user injects; return what to await, and what judges it then."""
+        for exchange in exchanges:
+            picture, socket = exchange.flow, exchange.seat
+            if isinstance(picture, Picture) and picture.flow is flow and socket is not None:
+                message.injected = True
+                picture.add_message(message)
+                work = self.hooks.run("websocket_message", flow)
+                return work, partial(_judge_injected, socket, message)
+        return None
 
 
-def client_address(flow: object) -> str:
-    """Return the address of a flow's client, such as 127.0.0.1:50000."""
-    return _address(flow.client_conn.peername) if isinstance(flow, HTTPFlow) else ""
+def _judge_injected(socket: Socket, message: websocket.WebSocketMessage) -> None:
+    if not message.dropped:
+        socket.inject(
+            message.content,
+            to_client=not message.from_client,
+            is_text=message.is_text,
+            view=message,
+        )
 
 
-@lru_cache(1000)  # a client asks more than once
-def _address(peername: tuple[str, int] | None) -> str:
-    if peername is None:
-        return ""
-    host, port = peername[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+class Picture:
+    """One exchange as a flow."""
+
+    __slots__ = (
+        "_answer",
+        "_answered_at",
+        "_authority",
+        "_flows",
+        "_is_h2",
+        "_layer",
+        "_masks",
+        "_message_bytes",
+        "_request",
+        "_response",
+        "client_host",
+        "exchange",
+        "flow",
+    )
+
+    def __init__(self, flows: Flows, exchange: Exchange, layer: EngineLayer) -> None:
+        self._flows = flows
+        self.exchange = exchange
+        self._layer = layer
+        context = layer.context
+        self._is_h2 = context.client.alpn == b"h2"
+        self._authority = layer.service.authority
+        head = exchange.head
+        hosts = [value for name, value in head.fields if name.lower() == b"host"]
+        self.client_host = hosts[0].decode("latin-1") if len(hosts) == 1 else head.authority or ""
+        self._masks: Masks | None = None
+        if flows.finder is not None:
+            login = is_login(head.method, head.target, head.fields, layer.service.listener)
+            self._masks = Masks(flows.finder, is_login=login)
+        self.flow = http.HTTPFlow(context.client, context.server, live=True)
+        if self._masks is not None:
+            _masks[self.flow] = self._masks
+        self._answered_at = 0.0
+        self._message_bytes = 0
+        self._response: http.Response | None = None
+        self._answer: tuple[int, Fields, bytes | None] = (0, (), None)
+        self.flow.request = self._make_request(head, context)
+        self._request = self._seen_request()
+        exchange.tap = self if flows.watch.is_watched else None
+
+    @property
+    def id(self) -> str:
+        return self.flow.id
+
+    # The request
+
+    def _make_request(self, head: RequestHead, context: Context) -> http.Request:
+        upstream = upstream_of(context)
+        target, fields = head.target.encode("latin-1"), self._with_upstreams_host(head.fields)
+        if self._masks:
+            target, fields = self._masks.hide_target(target), self._masks.hide_fields(fields)
+        version = b"HTTP/2.0" if self._is_h2 else b"HTTP/1.1" if head.is_11 else b"HTTP/1.0"
+        return http.Request(
+            host=upstream.host,
+            port=upstream.port,
+            method=head.method.encode("latin-1"),
+            scheme=b"https" if upstream.is_tls else b"http",
+            authority=b"",
+            path=target,
+            http_version=version,
+            headers=http.Headers(fields),
+            content=None,
+            trailers=None,
+            timestamp_start=time.time(),
+            timestamp_end=None,
+        )
+
+    def _with_upstreams_host(self, fields: Fields) -> Fields:
+        """Show the upstream's Host, as mitmproxy's reverse proxies do."""
+        if self._flows.keeps_host:
+            return fields
+        return tuple([
+            (name, self._authority if name.lower() == b"host" else value) for name, value in fields
+        ])  # fmt: skip
+
+    def _seen_request(self) -> tuple[bytes, bytes, Fields]:
+        data = self.flow.request.data
+        return data.method, data.path, data.headers.fields
+
+    def show_body(self) -> None:
+        request = self.flow.request
+        request.timestamp_end = time.time()
+        request.data.content = self._hide_body(self.exchange.body)
+
+    def _hide_body(self, body: bytes) -> bytes:
+        return self._masks.hide_body(body, self._request[2]) if self._masks else body
+
+    def adopt_head(self) -> None:
+        """Take over a changed head and destination; it is judged next."""
+        request, exchange = self.flow.request, self.exchange
+        seen = self._seen_request()
+        if seen != self._request:
+            self._request = seen
+            method, path, fields = seen
+            if self._masks:
+                path, fields = self._masks.show(path, Masks.PATH), self._masks.show_fields(fields)
+            fields = tuple([one for one in fields if one[0].lower() not in _FRAMING])
+            exchange.change_head(
+                method.decode("latin-1"), path.decode("latin-1"), self._with_clients_host(fields)
+            )
+        chosen = Address(request.host, request.port, request.scheme == "https")
+        if chosen != upstream_of(self._layer.context):
+            exchange.address = chosen
+
+    def _with_clients_host(self, fields: Fields) -> Fields:
+        """Give the gate the Host that the client sent; a script's own Host goes to the upstream."""
+        if self._flows.keeps_host:
+            return fields
+        before = [f for f in self.exchange.head.fields if f[0].lower() == b"host"]
+        shown = [f[1] for f in fields if f[0].lower() == b"host"]
+        if len(shown) == 1 and shown[0] != self._authority:
+            self.exchange.authority = shown[0]
+        kept = [f for f in fields if f[0].lower() != b"host"]
+        return (*before, *kept)
+
+    def adopt_early(self) -> None:
+        self.adopt_head()
+        if self.flow.response is not None:  # a script refuses, as mitmproxy's proxyauth does
+            self._made_by_script(is_early=True)
+
+    def adopt_request(self) -> None:
+        self.adopt_head()
+        content = self.flow.request.data.content
+        exchange = self.exchange
+        if content != self._hide_body(exchange.body):
+            raw = content or b""
+            exchange.body = self._masks.show(raw, Masks.BODY) if self._masks else raw
+        if self.flow.response is not None:
+            self._made_by_script(is_early=False)
+
+    def _made_by_script(self, *, is_early: bool) -> None:
+        response = self.flow.response
+        assert response
+        self.exchange.answer_by_script(
+            response.status_code,
+            response.data.reason,
+            self._fields_in(response),
+            response.raw_content or b"",
+            is_early=is_early,
+        )
+
+    # The answer
+
+    def show_answer_head(self) -> None:
+        exchange, answer = self.exchange, self.exchange.answer
+        assert answer is not None
+        if exchange.asked is not None and exchange.body:  # as it was sent
+            self.flow.request.data.content = self._hide_body(exchange.body)
+        fields, body = self._seen_answer(answer)
+        response = http.Response(
+            http_version=b"HTTP/2.0" if self._is_h2 else b"HTTP/1.1",
+            status_code=answer.status,
+            reason=answer.reason or b"",
+            headers=http.Headers(fields),
+            content=body,
+            trailers=None,
+            timestamp_start=self._answered_at or time.time(),
+            timestamp_end=None,
+        )
+        if exchange.stream is not None:
+            response.stream = True
+        self.flow.response = self._response = response
+        self._answer = answer.status, fields, body
+        if answer.status == 101:
+            self.flow.websocket = websocket.WebSocketData()
+
+    def _seen_answer(self, answer: Answer) -> tuple[Fields, bytes | None]:
+        fields = answer.fields
+        body: bytes | None = None
+        if self.exchange.stream is None:
+            body = answer.body
+            if answer.status not in (101, 204, 304):
+                fields = (*fields, (b"content-length", b"%d" % len(body)))
+        if self._masks:
+            fields = self._masks.hide_fields(fields, in_answer=True)
+            if body:
+                body = self._masks.hide_body(body, fields, in_answer=True)
+        return fields, body
+
+    def _put_answer(self, response: http.Response, answer: Answer) -> None:
+        fields, body = self._seen_answer(answer)
+        if (answer.status, fields, body) == self._answer:
+            return
+        response.status_code, response.data.reason = answer.status, answer.reason or b""
+        response.headers.fields, response.data.content = fields, body
+
+    def adopt_answer_head(self) -> None:
+        response, exchange = self.flow.response, self.exchange
+        if response is None:
+            return
+        if exchange.stream is None:
+            if callable(response.stream):
+                response.data.content = _through(response.stream, response.data.content or b"")
+        elif response is not self._response:
+            self._adopt_whole(response)  # another answer, and not a stream
+        else:
+            if callable(response.stream):
+                exchange.transform = response.stream
+            if (response.status_code, response.headers.fields) != self._answer[:2]:
+                exchange.change_stream_head(response.status_code, self._fields_in(response))
+
+    def show_answer(self) -> None:
+        if self.flow.response is not None:
+            self.flow.response.timestamp_end = time.time()
+
+    def adopt_answer(self) -> None:
+        response, exchange = self.flow.response, self.exchange
+        if response is None or exchange.stream is not None:
+            return
+        now = response.status_code, response.headers.fields, response.data.content
+        if now != self._answer:
+            self._adopt_whole(response)
+
+    def _adopt_whole(self, response: http.Response) -> None:
+        """Take over an answer; it is judged again."""
+        body = response.raw_content or b""
+        if self._masks:
+            body = self._masks.show(body, Masks.ANSWER)
+        self.exchange.change_answer(
+            response.status_code, response.data.reason, self._fields_in(response), body
+        )
+
+    def _fields_in(self, response: http.Response) -> Fields:
+        fields = tuple([f for f in response.headers.fields if f[0].lower() not in _FRAMING])
+        return self._masks.show_fields(fields, in_answer=True) if self._masks else fields
+
+    def settle(self) -> None:
+        """Show the answer as the client got it."""
+        exchange = self.exchange
+        if exchange.seat is None:
+            self.flow.live = False
+        response, answer = self.flow.response, exchange.answer
+        if response is not None and answer is not None and exchange.stream is None:
+            self._put_answer(response, answer)
+        self._end()
+
+    def show_error(self) -> None:
+        self.flow.error = self.flow.error or Error(self.exchange.why)
+        self.flow.live = False
+        self._end()
+
+    def _end(self) -> None:
+        if self._flows.watch.is_watched:
+            self._flows.watch.finish(self.flow)
+
+    # Secrets
+
+    def show_secrets(self, name: str) -> None:
+        """Give mitmproxy's addons for credentials the real headers."""
+        if self._masks is None:
+            return
+        request, response = self.flow.request, self.flow.response
+        request.headers.fields = self._masks.show_fields(request.headers.fields)
+        if name == "response" and response is not None:
+            fields = self._masks.show_fields(response.headers.fields, in_answer=True)
+            response.headers.fields = fields
+
+    def hide_again(self, name: str) -> None:
+        if self._masks is None:
+            return
+        request, response = self.flow.request, self.flow.response
+        request.headers.fields = self._masks.hide_fields(request.headers.fields)
+        if login := self.flow.metadata.get("proxyauth"):
+            self.flow.metadata["proxyauth"] = (login[0], "masked")
+        if name == "response" and response is not None:
+            fields = self._masks.hide_fields(response.headers.fields, in_answer=True)
+            response.headers.fields = fields
+
+    # What the engine lets us see: the upstream's answer before our changes, what the client gets
+
+    def head(self, status: int, fields: Fields) -> None:
+        self._answered_at = time.time()
+        if self._masks:
+            fields = self._masks.hide_fields(fields, in_answer=True)
+        self._flows.watch.note_head(self.flow, status, fields)
+
+    def data(self, data: bytes) -> None:
+        if self._masks and data:
+            data = self._masks.hide_body(data, self._answer[1], in_answer=True)
+        self._flows.watch.note_chunk(self.flow, data)
+
+    def said(self, data: bytes) -> None:
+        self._flows.watch.note_said(self.flow, data)
+
+    # WebSocket
+
+    def show_message(self) -> None:
+        socket = self.exchange.seat
+        assert socket is not None
+        one = socket.shown
+        assert one is not None
+        opcode = _TEXT if one.is_text else _BINARY
+        one.view = websocket.WebSocketMessage(opcode, one.from_client, one.raw or b"")
+        self.add_message(one.view)
+
+    def add_message(self, message: websocket.WebSocketMessage) -> None:
+        data = self.flow.websocket
+        assert data
+        data.messages.append(message)
+        self._message_bytes += len(message.content)
+        most = MOST_MESSAGES if self._flows.watch.is_watched else _MOST_UNWATCHED
+        while self._message_bytes > most and len(data.messages) > 1:
+            self._message_bytes -= len(data.messages.pop(0).content)
+
+    def adopt_message(self) -> None:
+        socket, data = self.exchange.seat, self.flow.websocket
+        if socket is not None and socket.shown is not None and data is not None:
+            message = data.messages[-1]
+            socket.shown.raw = None if message.dropped else message.content
+
+    def passed(self, shown: Shown, said: Sequence[tuple[bool, bytes, bool]]) -> None:
+        """Show what became of a message: it passed, was changed, or was dropped."""
+        message = shown.view
+        if not isinstance(message, websocket.WebSocketMessage) or not self.flow.websocket:
+            return
+        onward = [one for one in said if one[0] is not shown.from_client]
+        if onward:
+            message.content = onward[0][1]
+        else:
+            message.drop()
+        for one in said:
+            if not onward or one is not onward[0]:
+                to_client, raw, is_text = one
+                opcode = _TEXT if is_text else _BINARY
+                ours = websocket.WebSocketMessage(opcode, not to_client, raw)
+                ours.injected = True
+                self.add_message(ours)
+
+    def show_socket_end(self) -> None:
+        data, socket = self.flow.websocket, self.exchange.seat
+        if data is not None and socket is not None and socket.closed is not None:
+            closed = socket.closed
+            data.closed_by_client = closed.by_client
+            data.close_code, data.close_reason = closed.code, closed.reason
+            data.timestamp_end = time.time()
+        self.flow.live = False
 
 
-def names_of(flow: object) -> tuple[str, str]:
-    """Return the client's address, and mitmproxy's id of the flow."""
-    return (client_address(flow), flow.id) if isinstance(flow, HTTPFlow) else ("", "")
+def flow_of(origin: object) -> http.HTTPFlow | None:
+    """Return the flow of an exchange, which observers get as the origin of a message."""
+    picture = origin.flow if isinstance(origin, Exchange) else None
+    flow: http.HTTPFlow | None = getattr(picture, "flow", None)
+    return flow
+
+
+def shown_request(flow: http.HTTPFlow) -> tuple[bytes, Fields, bytes]:
+    """Return target, fields and body of a flow's request with its secrets, so far as we know."""
+    data = flow.request.data
+    masks = _masks.get(flow)
+    if masks is None:
+        return data.path, data.headers.fields, data.content or b""
+    return (
+        masks.show(data.path, Masks.PATH),
+        masks.show_fields(data.headers.fields),
+        masks.show(data.content or b"", Masks.BODY),
+    )
+
+
+def _is_killed(flow: Flow) -> bool:
+    return flow.error is not None and flow.error.msg == Error.KILLED_MESSAGE
+
+
+def _through(stream: Callable[[bytes], Iterable[bytes] | bytes], content: bytes) -> bytes:
+    made = [stream(content), stream(b"")]
+    return b"".join(one if isinstance(one, bytes) else b"".join(one) for one in made)
+
+
+_masks: WeakKeyDictionary[Flow, Masks] = WeakKeyDictionary()
+"""Kept for the case that the user replays a flow."""
+_WITH_SECRETS = frozenset({"requestheaders", "request", "response"})
+_BEFORE_THE_END = frozenset({
+    "requestheaders", "request", "responseheaders", "response", "websocket_message",
+})  # fmt: skip
+_SHOW: dict[str, Callable[[Picture], None]] = {
+    "request": Picture.show_body,
+    "responseheaders": Picture.show_answer_head,
+    "response": Picture.show_answer,
+    "answered": Picture.settle,
+    "error": Picture.show_error,
+    "websocket_message": Picture.show_message,
+    "websocket_end": Picture.show_socket_end,
+}
+_ADOPT: dict[str, Callable[[Picture], None]] = {
+    "requestheaders": Picture.adopt_early,
+    "request": Picture.adopt_request,
+    "responseheaders": Picture.adopt_answer_head,
+    "response": Picture.adopt_answer,
+    "websocket_message": Picture.adopt_message,
+}

@@ -1,226 +1,148 @@
 """Keep secrets out of flows that people can see: in mitmweb, in a recording, in a terminal.
 
-These are the credentials in headers and URLs, and everything secret in a login: token requests,
-token answers, and redirects with a code. We do nothing if nobody can see flows.
+The engine sends what the client sent. A flow is only a picture of it, in which masks stand for the
+secrets: credentials in headers and URLs, and everything secret in a login (token requests, token
+answers, redirects with a code). What another addon or a user changes in the picture is taken over,
+and then a mask becomes its secret again, but only in its original place: a client that sends the
+mask of somebody's token in a URL or an argument gets no token for it. A place is the path, a body,
+or the headers of one name. The same secret has the same mask in all flows of a process:
+
+>>> from mcp_tool_filter.observers.redaction.finder import SecretFinder
+>>> masks = Masks(SecretFinder())
+>>> [(_, hidden)] = masks.hide_fields(((b"Authorization", b"Bearer abc"),))
+>>> hidden.startswith(b"Bearer masked-"), masks.show(hidden, b"authorization")
+(True, b'Bearer abc')
+>>> masks.show(hidden, masks.PATH) == hidden
+True
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import secrets
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
-from mitmproxy import ctx
-from mitmproxy.http import HTTPFlow, Request, Response
-
-from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
-from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.observers.redaction.names import is_secret_header, is_secret_name
+from mcp_tool_filter.observers.redaction.places import Findings, replace
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
+    from mcp_tool_filter.engine.wire import Fields
+    from mcp_tool_filter.http.listener import Listener
     from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
-_USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
-_NOT_TOKENS = frozenset({"mcp-session-id", "last-event-id"})
+_KEY = secrets.token_bytes(32)
+_IN_ANSWER = b"answer:"  # prefix of header names in answers
+_MASK = re.compile(rb"masked-[A-Za-z0-9_-]{22}")
+_LOGIN_PATHS = frozenset({AUTHORIZE, TOKEN, REGISTER})
+_FORM = b"application/x-www-form-urlencoded"
+_NOT_TOKENS = frozenset({b"mcp-session-id", b"last-event-id"})
+_WITH_URLS = frozenset({b"location", b"refresh", b"link"})
 _PARAMETER = re.compile(rb"[?&]([^=&#?]{1,200}+)=([^&#]++)")
-_FORM = "application/x-www-form-urlencoded"
-_masks: WeakKeyDictionary[HTTPFlow, FlowMasks] = WeakKeyDictionary()
-"""Kept even after a flow's stream is over: a rule may still send a copy."""
 _LONGEST_BODY = 256 * 1024  # bytes; a longer body is hidden completely
 
 
-class Hidden:
-    """Hides the secrets in the flows of all listeners."""
-
-    def __init__(self, listeners: Mapping[str, Listener]) -> None:
-        self._listeners = listeners
-        self._finder: SecretFinder | None = None  # set only while somebody could see flows
-        self.is_on = False
-        """True if somebody can see flows. If not, callers may skip all calls."""
-        self.was_on = False
-        """True if it was ever on: flows may contain masks."""
-
-    def configure(self, *, shows_secrets: bool) -> None:
-        """Check whether somebody can see flows now."""
-        if shows_secrets or not _is_watched():
-            self._finder = None
-        elif self._finder is None:
-            from mcp_tool_filter.observers.redaction.finder import SecretFinder
-
-            self._finder = SecretFinder()
-        self.is_on = self._finder is not None
-        self.was_on |= self.is_on
-
-    # Requests
-
-    def hide_head(self, flow: HTTPFlow) -> None:
-        """Hide the secrets in the head of a new request."""
-        if self._finder is None or (stream := stream_of(flow)) is None:
-            return
-        request = flow.request
-        if self._is_login(flow, request):
-            masks = _masks_of(stream)
-            masks.is_login = True
-            found = self._finder.in_url(request.data.path.decode("latin-1"))
-            request.data.path = masks.hide(request.data.path, found, masks.PATH)
-        elif b"?" in request.data.path:
-            request.data.path = _without_secret_parameters(request.data.path, stream)
-        self._hide_headers(request, stream)
-
-    def _is_login(self, flow: HTTPFlow, request: Request) -> bool:
-        path = request.path.partition("?")[0]
-        if path in _USUAL or path.startswith(CALLBACK):
-            return True
-        if request.headers.get("content-type", "").lower().startswith(_FORM):
-            return True
-        listener = self._listeners.get(flow.client_conn.proxy_mode.full_spec)
-        return (
-            listener is not None
-            and not listener.takes_headers(request.path)
-            and listener.logins.has(request.method, request.path)
-        )
-
-    def hide_body(self, flow: HTTPFlow) -> None:
-        """Hide the secrets in the body of a login request."""
-        if self._finder is None or (stream := stream_of(flow)) is None:
-            return
-        if stream.masks is not None and stream.masks.is_login:
-            self._hide_content(flow.request, stream.masks)
-
-    def hide_added(self, flow: HTTPFlow) -> None:
-        """Hide the secrets that we have added to the head of a request."""
-        if self._finder is not None and (stream := stream_of(flow)) is not None:
-            self._hide_headers(flow.request, stream)
-
-    # Answers
-
-    def hidden_head(self, flow: HTTPFlow, response: Response) -> Response:
-        """Return a copy of an answer with the secrets in its head hidden."""
-        if self._finder is None or (stream := stream_of(flow)) is None:
-            return response
-        seen = response.copy()
-        self._hide_answer_headers(seen, stream)
-        if seen.headers.fields == response.headers.fields:
-            return response
-        return Response.make(response.status_code, b"", seen.headers)
-
-    def hide_answer_head(self, flow: HTTPFlow) -> None:
-        """Hide the secrets in the head of an answer that has been judged."""
-        if self._finder is not None and flow.response and (stream := stream_of(flow)):
-            self._hide_answer_headers(flow.response, stream)
-
-    def hidden_body(self, flow: HTTPFlow, response: Response) -> bytes:
-        """Return the body of an answer with its secrets hidden; the answer does not change."""
-        stream = stream_of(flow) if self._finder is not None else None
-        if stream is None or stream.masks is None or not stream.masks.is_login:
-            return response.raw_content or b""
-        copy = response.copy()
-        self._hide_content(copy, stream.masks)
-        return copy.raw_content or b""
-
-    def hide_answer(self, flow: HTTPFlow) -> None:
-        """Hide the secrets in the body of a login answer, after it has been judged."""
-        if self._finder is None or not flow.response or (stream := stream_of(flow)) is None:
-            return
-        self._hide_answer_headers(flow.response, stream)
-        if stream.masks is not None and stream.masks.is_login and not flow.response.stream:
-            self._hide_content(flow.response, stream.masks)
-            stream.masks.in_answer = True
-
-    def show_answer(self, flow: HTTPFlow) -> None:
-        """Restore the secrets in an answer that must be judged again."""
-        stream = stream_of(flow)
-        if stream is not None and stream.masks is not None and flow.response:
-            real = stream.masks.answer_with_secrets(flow.response)
-            flow.response.headers.fields = real.headers.fields
-            flow.response.data.content = real.data.content
-
-    # Parts
-
-    def _hide_headers(self, message: Request | Response, stream: SafeStream) -> None:
-        from mcp_tool_filter.observers.redaction.names import is_secret_header
-
-        assert self._finder
-        hidden = []
-        for name, value in message.headers.fields:
-            plain = name.decode("latin-1").lower()
-            if plain not in _NOT_TOKENS and is_secret_header(plain):
-                found = self._finder.in_header(plain, value.decode("latin-1"))
-                masks = _masks_of(stream)
-                hidden.append((name, masks.hide(value, found, masks.place_of(message, name))))
-            else:
-                hidden.append((name, value))
-        if stream.masks is not None:
-            message.headers.fields = tuple(hidden)
-
-    def _hide_answer_headers(self, response: Response, stream: SafeStream) -> None:
-        assert self._finder
-        self._hide_headers(response, stream)
-        if (masks := stream.masks) is None or not masks.is_login:
-            return
-        for name in ("location", "refresh", "link"):
-            said = response.headers.get_all(name)
-            if said:
-                place = masks.place_of(response, name.encode())
-                hidden = [_hidden_url(one, self._finder, masks, place) for one in said]
-                response.headers.set_all(name, hidden)
-
-    def _hide_content(self, message: Request | Response, masks: FlowMasks) -> None:
-        assert self._finder
-        content = message.data.content
-        if not content:
-            return
-        place = masks.ANSWER if isinstance(message, Response) else masks.BODY
-        kind, coding = (message.headers.get(f"content-{one}", "") for one in ("type", "encoding"))
-        if coding or len(content) > _LONGEST_BODY:
-            message.data.content = masks.hide_all(content, place)
-            return
-        found = self._finder.in_body(content, kind)
-        unread = bool(found.unread)
-        message.data.content = (
-            masks.hide_all(content, place) if unread else masks.hide(content, found, place)
-        )
+def is_login(method: str, target: str, fields: Fields, listener: Listener) -> bool:
+    """Tell whether the bodies of a request and of its answer may hold secrets."""
+    path = target.partition("?")[0]
+    if path in _LOGIN_PATHS or path.startswith(CALLBACK):
+        return True
+    if any(n.lower() == b"content-type" and v.lower().startswith(_FORM) for n, v in fields):
+        return True
+    return not listener.takes_headers(target) and listener.logins.has(method, target)
 
 
-def real_request(flow: HTTPFlow) -> Request:
-    """Return a request with its secrets, which may be masked in the flow."""
-    masks = _masks.get(flow) if _masks else None
-    return flow.request if masks is None else masks.request_with_secrets(flow.request)
+class Masks:
+    """The masks of one flow."""
 
+    PATH: ClassVar = b":path"
+    BODY: ClassVar = b":body"
+    ANSWER: ClassVar = b":answer"
+    __slots__ = ("_finder", "_places", "_secrets", "is_login")
 
-def _masks_of(stream: SafeStream) -> FlowMasks:
-    if stream.masks is None:
-        from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
+    def __init__(self, finder: SecretFinder, *, is_login: bool = False) -> None:
+        self._finder = finder
+        self._secrets: dict[tuple[bytes, bytes], bytes] = {}
+        """The secrets by place and mask."""
+        self._places: set[bytes] = set()
+        self.is_login = is_login
 
-        stream.masks = _masks[stream.flow] = FlowMasks()
-    return stream.masks
+    # Hiding
 
+    def hide_target(self, target: bytes) -> bytes:
+        """Hide the secrets in a URL; session ids stay, because they lead to a stream."""
+        if self.is_login:
+            found = self._finder.in_url(target.decode("latin-1"))
+            return self._hide(target, found, self.PATH)
+        return _PARAMETER.sub(self._hide_parameter, target) if b"?" in target else target
 
-def _hidden_url(url: str, finder: SecretFinder, masks: FlowMasks, place: bytes) -> str:
-    raw = url.encode("utf-8", "surrogateescape")
-    found = finder.in_url(raw.decode("latin-1"))
-    return masks.hide(raw, found, place).decode("utf-8", "surrogateescape")
-
-
-def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
-    """Hide parameters with secret names, except session ids, which lead to a stream."""
-    from mcp_tool_filter.observers.redaction.names import is_secret_name
-
-    def hide(found: re.Match[bytes]) -> bytes:
+    def _hide_parameter(self, found: re.Match[bytes]) -> bytes:
         if not is_secret_name(unquote(found[1].decode("latin-1"))):
             return found[0]
-        start, masks = found.start(2) - found.start(), _masks_of(stream)
-        return found[0][:start] + masks.hide_all(found[2], masks.PATH)
+        start = found.start(2) - found.start()
+        return found[0][:start] + self._hide_all(found[2], self.PATH)
 
-    return _PARAMETER.sub(hide, path)
+    def hide_fields(self, fields: Fields, *, in_answer: bool = False) -> Fields:
+        """Hide the credentials in headers, and in an answer of a login the URLs."""
+        return tuple([(name, self._hide_value(name, value, in_answer)) for name, value in fields])
 
+    def _hide_value(self, name: bytes, value: bytes, in_answer: bool) -> bytes:
+        key = name.lower()
+        plain = key.decode("latin-1")
+        if key not in _NOT_TOKENS and is_secret_header(plain):
+            found = self._finder.in_header(plain, value.decode("latin-1"))
+        elif in_answer and self.is_login and key in _WITH_URLS:
+            found = self._finder.in_url(value.decode("latin-1"))
+        else:
+            return value
+        return self._hide(value, found, (_IN_ANSWER if in_answer else b"") + key)
 
-def _is_watched() -> bool:
-    """Tell whether anything but us can see flows."""
-    addons, options = ctx.master.addons, ctx.options
-    prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
-    writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
-    return prints or bool(writes) or addons.get("view") is not None
+    def hide_body(self, body: bytes, fields: Fields, *, in_answer: bool = False) -> bytes:
+        """Hide the secrets in the body of a login."""
+        if not self.is_login or not body:
+            return body
+        place = self.ANSWER if in_answer else self.BODY
+        kind, coding = (
+            b", ".join(v for n, v in fields if n.lower() == name).decode("latin-1")
+            for name in (b"content-type", b"content-encoding")
+        )
+        if coding or len(body) > _LONGEST_BODY:
+            return self._hide_all(body, place)
+        found = self._finder.in_body(body, kind)
+        return self._hide_all(body, place) if found.unread else self._hide(body, found, place)
+
+    def _hide(self, data: bytes, found: Findings, place: bytes) -> bytes:
+        text = data.decode("latin-1")
+        hidden = replace(
+            text, found.secrets, lambda one: self._mask(text[one.start : one.end], place)
+        )
+        return hidden.encode("latin-1")
+
+    def _hide_all(self, data: bytes, place: bytes) -> bytes:
+        return self._mask(data.decode("latin-1"), place).encode()
+
+    def _mask(self, text: str, place: bytes) -> str:
+        raw = text.encode("latin-1")
+        if (place, raw) in self._secrets:  # a mask itself
+            return text
+        digest = hmac.digest(_KEY, raw, hashlib.sha256)[:16]
+        mask = b"masked-" + base64.urlsafe_b64encode(digest).rstrip(b"=")
+        self._secrets[place, mask] = raw
+        self._places.add(place)
+        return mask.decode()
+
+    # Showing
+
+    def show(self, data: bytes, place: bytes) -> bytes:
+        """Restore the secrets that were hidden in this place."""
+        if place not in self._places:
+            return data
+        return _MASK.sub(lambda found: self._secrets.get((place, found[0]), found[0]), data)
+
+    def show_fields(self, fields: Fields, *, in_answer: bool = False) -> Fields:
+        side = _IN_ANSWER if in_answer else b""
+        return tuple([(name, self.show(value, side + name.lower())) for name, value in fields])

@@ -24,6 +24,13 @@ _YEAR = 365 * 24 * 60 * 60
 _BYPASSES = "Connections that it selects would pass unfiltered. Leave it out."
 _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     # option: (is this value dangerous?, why)
+    "ignore_hosts": (bool, _BYPASSES),
+    "allow_hosts": (bool, _BYPASSES),
+    "tcp_hosts": (bool, _BYPASSES),
+    "udp_hosts": (bool, _BYPASSES),
+}
+_DANGERS_IN_FORWARD_PROXIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **_DANGERS,
     "stream_large_bodies": (
         lambda value: value is not None,
         "Large messages would pass before they are checked. Leave it out.",
@@ -37,25 +44,43 @@ _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "WebSocket messages would pass unfiltered. Leave it on.",
     ),
     "modify_body": (bool, "Messages would change after they are checked. Leave it out."),
-    "ignore_hosts": (bool, _BYPASSES),
-    "allow_hosts": (bool, _BYPASSES),
-    "tcp_hosts": (bool, _BYPASSES),
-    "udp_hosts": (bool, _BYPASSES),
 }
+_IDLE: dict[str, Callable[[Any], bool]] = {
+    # option: does the user expect something of this value?
+    "stream_large_bodies": bool,
+    "body_size_limit": bool,
+    "store_streamed_bodies": lambda value: not value,
+    "validate_inbound_headers": lambda value: not value,
+    "websocket": lambda value: not value,
+    "connection_strategy": lambda value: value == "eager",
+}
+"""Options that our own HTTP engine does not read."""
 
 
-def problem_in_options(options: Options) -> InvalidOption | None:
+def problem_in_options(options: Options, *, is_forward: bool = False) -> InvalidOption | None:
     """Return the error for an option of mitmproxy that would let something pass unfiltered, or
     None.
 
-    These are harmless: rawtcp (our layers never open a tunnel), map_local, map_remote,
-    modify_headers and server_replay, which change requests or answers; we judge lists and answers
-    wherever they come from.
+    All others are harmless: what they change in requests and answers is judged again.
     """
-    for name, (harms, why) in _DANGERS.items():
+    dangers = _DANGERS_IN_FORWARD_PROXIES if is_forward else _DANGERS
+    for name, (harms, why) in dangers.items():
         if name in options and harms(value := getattr(options, name)):
             return InvalidOption(name, value, why=why)
     return None
+
+
+def idle_options(options: Options) -> str:
+    """Return a sentence about options without effect that the user has set, or an empty text."""
+    names = [
+        name
+        for name, is_wanted in _IDLE.items()
+        if name in options and was_set(options, name) and is_wanted(getattr(options, name))
+    ]
+    if not names:
+        return ""
+    are = "has" if len(names) == 1 else "have"
+    return f"Warning: {', '.join(names)} {are} no effect: the tool filter has its own limits"
 
 
 def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:

@@ -150,11 +150,11 @@ def keep_fetched(kept: Kept, fetched: Fetched) -> None:
     }
 
 
-def keep_head(kept: Kept, response: Message, status: int, now: float) -> None:
+def keep_head(kept: Kept, fields: Iterable[tuple[bytes, bytes]], status: int, now: float) -> None:
     """Keep the head of the upstream's answer."""
     kept["said"] = {
         "status": status,
-        "headers": _fields(response.headers),
+        "headers": [[name, value] for name, value in fields],
         "at": now,
         "chunks": [],
         "ended": None,

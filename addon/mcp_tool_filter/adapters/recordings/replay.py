@@ -133,7 +133,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
     from mitmproxy.addons.next_layer import NextLayer
     from mitmproxy.addons.proxyserver import Proxyserver
-    from mitmproxy.connection import Client
     from mitmproxy.http import HTTPFlow
     from mitmproxy.test import taddons
 
@@ -185,16 +184,12 @@ class _Offline(ToolFilter):
         async def fetch(_target: Target) -> Fetched:
             return replace(fetched, is_for_all=True)
 
-        super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
-        self.rules.is_offline = True
-        self._listeners.find_names = _names_offline
+        super().__init__(fetch=fetch, find_names=_names_offline, report=_ignore, warn=_ignore)
+        self.proxy.rules.is_offline = True
 
     def snapshot(self) -> Snapshot:
-        [listener] = self._listeners.by_mode.values()
-        return listener.snapshot
-
-    def _suspect(self, client: Client) -> None:
-        """Do nothing: there is no upstream to lose."""
+        [site] = self.proxy.sites.values()
+        return site.listener.snapshot
 
 
 class _Replay:

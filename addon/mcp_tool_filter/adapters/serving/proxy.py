@@ -15,6 +15,7 @@ Methods that raise StartError have changed nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -55,7 +56,10 @@ from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.protocol.messages import Notification, Request
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.overview import Overview
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+
+log = logging.getLogger(__name__)
 
 GRACE = 3.0
 """Seconds for waiting clients to get their answers when the process ends."""
@@ -120,6 +124,7 @@ class Proxy:
             self.crowd.reserve,
             OnLoss(self._lose_all, self.new_lists.take, around.audience.warn, self._named),
         )
+        self.overview: Overview | None = None
         self.dashboard: Dashboard | None = None
         self._is_running = False
         self._has_warned = False
@@ -134,6 +139,8 @@ class Proxy:
             for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
+        if config.replaces_credentials and not before.replaces_credentials:
+            log.warning("header_override: each client acts with the rights of upstream_headers")
         self.rules.adopt(config.rules, self.sites.values())
         for site in self.sites.values():
             site.listener.policy.adopt(config)
@@ -146,23 +153,33 @@ class Proxy:
 
     # Start
 
-    def begin(self, *, names_upstreams: bool = False) -> None:
-        """Open what the whole process has: the audit log, metrics, rules. Raises StartError."""
+    def begin(self, *, names_upstreams: bool = False, shows_page: bool = False) -> None:
+        """Open what the whole process has: the audit log, metrics, rules. Raises StartError.
+
+        ``shows_page`` if the host has a place for the dashboard of its own.
+        """
         sinks = []
-        if self.config.dashboard is not None:
+        if self.config.dashboard is not None or shows_page:
             sinks.append(self.open_dashboard().timeline.note)
         self.watchers.begin(self.config, names_upstreams=names_upstreams, more=sinks)
         self._is_running = True
         self.crowd.begin()
         self.rules.begin()
 
+    def open_overview(self) -> Overview:
+        """Return the present state of all sites, for the dashboard and for commands."""
+        if self.overview is None:
+            from mcp_tool_filter.adapters.serving.overview import Overview
+
+            self.overview = Overview(self.listeners, self.watchers.statistics)
+        return self.overview
+
     def open_dashboard(self) -> Dashboard:
         """Return the dashboard of the process; the host serves it."""
         if self.dashboard is None:
-            from mcp_tool_filter.adapters.serving.overview import Overview
             from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
-            overview = Overview(self.listeners, self.watchers.statistics)
+            overview = self.open_overview()
             self.dashboard = Dashboard(
                 overview.as_json,
                 lambda: self.config,

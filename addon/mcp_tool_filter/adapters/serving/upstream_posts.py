@@ -57,7 +57,7 @@ class UpstreamPosts:
         exchange = effect.origin
         assert isinstance(exchange, Exchange)
         if exchange.seat is not None:
-            exchange.seat.inject(text, to_client=False, is_text=True)
+            exchange.seat.say(text)
         else:
             post = _post(site_of(exchange), exchange, exchange.head.target, text)
             self._copies.begin(post)

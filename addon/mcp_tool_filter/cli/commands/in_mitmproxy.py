@@ -27,7 +27,6 @@ from mcp_tool_filter.cli.commands.http import (
 from mcp_tool_filter.cli.flags import UsageError, no_such
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import progress, say
 from mcp_tool_filter.conversation.memory import Fetched
@@ -82,7 +81,6 @@ async def _serve_command(settings: Settings) -> int:
     """Serve a command like a URL."""
     from mcp_tool_filter.cli.commands.bridge import bridged
 
-    refuse_other_mitmproxy()
     report = report_for(settings)
     activity = activity_for(settings, asyncio.get_running_loop())
     async with bridged(settings) as command:
@@ -104,7 +102,7 @@ def _serve_only(master: Master, command: BridgedCommand) -> None:
 
     for addon in master.addons.chain:
         if isinstance(addon, ToolFilter):
-            addon.rules.command = command.identity
+            addon.proxy.rules.command = command.identity
     own = OwnConnections(command.address)
     master.addons.add(own)
     command.bridge.peers = own.peers
@@ -132,7 +130,7 @@ class _Leaving:
 
 async def leave(master: Master) -> None:
     """End cleanly, because asyncio would log connections that it has to abort."""
-    from mcp_tool_filter.adapters.mitmproxy.exit import hang_up
+    from mcp_tool_filter.adapters.mitmproxy.connections import hang_up
 
     await hang_up()
     master.shutdown()
@@ -140,7 +138,6 @@ async def leave(master: Master) -> None:
 
 async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
     """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
-    refuse_other_mitmproxy()
     asked = _begin_fetch(settings)
     host = await import_host(settings)
     return make_master(host, settings, asked, report, activity)
@@ -199,7 +196,7 @@ def make_master(
     """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
     from mitmproxy.exceptions import OptionsError
 
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.addon import filter_for
     from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
 
     options = host.make_options()
@@ -207,7 +204,7 @@ def make_master(
         options.update_defer(**(given or mitmproxy_options(settings)))
         options.set(*settings.set, defer=True)
         reader = ConfigReader(settings.texts, settings.config())
-        addon = ToolFilter(
+        addon = filter_for(options)(
             fetch=asked,
             report=report,
             warn=say,

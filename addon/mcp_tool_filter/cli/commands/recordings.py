@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
-from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.errors import StartError, printable
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def run_replay(typed: Given) -> int:
     recordings = [Path(word) for word in typed.get(WORDS, [])]
     if not recordings:
         raise UsageError("Which recording?", why="mcp-tool-filter replay RECORDING …")
-    refuse_other_mitmproxy()
     logging.disable(logging.WARNING)  # we report the refusals ourselves
     outcomes = [_replay(path, typed) for path in recordings]
     if "json" in typed:

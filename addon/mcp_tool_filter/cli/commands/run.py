@@ -36,7 +36,6 @@ from mcp_tool_filter.cli.commands.in_mitmproxy import (
     mitmproxy_options,
 )
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
-from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
@@ -45,7 +44,7 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
 
 _PATIENCE = 60.0  # seconds until we report which servers were not seen yet
 _OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
@@ -72,7 +71,7 @@ def run(typed: Given) -> int:
         os.umask(0o077)  # a recording contains credentials
     with tempfile.TemporaryDirectory(prefix="mcp-tool-filter-") as folder:
         status = asyncio.run(_Session(settings, typed, Path(folder)).serve())
-    from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
+    from mcp_tool_filter.adapters.mitmproxy.connections import end_at_once
 
     end_at_once(status)
     return status
@@ -94,7 +93,6 @@ class _Session:
         self._has_port = "port" in typed
 
     async def serve(self) -> int:
-        refuse_other_mitmproxy()
         host = await import_host(self._settings)
         environment = {**os.environ, **self._settings.env}
         behind = find_proxy(environment)
@@ -117,7 +115,7 @@ class _Session:
         loop = asyncio.get_running_loop()
         activity = None if _shares_terminal() else activity_for(self._settings, loop)
         master = make_master(host, self._settings, fetch, self._report, activity, given=options)
-        addon: ToolFilter = master.addons.get("toolfilter")
+        addon: ForwardFilter = master.addons.get("toolfilter")
         if behind and addon.interception:
             addon.interception.is_direct = behind.is_direct
         proxying = loop.create_task(master.run())
@@ -159,7 +157,7 @@ class _Session:
                     f" {shown(one.name)} --deny PATTERN"
                 )
 
-    async def _remind(self, addon: ToolFilter) -> None:
+    async def _remind(self, addon: ForwardFilter) -> None:
         await asyncio.sleep(_PATIENCE)
         for one in not_seen(self._servers, seen := _seen_by(addon)):
             why = why_not_seen(one, seen)
@@ -191,7 +189,7 @@ def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
     return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])
 
 
-def _seen_by(addon: ToolFilter) -> SeenTraffic:
+def _seen_by(addon: ForwardFilter) -> SeenTraffic:
     found = addon.interception
     assert found
     return SeenTraffic(

@@ -1,9 +1,8 @@
-"""The addon's script: its path, and the mitmproxy versions that it accepts."""
+"""The path of the addon's script."""
 
 from __future__ import annotations
 
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from mcp_tool_filter.cli.flags import Given
@@ -30,19 +29,3 @@ def addon_script() -> Path:
         if candidate.is_file():
             return candidate
     raise StartError("The addon script is missing", why="Install mcp-tool-filter again")
-
-
-def refuse_other_mitmproxy() -> None:
-    """Raise StartError if we do not know the internals of this mitmproxy version.
-
-    The script has the list, because every mitmproxy can load it.
-    """
-    from mitmproxy import version
-
-    spec = spec_from_file_location("mcp_tool_filter_script", addon_script())
-    assert spec
-    assert spec.loader
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
-    if problem := script.problem_in_version(version.VERSION):
-        raise StartError("The tool filter cannot start", why=problem)

@@ -1,8 +1,8 @@
 """What people see of us in mitmweb and the console, and what a recording keeps.
 
-The tool filter tells ``FlowObserver`` about each flow before it changes anything (``meet``,
-``note_head``, ``note_body``), about each verdict (``tell``), and when it has finished a hook
-(``follow_stream``, ``finish``). Without mitmweb, the console or ``-w`` nobody could see it, so
+``FlowObserver`` hears about each flow (``meet``), the upstream's answer before we change it
+(``note_head``, ``note_chunk``), what the client gets of a stream (``note_said``), each verdict
+(``tell``), and the end (``finish``). Without mitmweb, the console or ``-w`` nobody could see it, so
 verdicts are only counted.
 """
 
@@ -12,22 +12,19 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.hooks import UpdateHook
-from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.http import HTTPFlow
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
-    Injected,
-)
+from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
 from mcp_tool_filter.adapters.mitmproxy.settings import forget, was_set
-from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     MOST_KEPT,
@@ -40,18 +37,16 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.overview import (
     ListenerLines,
-    Overview,
     render_sessions,
     render_statistics,
     render_tools,
 )
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal
-from mcp_tool_filter.observers.statistics import Statistics
-from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
@@ -98,10 +93,8 @@ class _Seen:
 class FlowObserver:
     """Observes the flows of all listeners."""
 
-    def __init__(
-        self, listeners: Mapping[str, Listener], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._listeners = listeners
+    def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.time) -> None:
+        self._proxy = proxy
         self.clock = clock
         self.observe: Observe | None = None
         """Called with each flow's verdicts. Set it before the options are set."""
@@ -109,48 +102,40 @@ class FlowObserver:
         """True if somebody could see flows. If not, callers may skip all calls about flows."""
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._introduced: set[str] = set()
-        self._statistics: WeakValueDictionary[str, Statistics] = WeakValueDictionary()
-        self._overview = Overview(listeners, self._statistics, clock)
-        self.dashboard = Dashboard(
-            self._overview.as_json,
-            lambda: next((one.config for one in listeners.values()), Config()),
-            lambda: [one.snapshot for one in listeners.values()],
-            _edit_deny,
-        )
 
-    # Called by the tool filter before it changes anything
+    # Called for each flow
 
-    def meet(self, flow: HTTPFlow) -> None:
+    def meet(self, flow: HTTPFlow, host: str) -> None:
         """Note a new request that is about to be judged."""
-        if self.is_watched:
-            self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
+        self._seen[flow] = _Seen(keep_request(flow, host))
 
-    def note_head(self, flow: HTTPFlow, response: Response) -> None:
+    def note_head(self, flow: HTTPFlow, status: int, fields: Fields) -> None:
         """Note the head of the upstream's answer."""
-        if self.is_watched and (seen := self._seen.get(flow)):
-            keep_head(seen.kept, response, response.status_code, self.clock())
+        if seen := self._seen.get(flow):
+            keep_head(seen.kept, fields, status, self.clock())
 
-    def note_body(self, flow: HTTPFlow, body: bytes) -> None:
-        """Note the body of the upstream's answer. (We have seen that of a stream already.)"""
-        seen = self._seen.get(flow) if self.is_watched else None
-        if seen and not seen.is_stream and flow.response:
-            now = self.clock()
-            keep_chunk(seen.kept, body, now)
-            keep_chunk(seen.kept, b"", now)
+    def note_chunk(self, flow: HTTPFlow, data: bytes) -> None:
+        """Note the next part of the upstream's answer; b"" is the end."""
+        if seen := self._seen.get(flow):
+            keep_chunk(seen.kept, data, self.clock())
 
-    def statistics_of(self, spec: str) -> Statistics:
-        """Return the statistics of a listener; they exist as long as somebody references them."""
-        return self._statistics.setdefault(spec, Statistics())
+    def note_said(self, flow: HTTPFlow, data: bytes) -> None:
+        """Note what the client gets of a stream."""
+        if seen := self._seen.get(flow):
+            seen.is_stream = True
+            seen.filtered += data[: MOST_KEPT - len(seen.filtered)]
+            self._update_soon(flow, seen)
 
-    def tell(self, spec: str, judged: Judged) -> None:
-        """Note a verdict of the listener with this ``spec``."""
-        listener, flow = self._listeners.get(spec), judged.origin
-        if listener is None or not isinstance(flow, HTTPFlow):
+    def tell(self, name: str, judged: Judged) -> None:
+        """Note a verdict of the site with this name."""
+        flow = flow_of(judged.origin)
+        if not self.is_watched or flow is None:
             return
         if (seen := self._seen.get(flow)) is None:
             return
         self._comment(flow, _sentence_about(judged), judged.verdict)
-        self._keep_tools(spec, listener, seen.kept, judged.message)
+        if listener := self._proxy.listeners.get(name):
+            self._keep_tools(name, listener, seen.kept, judged.message)
         if self.observe:
             self.observe(flow, judged)
 
@@ -159,7 +144,7 @@ class FlowObserver:
 
         mitmweb's own page does not show the error for long: its next update hides it.
         """
-        self._overview.refused_edit = str(error) if error else ""
+        self._proxy.open_overview().refused_edit = str(error) if error else ""
         if error:
             log.warning("Not adopted, the old filter stays. %s", error)
 
@@ -183,16 +168,11 @@ class FlowObserver:
 
     def running(self) -> None:
         self.configure(())
-        self.dashboard.has_flows = getattr(ctx.master, "app", None) is not None
-        add_page(ctx.master, self.dashboard)
+        if getattr(ctx.master, "app", None) is not None:
+            dashboard = self._proxy.open_dashboard()
+            dashboard.has_flows = True
+            add_page(ctx.master, dashboard)
         _show_comments(ctx.options)
-
-    def follow_stream(self, flow: HTTPFlow) -> None:
-        """From now on keep the input and output of a flow's stream callable."""
-        seen = self._seen.get(flow) if self.is_watched else None
-        if seen and flow.response and callable(flow.response.stream):
-            seen.is_stream = True
-            flow.response.stream = self._followed(flow, seen, flow.response.stream)
 
     def finish(self, flow: HTTPFlow) -> None:
         """Note that a flow has ended."""
@@ -206,22 +186,10 @@ class FlowObserver:
 
     def _command(self, render: _Render) -> Callable[[], Sequence[str]]:
         def command() -> Sequence[str]:
-            return list(render(self._overview.render()))
+            return list(render(self._proxy.open_overview().render()))
 
         command.__doc__ = render.__doc__
         return command
-
-    def _followed(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
-        def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
-            if not isinstance(chunk, Injected):
-                keep_chunk(seen.kept, chunk, self.clock())
-            filtered = stream(chunk)
-            whole = filtered if isinstance(filtered, bytes) else b"".join(filtered)
-            seen.filtered += whole[: MOST_KEPT - len(seen.filtered)]
-            self._update_soon(flow, seen)
-            return filtered
-
-        return on_chunk
 
     def _update_soon(self, flow: HTTPFlow, seen: _Seen) -> None:
         """Update the views soon, several events at a time."""
@@ -275,7 +243,7 @@ def _sentence_about(judged: Judged) -> str:
     return f"{shown(asked.method)}{tool}: {sentence}"
 
 
-def _edit_deny(deny: list[str]) -> str:
+def edit_deny(deny: list[str]) -> str:
     """Edit the option as mitmweb's own page does; return the reason for a refusal, or an empty
     text.
 

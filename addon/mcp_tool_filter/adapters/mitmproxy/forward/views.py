@@ -1,0 +1,307 @@
+"""What people see of us in mitmweb and the console, and what a recording keeps.
+
+The tool filter tells ``FlowObserver`` about each flow before it changes anything (``meet``,
+``note_head``, ``note_body``), about each verdict (``tell``), and when it has finished a hook
+(``follow_stream``, ``finish``). Without mitmweb, the console or ``-w`` nobody could see it, so
+verdicts are only counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from mitmproxy import ctx
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.hooks import UpdateHook
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.master import Master
+from mitmproxy.options import Options
+
+from mcp_tool_filter.adapters.mitmproxy.forward.safe.orders import (
+    Injected,
+)
+from mcp_tool_filter.adapters.mitmproxy.forward.streams import client_host
+from mcp_tool_filter.adapters.mitmproxy.settings import forget, was_set
+from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    MOST_KEPT,
+    Kept,
+    keep_chunk,
+    keep_fetched,
+    keep_head,
+    keep_request,
+)
+from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.overview import (
+    ListenerLines,
+    Overview,
+    render_sessions,
+    render_statistics,
+    render_tools,
+)
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.sentences import describe, is_refusal
+from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
+from mcp_tool_filter.protocol.messages import Message, Request, singles
+
+log = logging.getLogger(__name__)
+
+_SHOWS_BODIES = "mitmproxy.contentviews"
+if _SHOWS_BODIES in sys.modules:
+    # Import now: mitmproxy finds modules beside a script only while it loads that script. But not
+    # always: mitmproxy's own views are slow to import, and the lean master shows nothing.
+    import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401 - it registers itself
+
+type Observe = Callable[[HTTPFlow, Judged], None]
+type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
+
+type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
+
+WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
+_MOST_SENTENCES = 50
+_SECONDS_BETWEEN_UPDATES = 0.25
+_FORWARDED = "forwarded"
+_REFUSED, _HIDDEN, _INVALID = ":no_entry_sign:", ":see_no_evil:", ":warning:"
+# mitmweb accepts only these letters, and the dot.
+_COMMANDS = {
+    "mcp.tools": render_tools,
+    "mcp.sessions": render_sessions,
+    "mcp.stats": render_statistics,
+}
+_TELLS_OF_TOOLS = frozenset({"initialize", "server/discover", "tools/list"})
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What we know about a flow that people may look at."""
+
+    kept: Kept
+    filtered: bytearray = field(default_factory=bytearray)
+    is_stream: bool = False
+    is_over: bool = False
+    awaits_update: bool = False
+
+
+class FlowObserver:
+    """Observes the flows of all listeners."""
+
+    def __init__(
+        self, listeners: Mapping[str, Listener], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._listeners = listeners
+        self.clock = clock
+        self.observe: Observe | None = None
+        """Called with each flow's verdicts. Set it before the options are set."""
+        self.is_watched = False
+        """True if somebody could see flows. If not, callers may skip all calls about flows."""
+        self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
+        self._introduced: set[str] = set()
+        self._statistics: WeakValueDictionary[str, Statistics] = WeakValueDictionary()
+        self._overview = Overview(listeners, self._statistics, clock)
+        self.dashboard = Dashboard(
+            self._overview.as_json,
+            lambda: next((one.config for one in listeners.values()), Config()),
+            lambda: [one.snapshot for one in listeners.values()],
+            _edit_deny,
+        )
+
+    # Called by the tool filter before it changes anything
+
+    def meet(self, flow: HTTPFlow) -> None:
+        """Note a new request that is about to be judged."""
+        if self.is_watched:
+            self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
+
+    def note_head(self, flow: HTTPFlow, response: Response) -> None:
+        """Note the head of the upstream's answer."""
+        if self.is_watched and (seen := self._seen.get(flow)):
+            keep_head(seen.kept, response.headers.fields, response.status_code, self.clock())
+
+    def note_body(self, flow: HTTPFlow, body: bytes) -> None:
+        """Note the body of the upstream's answer. (We have seen that of a stream already.)"""
+        seen = self._seen.get(flow) if self.is_watched else None
+        if seen and not seen.is_stream and flow.response:
+            now = self.clock()
+            keep_chunk(seen.kept, body, now)
+            keep_chunk(seen.kept, b"", now)
+
+    def statistics_of(self, spec: str) -> Statistics:
+        """Return the statistics of a listener; they exist as long as somebody references them."""
+        return self._statistics.setdefault(spec, Statistics())
+
+    def tell(self, spec: str, judged: Judged) -> None:
+        """Note a verdict of the listener with this ``spec``."""
+        listener, flow = self._listeners.get(spec), judged.origin
+        if listener is None or not isinstance(flow, HTTPFlow):
+            return
+        if (seen := self._seen.get(flow)) is None:
+            return
+        self._comment(flow, _sentence_about(judged), judged.verdict)
+        self._keep_tools(spec, listener, seen.kept, judged.message)
+        if self.observe:
+            self.observe(flow, judged)
+
+    def note_refused_edit(self, error: StartError | None) -> None:
+        """Note that an edit of an option was refused; None means that the options are valid again.
+
+        mitmweb's own page does not show the error for long: its next update hides it.
+        """
+        self._overview.refused_edit = str(error) if error else ""
+        if error:
+            log.warning("Not adopted, the old filter stays. %s", error)
+
+    # Called by the tool filter when it has finished a hook
+
+    def load(self, master: Master) -> None:
+        """Add the commands, and the content view if something can show it."""
+        for name, render in _COMMANDS.items():
+            master.commands.add(name, self._command(render))
+        if _SHOWS_BODIES in sys.modules:
+            from mcp_tool_filter.adapters.mitmproxy.web.content_view import add_views
+
+            add_views()
+
+    def configure(self, updated: Collection[str]) -> None:
+        records = bool(getattr(ctx.options, "save_stream_file", None))
+        if "save_stream_file" in updated:
+            self._introduced.clear()  # a new recording begins
+        shows = ctx.master.addons.get("view") is not None
+        self.is_watched = records or shows or self.observe is not None
+
+    def running(self) -> None:
+        self.configure(())
+        self.dashboard.has_flows = getattr(ctx.master, "app", None) is not None
+        add_page(ctx.master, self.dashboard)
+        _show_comments(ctx.options)
+
+    def follow_stream(self, flow: HTTPFlow) -> None:
+        """From now on keep the input and output of a flow's stream callable."""
+        seen = self._seen.get(flow) if self.is_watched else None
+        if seen and flow.response and callable(flow.response.stream):
+            seen.is_stream = True
+            flow.response.stream = self._followed(flow, seen, flow.response.stream)
+
+    def finish(self, flow: HTTPFlow) -> None:
+        """Note that a flow has ended."""
+        if self.is_watched and (seen := self._seen.get(flow)):
+            seen.is_over = True
+            self._show_filtered(flow, seen)
+
+    def done(self) -> None:
+        for flow in list(self._seen):
+            self.finish(flow)
+
+    def _command(self, render: _Render) -> Callable[[], Sequence[str]]:
+        def command() -> Sequence[str]:
+            return list(render(self._overview.render()))
+
+        command.__doc__ = render.__doc__
+        return command
+
+    def _followed(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
+        def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
+            if not isinstance(chunk, Injected):
+                keep_chunk(seen.kept, chunk, self.clock())
+            filtered = stream(chunk)
+            whole = filtered if isinstance(filtered, bytes) else b"".join(filtered)
+            seen.filtered += whole[: MOST_KEPT - len(seen.filtered)]
+            self._update_soon(flow, seen)
+            return filtered
+
+        return on_chunk
+
+    def _update_soon(self, flow: HTTPFlow, seen: _Seen) -> None:
+        """Update the views soon, several events at a time."""
+        if seen.awaits_update or ctx.master.addons.get("view") is None:
+            return
+        seen.awaits_update = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SECONDS_BETWEEN_UPDATES, self._update, flow, seen)
+
+    def _update(self, flow: HTTPFlow, seen: _Seen) -> None:
+        seen.awaits_update = False
+        if not seen.is_over:
+            self._show_filtered(flow, seen)
+            in_background(ctx.master.addons.trigger_event(UpdateHook([flow])))
+
+    def _show_filtered(self, flow: HTTPFlow, seen: _Seen) -> None:
+        if flow.response and seen.is_stream:
+            # Not .content: that would also change the headers.
+            flow.response.data.content = bytes(seen.filtered)
+
+    def _comment(self, flow: HTTPFlow, sentence: str, verdict: Verdict) -> None:
+        sentences = flow.comment.split("\n\n") if flow.comment else []
+        if sentence in sentences or len(sentences) >= _MOST_SENTENCES:
+            return
+        is_first = len(sentences) == 1 and sentences[0].endswith(_FORWARDED)
+        if is_first and sentence != _FORWARDED and not sentences[0].startswith("tools/call"):
+            sentences = []  # the other sentences say more
+        if sentence != _FORWARDED or not sentences:
+            flow.comment = "\n\n".join([*sentences, sentence])
+        if mark := _mark(verdict):
+            flow.marked = mark
+
+    def _keep_tools(
+        self, spec: str, listener: Listener, kept: Kept, message: Message | None
+    ) -> None:
+        """Store the upstream's tools with the flows in which a replay would look for them."""
+        messages = singles(message) if message else ()
+        methods = {one.method for one in messages if isinstance(one, Request)}
+        if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
+            self._introduced.add(spec)
+            keep_fetched(kept, listener.fetched)
+
+
+def _sentence_about(judged: Judged) -> str:
+    """Describe the verdict on a message; of a forwarded request, the message."""
+    sentence = describe(judged.verdict, judged.snapshot)
+    asked = judged.exchange
+    if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
+        return sentence
+    tool = f" {shown(asked.tool)}" if asked.tool else ""
+    return f"{shown(asked.method)}{tool}: {sentence}"
+
+
+def _edit_deny(deny: list[str]) -> str:
+    """Edit the option as mitmweb's own page does; return the reason for a refusal, or an empty
+    text.
+
+    The patterns replace globs, too: these would still hide what is to be shown.
+    """
+    globs = list(ctx.options.deny_glob)
+    try:
+        if globs:
+            forget(ctx.options, "deny_glob")
+        ctx.options.update(deny=deny)
+    except OptionsError as error:
+        if globs:
+            ctx.options.update(deny_glob=globs)
+        return str(error)
+    return ""
+
+
+def _show_comments(options: Options) -> None:
+    """Show tool and verdict in mitmweb's list, unless the user has chosen the columns."""
+    if "web_columns" in options and not was_set(options, "web_columns"):
+        options.update(web_columns=WEB_COLUMNS)
+
+
+def _mark(verdict: Verdict) -> str:
+    if isinstance(verdict, Forward):
+        return ""
+    if verdict.reason.why is Why.INVALID:
+        return _INVALID
+    return _REFUSED if is_refusal(verdict) else _HIDDEN

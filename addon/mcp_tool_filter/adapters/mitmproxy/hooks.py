@@ -1,0 +1,206 @@
+"""Run the other addons' hooks for a flow, without mitmproxy's search through all of them.
+
+mitmproxy searches about 37 addons for each of four hooks and four updates, asynchronously; in
+mitmdump this is most of the time that a call takes. Nearly all addons have plain functions, so we
+call those directly, in the same order and with the same rules:
+
+- an addon that raises is logged, and the next one runs; ``AddonHalt`` skips the rest;
+- then ``update`` is called with the flow;
+- then an intercepted flow waits until the user resumes or kills it.
+
+Only a hook that has to wait costs more: ``run`` then returns what to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Protocol
+
+from mitmproxy.addonmanager import AddonManager, safecall
+from mitmproxy.exceptions import AddonHalt, AddonManagerError
+from mitmproxy.flow import Flow
+
+type Hook = Callable[[Any], object]
+
+_SECONDS_BETWEEN_LOOKS = 0.25
+"""How often an intercepted flow is checked for having been killed, which wakes nobody."""
+NEED_SECRETS = frozenset({"proxyauth", "stickyauth", "stickycookie"})
+"""mitmproxy's own addons that read or write credentials; they get a flow before it is masked."""
+
+
+_AFTERWARDS = frozenset({"save", "savehar", "dumper"})
+"""mitmproxy's own addons that write an answer down; they get it as the client got it."""
+
+
+class RunsHooks(Protocol):
+    """What a layer needs to let other addons see and change its flows."""
+
+    def run(self, name: str, flow: Flow) -> Awaitable[None] | None: ...
+    def run_with_secrets(self, name: str, flow: Flow) -> None: ...
+    def tell_of_answer(self, flow: Flow) -> None: ...
+    @property
+    def reads_secrets(self) -> bool: ...
+
+
+class Hooks:
+    """The hooks of all addons but ours."""
+
+    def __init__(self, manager: AddonManager, ours: object) -> None:
+        self._manager = manager
+        self._ours = ours
+        self._chain: list[object] = []
+        self._inner: list[tuple[object, list[object]]] = []
+        """The addons that hold others, such as the scripts, with those that they held."""
+        self._flat: list[object] = []
+        self._early: list[object] = []
+        self._writers: list[object] = []
+        self._with_secrets: list[object] = []
+
+    @property
+    def reads_secrets(self) -> bool:
+        """Whether one of mitmproxy's addons for credentials is in use."""
+        options = self._manager.master.options
+        return any(
+            getattr(options, name, None) for name in ("proxyauth", "stickyauth", "stickycookie")
+        )
+
+    def run(self, name: str, flow: Flow) -> Awaitable[None] | None:
+        """Run a hook; return what to await if it has not finished."""
+        functions = list(self._functions(name))
+        for at, function in enumerate(functions):
+            try:
+                with safecall():
+                    waiting = _unfinished(function(flow))
+            except AddonHalt:
+                break
+            if waiting is not None:
+                return self._finish(waiting, functions[at + 1 :], flow)
+        return self._shown(flow)
+
+    def run_with_secrets(self, name: str, flow: Flow) -> None:
+        """Run a hook of mitmproxy's addons that need the real credentials."""
+        self._look()
+        for addon in self._with_secrets:
+            if function := _function(addon, name):
+                with suppress(AddonHalt), safecall():
+                    function(flow)
+
+    def tell_of_answer(self, flow: Flow) -> None:
+        """Let mitmproxy's addons that write answers down have a complete one."""
+        self._look()
+        for addon in self._writers:
+            if function := _function(addon, "response"):
+                with suppress(AddonHalt), safecall():
+                    function(flow)
+        self._shown(flow)
+
+    async def choose_layer(self, asked: object) -> None:
+        """Run the users' own hooks ``next_layer``; what mitmproxy's addon would choose is ours."""
+        for function in self._functions("next_layer"):
+            try:
+                with safecall():
+                    came = function(asked)
+                    if inspect.isawaitable(came):
+                        await came
+            except AddonHalt:
+                return
+
+    async def _finish(
+        self, waiting: Awaitable[object], functions: Sequence[Hook], flow: Flow
+    ) -> None:
+        try:
+            with safecall():
+                await waiting
+            for function in functions:
+                with safecall():
+                    came = function(flow)
+                    if inspect.isawaitable(came):
+                        await came
+        except AddonHalt:
+            pass
+        if (waiting_too := self._shown(flow)) is not None:
+            await waiting_too
+
+    def _shown(self, flow: Flow) -> Awaitable[None] | None:
+        for function in self._functions("update"):
+            with suppress(AddonHalt), safecall():
+                waiting = _unfinished(function([flow]))
+                if waiting is not None:
+                    _keep(asyncio.ensure_future(waiting))
+        return until_resumed(flow) if flow.intercepted else None
+
+    def _functions(self, name: str) -> Iterator[Hook]:
+        self._look()
+        for addon in self._early if name == "response" else self._flat:
+            if function := _function(addon, name):
+                yield function
+
+    def _look(self) -> None:
+        """Look whether addons came or went."""
+        chain = self._manager.chain
+        if chain == self._chain and all(list(one.addons) == was for one, was in self._inner):  # type: ignore[attr-defined]  # it has them
+            return
+        self._chain = list(chain)
+        self._inner, every = [], list(self._traverse(chain))
+        named = [(getattr(one, "name", type(one).__name__.lower()), one) for one in every]
+        self._with_secrets = [one for name, one in named if name in NEED_SECRETS]
+        skipped = NEED_SECRETS | {"nextlayer"}  # the layers are our choice
+        others = [pair for pair in named if pair[0] not in skipped and pair[1] is not self._ours]
+        self._flat = [one for _, one in others]
+        self._early = [one for name, one in others if name not in _AFTERWARDS]
+        self._writers = [one for name, one in others if name in _AFTERWARDS]
+
+    def _traverse(self, chain: Sequence[object]) -> Iterator[object]:
+        for one in chain:
+            yield one
+            if hasattr(one, "addons"):
+                held = list(one.addons)
+                self._inner.append((one, held))
+                yield from self._traverse(held)
+
+
+def _function(addon: object, name: str) -> Hook | None:
+    function: Any = getattr(addon, name, None)
+    if function is None:
+        return None
+    if callable(function):
+        hook: Hook = function
+        return hook
+    if function and not isinstance(function, ModuleType):
+        with safecall():
+            raise AddonManagerError(f"Addon handler {name} ({addon}) not callable")
+    return None
+
+
+def _unfinished(came: object) -> Awaitable[object] | None:
+    """Return what a hook returned if it must be awaited.
+
+    mitmproxy starts tasks eagerly: one that never waits has ended when we get it.
+    """
+    if came is None or not inspect.isawaitable(came):
+        return None
+    task = asyncio.ensure_future(came)
+    if not task.done():
+        return task
+    task.result()
+    return None
+
+
+async def until_resumed(flow: Flow) -> None:
+    """Wait until the user resumes an intercepted flow, or kills it."""
+    while flow.intercepted:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SECONDS_BETWEEN_LOOKS):
+                await flow.wait_for_resume()
+
+
+_tasks: set[asyncio.Future[object]] = set()
+
+
+def _keep(task: asyncio.Future[object]) -> None:
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

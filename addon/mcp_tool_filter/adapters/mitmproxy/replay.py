@@ -1,0 +1,158 @@
+"""Send requests that the user replays in mitmweb or the console through the engine.
+
+mitmproxy replays a flow with an HTTP layer of its own, which nobody can replace. But it asks
+addons first, in the hook ``request``: there we send the request ourselves, through the engine as
+always, and give mitmproxy the answer. So a replayed call is judged, and the operator's headers and
+logins go with it without becoming part of the flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from mitmproxy import ctx
+from mitmproxy.connection import Client, ConnectionState, Server
+from mitmproxy.http import Headers, HTTPFlow, Response
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.server import ConnectionHandler
+
+from mcp_tool_filter.adapters.mitmproxy.flows import Flows, shown_request
+from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
+from mcp_tool_filter.engine.exchange import Answer, Exchange
+from mcp_tool_filter.engine.host import Address, Host
+from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.wire import RequestHead
+
+_GATEWAY = 502
+_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+
+
+@dataclass
+class _Again:
+    """The view that observers get of a replayed exchange."""
+
+    flow: HTTPFlow
+
+    @property
+    def id(self) -> str:
+        return self.flow.id
+
+
+class _Client:
+    """The client of a replayed request; it keeps the answer."""
+
+    is_slow = False
+    has_seat = True
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.answer: Answer | None = None
+        self.body = bytearray()
+        self.over = asyncio.Event()
+
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        self.answer = answer
+        self.body += b"" if is_bare else answer.body
+
+    def begin(self, answer: Answer) -> None:
+        self.answer = answer
+
+    def data(self, data: bytes) -> None:
+        self.body += data
+
+    def done(self) -> None:
+        self.over.set()
+
+    def cut(self, _exchange: Exchange) -> None:
+        self.over.set()
+
+    def finish(self) -> None:
+        """The end comes with ``done``."""
+
+    def go_ahead(self) -> None:
+        """The body goes at once."""
+
+    def switch(self, _answer: Answer) -> bytes:
+        self.over.set()  # a WebSocket cannot be replayed
+        return b""
+
+
+class _Handler(ConnectionHandler):
+    """mitmproxy's connections to the upstream, without a client's socket."""
+
+    async def handle_hook(self, hook: commands.StartHook) -> None:
+        await ctx.master.addons.handle_lifecycle(hook)
+
+    def close(self) -> None:
+        for io in list(self.transports.values()):
+            if io.handler:
+                io.handler.cancel("the replay is over")
+
+
+def layer_for_replay(service: Service, mode: ReverseMode, flows: Flows) -> EngineLayer:
+    """Return a layer for one replayed request."""
+    client = Client(
+        peername=("127.0.0.1", 0),
+        sockname=("127.0.0.1", 0),
+        timestamp_start=time.time(),
+        proxy_mode=mode,
+        state=ConnectionState.OPEN,
+    )
+    context = Context(client, ctx.options)
+    context.server = Server(address=mode.address)
+    layer = EngineLayer(context, service, flows)
+    layer.point = None  # mitmproxy runs the hooks of a replay
+    return layer
+
+
+async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) -> None:
+    """Send a flow's request as the engine sees it now; put the answer into the flow.
+
+    It goes to the layer's upstream, or to another address without the operator's headers.
+    """
+    client = layer.context.client
+    handler = _Handler(layer.context)
+    handler.layer = layer
+    connected = ctx.master.addons.get("proxyserver").connections
+    connected[client.id] = handler
+    try:
+        await handler.server_event(events.Start())
+        down = _Client(layer)
+        exchange = _begin(flow, layer.service, address, down)
+        layer.wake()
+        await down.over.wait()
+        if exchange.seat is not None or down.answer is None:
+            flow.response = Response.make(_GATEWAY)
+        else:
+            flow.response = _response(down.answer, bytes(down.body))
+    finally:
+        del connected[client.id]
+        handler.close()
+
+
+def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: _Client) -> Exchange:
+    target, fields, body = shown_request(flow)
+    kept = [one for one in fields if one[0].lower() not in (*_FRAMING, b"host")]
+    head = RequestHead(
+        flow.request.method, target.decode("latin-1"), ((b"host", b"localhost"), *kept)
+    )
+    exchange = Exchange(service, down, head)
+    exchange.address = address
+    exchange.flow = _Again(flow)
+    exchange.begin()
+    if body:
+        exchange.take(body)
+    exchange.end_of_request()
+    return exchange
+
+
+def _response(answer: Answer, body: bytes) -> Response:
+    fields = (*answer.fields, (b"content-length", b"%d" % len(body)))
+    now = time.time()
+    return Response(
+        b"HTTP/1.1", answer.status, answer.reason or b"", Headers(fields), body, None, now, now
+    )
