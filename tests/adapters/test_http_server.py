@@ -1,4 +1,4 @@
-"""The small HTTP server that demo, recorded upstreams and bridges share, over real sockets."""
+"""The small HTTP server for the page, logins, the demo, recordings and bridges, on real sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.adapters.http_server import (
+from mcp_tool_filter.adapters.sockets.server import (
     PAGE_LIMITS,
     HttpServer,
     ServedRequest,
@@ -185,13 +185,15 @@ async def test_an_error_is_answered_and_reveals_nothing(caplog: pytest.LogCaptur
     ("request_", "status"),
     [
         (post(b"x" * 101), 413),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999999999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", 400),
         (CHUNKED + b"65\r\n" + b"x" * 101, 413),
         (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 2000, 431),
         (b"GET / HTTP/1.1\r\nHost: h\r\nX\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
         (
             b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

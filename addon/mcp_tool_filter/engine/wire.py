@@ -179,6 +179,8 @@ class AnswerHead:
 
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+FIELD: Final = re.compile(rb"%b+:[^\0-\x08\x0a-\x1f\x7f]*" % _TOKEN)
+"""A field as it may be written, without its line end."""
 _FIELD_LINES = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*" % _TOKEN)
 _REQUEST_LINE = re.compile(rb"(%b+) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
 _REQUEST_SO_FAR = re.compile(rb"%b{0,64}(?: [!-~]*(?: [HTP/1.0]{0,8})?)?\r?" % _TOKEN)

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
 from mcp_tool_filter.adapters.stdio.bridge import Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mcp_tool_filter.adapters.http_server import ServedResponse
+from mcp_tool_filter.adapters.sockets.server import ServedResponse
 from mcp_tool_filter.adapters.stdio.bridge import (
     answer_from,
     error_response,

@@ -15,7 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -30,6 +30,12 @@ from mcp_tool_filter.adapters.oauth.tokens import (
     web_for,
 )
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+from mcp_tool_filter.adapters.sockets.server import (
+    ServedRequest,
+    ServedResponse,
+    ServerLimits,
+    http_server,
+)
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.challenges import missing_scopes
@@ -37,8 +43,16 @@ from mcp_tool_filter.http.oauth_metadata import ServerMetadata, is_same_issuer
 
 _HOST = "127.0.0.1"
 _PATH = "/callback"
-_LONGEST_HEAD = 16 * 1024
-_HEAD_TIMEOUT = 10.0
+_LIMITS = ServerLimits(
+    head=16 * 1024, body=0, connections=20, request=10, makes_room=True, grace=0.5
+)
+_HEADERS = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"connection", b"close"),
+)
 _PAGE = (
     "<!doctype html><meta charset=utf-8><title>mcp-tool-filter</title>"
     "<style>body{font:18px system-ui;margin:20vh auto;max-width:30em;text-align:center}</style>"
@@ -99,25 +113,14 @@ class Callback:
         plain = "".join(one if one.isprintable() else "?" for one in why[:300])
         self._code.set_exception(CallbackRefused(plain))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            async with asyncio.timeout(_HEAD_TIMEOUT):
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                writer.write(self._answer(head).encode())
-                await writer.drain()
-        writer.close()
-
-    def _answer(self, head: str) -> str:
-        lines = head.split("\r\n")
-        method, _, rest = lines[0].partition(" ")
-        target = rest.rpartition(" ")[0]
-        hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
-        ours = hosts in ([f"{_HOST}:{self.port}"], [f"localhost:{self.port}"])
-        if method != "GET" or not ours or urlsplit(target).path != _PATH:
-            return _response("404 Not Found", "There is nothing here.")
-        if not self.take(target):
-            return _response("400 Bad Request", "This is not the login that you started.")
-        return _response("200 OK", _REFUSED if self.is_refused else _DONE)
+    async def _answer(self, request: ServedRequest) -> ServedResponse:
+        hosts = [value.lower() for name, value in request.headers if name == b"host"]
+        ours = hosts in ([f"{_HOST}:{self.port}".encode()], [f"localhost:{self.port}".encode()])
+        if request.method != "GET" or not ours or request.path != _PATH:
+            return _response(404, "There is nothing here.")
+        if not self.take(request.target):
+            return _response(400, "This is not the login that you started.")
+        return _response(200, _REFUSED if self.is_refused else _DONE)
 
 
 @asynccontextmanager
@@ -126,13 +129,12 @@ async def callback(port: int, state: str, server: ServerMetadata) -> AsyncIterat
     code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     code.add_done_callback(lambda done: done.cancelled() or done.exception())
     waiting = Callback(port, state, server, code)
-    listening = await asyncio.start_server(waiting._serve, _HOST, port, limit=_LONGEST_HEAD)
-    waiting.port = listening.sockets[0].getsockname()[1]
-    try:
-        yield waiting
-    finally:
-        listening.close()
-        code.cancel()
+    async with http_server(waiting._answer, port=port, limits=_LIMITS) as server_:
+        waiting.port = server_.port
+        try:
+            yield waiting
+        finally:
+            code.cancel()
 
 
 def redirect_uri_for(port: int) -> str:
@@ -150,14 +152,8 @@ def _one(query: dict[str, list[str]], name: str) -> str:
     return values[0] if len(values) == 1 else ""
 
 
-def _response(status: str, text: str) -> str:
-    page = _PAGE % text
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\n"
-        f"Content-Length: {len(page.encode())}\r\nCache-Control: no-store\r\n"
-        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
-        f"Referrer-Policy: no-referrer\r\nConnection: close\r\n\r\n{page}"
-    )
+def _response(status: int, text: str) -> ServedResponse:
+    return ServedResponse(status, _HEADERS, (_PAGE % text).encode())
 
 
 _METHODS = ("none", "client_secret_basic", "client_secret_post")

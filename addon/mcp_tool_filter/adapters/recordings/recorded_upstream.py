@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from itertools import count
 from queue import Queue
 
-from mcp_tool_filter.adapters.http_server import (
-    ServedRequest,
-    ServedResponse,
-    ServerLimits,
-    http_server,
-)
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
     ToolsUnknown,
     guess_answer,
     known_tools,
+)
+from mcp_tool_filter.adapters.sockets.server import (
+    ServedRequest,
+    ServedResponse,
+    ServerLimits,
+    http_server,
 )
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport

@@ -25,7 +25,7 @@ from mcp_tool_filter.adapters.sockets.connect import (
     why_none,
 )
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
-from mcp_tool_filter.engine.wire import AnswerHead, AnswerWire, End, Fault, render_request
+from mcp_tool_filter.engine.wire import FIELD, AnswerHead, AnswerWire, End, Fault, render_request
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
@@ -35,7 +35,6 @@ _OUR_HEADERS = frozenset(
     {b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"expect"}
 )
 _TARGET = re.compile(r"[!-~]+")
-_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0-\x08\x0a-\x1f\x7f]*")
 _AUTHORIZATION = b"authorization"
 _READ_SIZE = 64 * 1024
 _CLOSED = "Connection closed by upstream"
@@ -148,7 +147,7 @@ class HttpClient:
         fields = [*ours, *length, *headers, *theirs]
         if not _TARGET.fullmatch(target):
             raise HttpFailed("The request cannot be written as HTTP: illegal target")
-        if not all(_FIELD.fullmatch(b"%b:%b" % one) for one in fields):
+        if not all(FIELD.fullmatch(b"%b:%b" % one) for one in fields):
             raise HttpFailed("The request cannot be written as HTTP: illegal header")
         if sum(name.lower() == b"host" for name, _ in fields) > 1:
             raise HttpFailed("The request cannot be written as HTTP: more than one Host")

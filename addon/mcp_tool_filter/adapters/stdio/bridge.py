@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
 from mcp_tool_filter.adapters.sockets.client import our_ends
+from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
 from mcp_tool_filter.adapters.stdio.sessions import (
     BridgeSessions,
     ChildSession,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hmac import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.http_server import (
+from mcp_tool_filter.adapters.sockets.server import (
     PAGE_LIMITS,
     ServedRequest,
     ServedResponse,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
-from mcp_tool_filter.adapters.http_server import (
+from mcp_tool_filter.adapters.sockets.server import (
     PAGE_LIMITS,
     ServedRequest,
     ServedResponse,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from mcp_tool_filter.adapters.fetch.search import Found
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch_from
-from mcp_tool_filter.adapters.http_server import ServerLimits, http_server
+from mcp_tool_filter.adapters.sockets.server import ServerLimits, http_server
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find

@@ -6,10 +6,11 @@
     async with http_server(answer) as server:
         ...  # clients may connect to server.origin
 
-The demo, recorded upstreams and the bridges in front of commands share it. Connections are kept
-alive. A body that is an async iterator is sent chunk by chunk, such as events; it is closed when
-its client leaves. Everything that a client can make us hold is limited. At the end, requests in
-progress get some time, and then are cut off.
+The page, the metrics, a login's redirect, the demo, recorded upstreams and the bridges in front of
+commands share it. It reads requests with the engine's wire. Connections are kept alive. A body that
+is an async iterator is sent chunk by chunk, such as events; it is closed when its client leaves.
+Everything that a client can make us hold is limited. At the end, requests in progress get some
+time, and then are cut off.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ssl import SSLContext
+from typing import Any
 
-import h11
-
+from mcp_tool_filter.engine.wire import (
+    CONTINUE,
+    FIELD,
+    LAST_CHUNK,
+    Fault,
+    HttpLimits,
+    RequestHead,
+    RequestWire,
+    render_answer,
+    render_chunk,
+)
 from mcp_tool_filter.policy.config import AllowedHosts
 
 log = logging.getLogger(__name__)
@@ -207,9 +218,11 @@ class _ServedConnection:
         self._server = server
         self._reader = reader
         self._writer = writer
-        self._h11 = h11.Connection(h11.SERVER, server.limits.head)
+        self._wire = RequestWire(HttpLimits(head=server.limits.head))
         self._is_idle = True
         self._has_ended = False  # True if the client has closed its side
+        self._has_begun = False  # True if an answer has begun
+        self._closes = True  # True if the answer is the last one
         self.is_waiting = True
         """True if nobody loses an answer when this connection is closed."""
         peer = writer.get_extra_info("peername")
@@ -218,13 +231,11 @@ class _ServedConnection:
     async def run(self) -> None:
         try:
             while (answer := await self._next_answer()) is not None:
-                response, method = answer
-                await self._send(response, method)
-                if not (self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE):
+                await self._send(*answer)
+                if self._closes:
                     return await self._linger()
-                self._h11.start_next_cycle()
-        except h11.RemoteProtocolError as error:
-            await self.refuse(error.error_status_hint)
+        except Fault as error:
+            await self.refuse(error.status)
         except TimeoutError:
             if not self._is_idle:
                 await self.refuse(408)
@@ -235,23 +246,28 @@ class _ServedConnection:
 
     async def refuse(self, status: int) -> None:
         """Send an error without reading a request, then close the connection."""
-        if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self._send_whole(ServedResponse(status), "")
+        if not self._has_begun:
+            await self._send(ServedResponse(status), None)
             await self._linger()
 
-    async def _next_answer(self) -> tuple[ServedResponse, str] | None:
-        """Read a request; return its answer and its method, or None if the client has left."""
+    async def _next_answer(self) -> tuple[ServedResponse, RequestHead] | None:
+        """Read a request; return its answer and its head, or None if the client has left."""
         self.is_waiting = True
+        self._has_begun = False
         async with asyncio.timeout(self._server.limits.request):
-            if (request := await self._next_head()) is None:
+            if (head := await self._next_head()) is None:
                 return None
+            fields = tuple((name.lower(), value) for name, value in head.fields)
+            request = ServedRequest(head.method, head.target, fields, peer=self.peer)
             judge = self._server.judge_head
-            response = (judge(request) if judge else None) or self._problem_in_length(request)
-            body = None if response else await self._read_body()
+            response = judge(request) if judge else None
+            if response is None and (head.length or 0) > self._server.limits.body:
+                response = ServedResponse(413)
+            body = None if response else await self._read_body(head)
         self.is_waiting = False
         if response is None and body is not None:
             response = await self._answered(replace(request, body=body))
-        return response or ServedResponse(413), request.method
+        return response or ServedResponse(413), head
 
     async def _answered(self, request: ServedRequest) -> ServedResponse:
         try:
@@ -267,64 +283,67 @@ class _ServedConnection:
     async def _answered_unless_gone(self, request: ServedRequest) -> ServedResponse:
         """Cancel the answer if the client leaves before it is there."""
         answering = asyncio.ensure_future(self._server.answer(request))
-        gone = asyncio.ensure_future(self._until_gone())
-        try:
-            await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise ConnectionResetError
-            return answering.result()
-        finally:
-            for task in (answering, gone):
-                task.cancel()
-            await asyncio.gather(answering, gone, return_exceptions=True)
+        await self._unless_gone(answering)
+        return answering.result()
 
     # Reading
 
-    async def _next_head(self) -> ServedRequest | None:
-        """Return the next request without its body; None if the client has left."""
-        self._is_idle = not self._h11.trailing_data[0]
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
+    async def _next_head(self) -> RequestHead | None:
+        """Return the head of the next request; None if the client has left."""
+        self._wire.next_cycle()
+        self._is_idle = not self._wire.ahead
+        while (event := self._wire.next()) is None:
             if self._server.is_closing and self._is_idle:
+                return None
+            if self._has_ended:
+                if self._wire.ahead:
+                    raise Fault("half a head")
                 return None
             await self._receive(None if self._is_idle else self._server.limits.silence)
             self._is_idle = False
         self._is_idle = False
-        if not isinstance(event, h11.Request):
-            return None  # closed between two requests
-        headers = tuple((bytes(name), bytes(value)) for name, value in event.headers)
-        names = [name for name, _ in headers]
-        if b"transfer-encoding" in names and b"content-length" in names:
-            raise h11.RemoteProtocolError("a length and a transfer coding")
-        method, target = event.method.decode(), event.target.decode("latin-1")
-        return ServedRequest(method, target, headers, peer=self.peer)
+        assert isinstance(event, RequestHead)  # it comes first
+        if sum(name.lower() == b"host" for name, _ in event.fields) != 1 and event.is_11:
+            raise Fault("not one Host")
+        return event
 
-    def _problem_in_length(self, request: ServedRequest) -> ServedResponse | None:
-        length = (request.header(b"content-length") or "0").lstrip("0")
-        most = self._server.limits.body
-        is_long = len(length) > len(str(most)) or int(length or 0) > most
-        return ServedResponse(413) if is_long else None
-
-    async def _read_body(self) -> bytes | None:
+    async def _read_body(self, head: RequestHead) -> bytes | None:
         """Return the body; None if it is too long."""
-        if self._h11.they_are_waiting_for_100_continue:
-            await self._say(h11.InformationalResponse(status_code=100, headers=[]))
-        body = bytearray()
+        if head.expects and not self._wire.ahead:
+            await self._write(CONTINUE)
+        pieces: list[bytes] = []
+        size = 0
         while True:
-            event = self._h11.next_event()
-            if event is h11.NEED_DATA:
-                await self._receive(self._server.limits.silence)
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > self._server.limits.body:
+            event = self._wire.next()
+            if isinstance(event, bytes):
+                pieces.append(event)
+                size += len(event)
+                if size > self._server.limits.body:
                     return None
+            elif event is not None:
+                return b"".join(pieces)
+            elif self._has_ended:
+                raise Fault("half a body")
             else:
-                return bytes(body)
+                await self._receive(self._server.limits.silence)
 
     async def _receive(self, seconds: float | None) -> None:
         async with asyncio.timeout(seconds):
             data = await self._reader.read(_READ_SIZE)
         self._has_ended = not data
-        self._h11.receive_data(data)
+        self._wire.receive(data)
+
+    async def _unless_gone(self, work: asyncio.Future[Any]) -> None:
+        """Wait for work; cancel it if the client leaves before. Raises ConnectionResetError."""
+        gone = asyncio.ensure_future(self._until_gone())
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ConnectionResetError
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
 
     async def _until_gone(self) -> None:
         """Wait until the client leaves; keep what it sends meanwhile."""
@@ -335,61 +354,56 @@ class _ServedConnection:
             data = await self._reader.read(_READ_SIZE)
             ahead += len(data)
             self._has_ended = not data
-            self._h11.receive_data(data)
+            self._wire.receive(data)
 
     # Sending
 
-    async def _send(self, response: ServedResponse, method: str) -> None:
+    async def _send(self, response: ServedResponse, head: RequestHead | None) -> None:
+        """Send an answer; without a head, refuse what was not read."""
+        fields = list(response.headers)
+        names = {name.lower() for name, _ in fields}
+        has_body = response.status not in _WITHOUT_BODY
+        is_framed = b"content-length" in names or not has_body
+        is_chunked = False
         if isinstance(response.body, bytes):
-            await self._send_whole(response, method)
-        else:
-            await self._send_stream(response, response.body, method)
+            if not is_framed:
+                fields.append((b"content-length", b"%d" % len(response.body)))
+        elif not is_framed and head and head.is_11:
+            fields.append((b"transfer-encoding", b"chunked"))
+            is_chunked = True
+        says_close = b"connection" in names
+        self._closes = says_close or not head or not head.keeps or self._wire.state != "done"
+        if self._server.is_closing or self._closes:
+            self._closes = True
+            if not says_close:
+                fields.append((b"connection", b"close"))
+        if not all(FIELD.fullmatch(b"%b:%b" % one) for one in fields):
+            raise ValueError("an answer with a header that cannot be written")
+        self._has_begun = True
+        begin = render_answer(response.status, None, fields, b"")
+        has_body = has_body and (head is None or head.method != "HEAD")
+        if isinstance(response.body, bytes):
+            await self._write(begin + response.body if has_body else begin)
+            return
+        await self._write(begin)
+        pump = self._pump(response.body, is_chunked=is_chunked, is_sent=has_body)
+        sending = asyncio.ensure_future(pump)
+        await self._unless_gone(sending)
+        sending.result()  # an error cuts the stream: its client sees that
+        if is_chunked and has_body:
+            await self._write(LAST_CHUNK)
 
-    async def _send_whole(self, response: ServedResponse, method: str) -> None:
-        assert isinstance(response.body, bytes)
-        headers = list(response.headers)
-        if response.status not in _WITHOUT_BODY:
-            names = [name.lower() for name, _ in headers]
-            if b"content-length" not in names:
-                headers.append((b"content-length", b"%d" % len(response.body)))
-        await self._begin(response.status, headers)
-        if response.body and method != "HEAD" and response.status not in _WITHOUT_BODY:
-            await self._say(h11.Data(data=response.body))
-        await self._say(h11.EndOfMessage())
-
-    async def _send_stream(
-        self, response: ServedResponse, body: AsyncIterator[bytes], method: str
-    ) -> None:
-        await self._begin(response.status, list(response.headers))
-        sending = asyncio.ensure_future(self._pump(body, method))
-        gone = asyncio.ensure_future(self._until_gone())
-        try:
-            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                raise ConnectionResetError
-            sending.result()  # an error cuts the stream: its client sees that
-        finally:
-            for task in (sending, gone):
-                task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
-        await self._say(h11.EndOfMessage())
-
-    async def _pump(self, body: AsyncIterator[bytes], method: str) -> None:
+    async def _pump(self, body: AsyncIterator[bytes], *, is_chunked: bool, is_sent: bool) -> None:
         try:
             async for chunk in body:
-                if chunk and method != "HEAD":
-                    await self._say(h11.Data(data=chunk))
+                if chunk and is_sent:
+                    await self._write(render_chunk(chunk) if is_chunked else chunk)
         finally:
             if close := getattr(body, "aclose", None):
                 await close()
 
-    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        if self._server.is_closing or self._h11.their_state is not h11.DONE:
-            headers = [*headers, (b"connection", b"close")]
-        await self._say(h11.Response(status_code=status, headers=headers))
-
-    async def _say(self, event: h11.Event) -> None:
-        self._writer.write(self._h11.send(event) or b"")
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
         await self._writer.drain()
 
     async def _linger(self) -> None:
