@@ -20,17 +20,17 @@ _tasks: list[asyncio.Future[None]] = []
 
 
 def _import_addon() -> Any:
-    from mcp_tool_filter.adapters.mitmproxy.addon import filter_for
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
-    return filter_for
+    return ToolFilter
 
 
 # Now: while it reads this file, and only then, mitmproxy finds what lies beside it.
-_filter_for: Any = None
+_ToolFilter: Any = None
 _problem: Exception | None = None
 if __name__.startswith("__mitmproxy_script__"):  # and not the launcher, which only asks us
     try:
-        _filter_for = _import_addon()
+        _ToolFilter = _import_addon()
     except Exception as error:
         _problem = error
 
@@ -41,7 +41,7 @@ def load(_loader: object) -> None:
     try:
         if _problem:
             raise _problem
-        _register(_filter_for(ctx.options)(argv=sys.argv))
+        _register(_ToolFilter(argv=sys.argv))
     except Exception as error:
         _stop(_reason(error))
 

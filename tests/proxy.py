@@ -47,7 +47,6 @@ with warnings.catch_warnings():
         tlsconfig,
     )
 
-from mcp_tool_filter.adapters.mitmproxy.forward.safe.last_look import install_last_look
 from mcp_tool_filter.cli.hosts.lean import LeanMaster
 from tests.raw_upstream import free_port
 
@@ -126,7 +125,6 @@ async def proxy(
     The options are those we set for users; ``more`` sets others. A test fails when mitmproxy
     says that it has crashed.
     """
-    install_last_look(None)  # our addon installs its own, in each master
     own = _make_master(host, addons)
     server = own.addons.get("proxyserver")
     own.options.update(

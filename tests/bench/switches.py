@@ -28,7 +28,7 @@ from tests.raw_upstream import SSE_HEAD, RawRequest
 _OURS = "mcp_tool_filter."
 _VIEWS = {
     "all": ("no such module",),
-    "hooks": ("adapters.mitmproxy.forward.safe.", "adapters.mitmproxy.forward.fast."),
+    "hooks": ("adapters.mitmproxy.layer", "engine."),
     "core": ("adapters.", "cli."),
 }
 """What each column leaves out."""

@@ -25,6 +25,8 @@ EVENT = b"data: %b\n\n"
 class Places:
     """Every request goes to one server."""
 
+    proxy_login: bytes | None = None
+
     def __init__(self, table: Table) -> None:
         self.others = table.service
         self.endpoints: set[str] = set()

@@ -94,6 +94,8 @@ GROUPS: Final = {
              "PORT", short="p"),
         Flag("allowed-hosts", "accept these Host and Origin names too; loopback names always pass",
              "NAME", many=True),
+        Flag("raw-hosts", "for run: pass what is neither TLS nor HTTP to these hosts", "HOST",
+             many=True),
         Flag("paths", "which paths pass: all (default), or mcp for the MCP endpoint and logins"
              " only", "WHICH", choices=("mcp", "all")),
     ),

@@ -92,6 +92,7 @@ class Settings:
     login_through: str
     tools_list: str
     allowed_hosts: tuple[str, ...]
+    raw_hosts: tuple[str, ...]
     paths: str
     connection_timeout: str
     tool_list_timeout: str
@@ -160,6 +161,7 @@ class Settings:
             "message_limit": self.message_limit,
             "max_clients": self.max_clients,
             "allowed_hosts": self.allowed_hosts,
+            "raw_hosts": self.raw_hosts,
             "paths": self.paths,
             "fail_fast": _text(not self.keep_running),
             "rules": self.rules_file,
@@ -240,6 +242,7 @@ def settle(given: Given) -> Settings:
         login_through=one.get("login-through", "auto"),
         tools_list=one.get("tools-list", "auto"),
         allowed_hosts=many.get("allowed-hosts", ()),
+        raw_hosts=many.get("raw-hosts", ()),
         paths=one.get("paths", "all"),
         connection_timeout=one.get("connection-timeout", "30000"),
         tool_list_timeout=one.get("tool-list-timeout", "10000"),

@@ -125,7 +125,9 @@ _ALL: Final = (
             Flag("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
             Flag("server", "another server that must come through the filter", "URL", many=True),
-            *(FLAGS[name] for name in ("env", "cwd", "port", "message-limit", "max-clients")),
+            *(FLAGS[name] for name in (
+                "env", "cwd", "port", "message-limit", "max-clients", "raw-hosts",
+            )),
             FLAGS["ca"]._replace(help="also trust the certificates in this PEM file"),
             *(FLAGS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",

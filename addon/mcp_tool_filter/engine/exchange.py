@@ -96,7 +96,7 @@ _HOP_BY_HOP = frozenset({
     b"content-length", b"upgrade", b"http2-settings",
 })  # fmt: skip
 _NOT_SENT = frozenset({
-    *_HOP_BY_HOP, b"range", b"if-range", b"expect", b"sec-websocket-key",
+    *_HOP_BY_HOP, b"proxy-authorization", b"range", b"if-range", b"expect", b"sec-websocket-key",
     b"sec-websocket-version", b"sec-websocket-extensions",
 })  # fmt: skip
 _NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
@@ -207,6 +207,10 @@ class Exchange:
     """The conversation of a WebSocket that the client has asked for."""
     seat: Socket | None = None
     """The WebSocket, once it is open."""
+    out_target: str | None = None
+    """The target for a proxy behind us."""
+    proxy_login: bytes | None = None
+    """Our own login to that proxy."""
     looks_for_mcp = False
     """True if only those messages of the WebSocket are judged that are MCP; the others pass."""
     _tries = 0
@@ -495,7 +499,8 @@ class Exchange:
             notes.out_head = self._out_head = self._rendered()
 
     def _rendered(self) -> bytes:
-        return render_request(self.head.method, self.head.target, self.out_fields)
+        target = self.out_target or self.head.target
+        return render_request(self.head.method, target, self.out_fields)
 
     def _fields_for_upstream(self, head: Head, passed: Passed) -> Fields:
         listener, elsewhere = self.service.listener, self.address
@@ -520,6 +525,8 @@ class Exchange:
             if name == b"accept-encoding" or name == b"host" or name in _NOT_SENT or name in gone:
                 continue
             out.append(field)
+        if self.proxy_login is not None:
+            out.append((b"proxy-authorization", self.proxy_login))
         out.append((b"accept-encoding", b"identity"))
         out += [(n.encode(), v.encode()) for n, v in passed.headers if v is not None]
         if self.socket is not None:

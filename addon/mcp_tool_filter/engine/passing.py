@@ -64,6 +64,8 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 class Places(Protocol):
     """Where the requests of one connection go, and which of them go to MCP endpoints."""
 
+    proxy_login: bytes | None
+    """Our own login to a proxy behind us."""
     others: Service
     """Limits and seats for what is not MCP."""
 
@@ -447,6 +449,9 @@ class ForwardClient(H1Client):
         service = self._places.service_of(at, head)
         exchange = self.exchange = Exchange(service, self, head)
         exchange.address, exchange.looks_for_mcp = at, looks
+        exchange.out_target = self._places.target_for(head)
+        if exchange.out_target is not None:
+            exchange.proxy_login = self._places.proxy_login
         head.expects = head.expects and self.passing is None
         exchange.begin()
         return exchange
@@ -456,10 +461,13 @@ class ForwardClient(H1Client):
         end = raw.index(b"\r\n")
         line, fields = raw[:end], raw[end:]
         if _ABSOLUTE.match(head.target):
-            target = self._places.target_for(head) or path_of(head.target)
+            behind = self._places.target_for(head)
+            target = behind or path_of(head.target)
             method, _, version = line.split(b" ")
             line = b" ".join([method, target.encode("latin-1"), version])
             fields = _FOR_US.sub(b"", fields)
+            if behind is not None and (login := self._places.proxy_login) is not None:
+                fields = b"\r\nProxy-Authorization: " + login + fields
         if (
             head.method == "GET"
             and b"event-stream" in b"".join(_all(head.fields, b"accept")).lower()

@@ -211,6 +211,8 @@ class Config:
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
+    raw_hosts: frozenset[str] = frozenset()
+    """Forward proxies: hosts to which traffic may pass that is neither TLS nor HTTP."""
     only_mcp: bool = False
     """Serve only the MCP endpoint, logins, and ``header_paths``."""
     fail_fast: bool = True
@@ -264,6 +266,7 @@ def parse_config(
     tool_list_timeout: str = "10000",
     message_limit: str = "10MB",
     allowed_hosts: Sequence[str] = (),
+    raw_hosts: Sequence[str] = (),
     paths: str = "all",
     fail_fast: str = "true",
     max_clients: str = "auto",
@@ -306,6 +309,7 @@ def parse_config(
         tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
         limits=_parse_limits(message_limit),
         allowed_hosts=_parse_hosts(allowed_hosts),
+        raw_hosts=_parse_raw_hosts(raw_hosts),
         only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
         fail_fast=_parse_bool("fail_fast", fail_fast),
         max_clients=_parse_max_clients(max_clients),
@@ -455,6 +459,18 @@ def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
         why = "It must be a host name, host:port, an origin, or *"
         raise InvalidOption("allowed_hosts", bad, why=why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
+
+
+def _parse_raw_hosts(values: Sequence[str]) -> frozenset[str]:
+    given = [host.strip().lower() for value in values for host in value.split(",")]
+    hosts = [host for host in given if host]
+    if bad := next(
+        (host for host in hosts if not re.fullmatch(r"[a-z0-9._-]+|[0-9a-f:.]+", host)), None
+    ):
+        raise InvalidOption(
+            "raw_hosts", bad, why="It must be a host name or an address, without a port"
+        )
+    return frozenset(hosts)
 
 
 def _parse_max_clients(text: str) -> int | None:

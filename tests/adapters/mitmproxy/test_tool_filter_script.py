@@ -46,9 +46,6 @@ class ToolFilter:
 
     def request(self, flow):
         flow.response = http.Response.make(200, b"filtered")
-
-def filter_for(options):
-    return ToolFilter
 """
 
 

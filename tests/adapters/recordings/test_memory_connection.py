@@ -16,20 +16,12 @@ with warnings.catch_warnings():
     from mitmproxy.http import HTTPFlow
     from mitmproxy.test import taddons
 
-from mcp_tool_filter.adapters.mitmproxy.forward.safe import last_look
 from mcp_tool_filter.adapters.recordings.memory_connection import Heard, MemoryConnection
 from mcp_tool_filter.http.head import Head
 
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"),)
 UPSTREAM = "reverse:http://127.0.0.1:1"
-
-
-@pytest.fixture(autouse=True)
-def _without_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the filter that an earlier test has loaded: it closes connections that it does not
-    read."""
-    monkeypatch.setattr(last_look, "_look", None)
 
 
 class Seen:

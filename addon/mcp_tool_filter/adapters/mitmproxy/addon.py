@@ -14,21 +14,26 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from mitmproxy import ctx, version
+from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.connection import Client
 from mitmproxy.exceptions import AddonHalt, OptionsError
 from mitmproxy.http import HTTPFlow
-from mitmproxy.options import Options
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.tls import ClientHelloData, TlsData
 
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.adapters.mitmproxy import connections
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
 from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
+from mcp_tool_filter.adapters.mitmproxy.interception import (
+    ForwardLayer,
+    Interception,
+    refuse_options,
+)
 from mcp_tool_filter.adapters.mitmproxy.layer import (
     EngineLayer,
     RefusingLayer,
@@ -60,19 +65,19 @@ from mcp_tool_filter.adapters.mitmproxy.settings import (
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.background import in_background
-from mcp_tool_filter.adapters.serving.limits import most_upstream_connections
+from mcp_tool_filter.adapters.serving.endpoints import Endpoints
+from mcp_tool_filter.adapters.serving.limits import Holder, most_upstream_connections
 from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
 from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.host import Address
-from mcp_tool_filter.errors import InvalidOption, StartError
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.exchange import Link
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
     from mcp_tool_filter.adapters.watch.watching import Sink
 
 log = logging.getLogger(__name__)
@@ -141,6 +146,8 @@ class ToolFilter:
         self._closing: asyncio.Task[None] | None = None
         self._is_running = False
         self._reason = ""  # why the process ends
+        self.interception: Interception | None = None
+        """The interception, if a mode is a forward proxy."""
         self.problem: StartError | None = None
         """The reason why the filter cannot start, if it is known before mitmproxy listens."""
 
@@ -171,13 +178,12 @@ class ToolFilter:
         if "mode" in updated:
             parse_modes(ctx.options.mode)
             refuse_no_mode(ctx.options)
-            if is_forward(ctx.options.mode):
-                why = "A forward proxy can only be chosen at start"
-                raise InvalidOption("--mode", ", ".join(ctx.options.mode), why=why)
         if updated & NAMES:
             config = self._config_reader.read(ctx.options)
             if config != self.proxy.config:  # a reverted edit also comes here
                 self.views.note_refused_edit(None)
+            if self._is_forward:
+                refuse_options(config)
             self.proxy.adopt(config)
         self._flows.keeps_host = ctx.options.keep_host_header
         for site in self.proxy.sites.values():
@@ -185,6 +191,10 @@ class ToolFilter:
         self._hide_secrets()
         if self._is_running and "mode" in updated:
             in_background(self._start())
+
+    @property
+    def _is_forward(self) -> bool:
+        return is_forward(ctx.options.mode)
 
     def _hide_secrets(self) -> None:
         """Hide secrets in flows from now on if somebody can see flows."""
@@ -230,6 +240,14 @@ class ToolFilter:
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec not in self.proxy.sites:
                     await self._open(mode)
+            if self._is_forward:
+                if self.interception is None:
+                    endpoints = Endpoints(self.proxy, _make_tls)
+                    self.interception = Interception(
+                        endpoints, self._flows, lambda: self.proxy.config.raw_hosts
+                    )
+                    self.interception.on_end = self.proxy.fail
+                await self.interception.begin(self._report)
             self.proxy.check_patterns()
             self.proxy.ready.set()
         except StartError as error:
@@ -270,8 +288,11 @@ class ToolFilter:
             for one in list(self._layers.values()):
                 one.tick(loop.time())
 
-    def _holders(self) -> Iterator[connections.Holder]:
-        return (connections.Holder(layer.context.client) for layer in list(self._layers.values()))
+    def _holders(self) -> Iterator[Holder]:
+        for layer in list(self._layers.values()):
+            yield connections.Holder(layer.context.client)
+            if isinstance(layer, ForwardLayer):
+                yield from layer.holders()
 
     def _leave(self, why: str) -> None:
         self._reason = why
@@ -296,7 +317,7 @@ class ToolFilter:
 
     async def client_connected(self, client: Client) -> None:
         self._loopback.client_connected(client)
-        if client.error or not isinstance(client.proxy_mode, ReverseMode):
+        if client.error:
             return
         chain = ctx.master.addons.chain
         if chain[0] is not self:  # an addon before us could keep a hook from us
@@ -314,9 +335,20 @@ class ToolFilter:
             site, address = found
             [mode] = parse_modes([site.name])
             await replay(flow, self._layer_for_replay(site, mode), address)
+        elif flow.is_replay is None and self.interception:
+            await self._judge_h2(flow, self.interception)
+
+    async def _judge_h2(self, flow: HTTPFlow, interception: Interception) -> None:
+        """Judge a request of a client that speaks only HTTP/2, if it is MCP."""
+        if (found := interception.judging(flow)) is not None:
+            service, at = found
+            mode = flow.client_conn.proxy_mode
+            layer = layer_for_replay(service, mode, self._flows, (at.host, at.port))
+            self._layers[layer.context.client.id] = layer
+            await replay(flow, layer, at)
 
     def _layer_for_replay(self, site: Site, mode: ReverseMode) -> EngineLayer:
-        layer = layer_for_replay(site.service, mode, self._flows)
+        layer = layer_for_replay(site.service, mode, self._flows, mode.address)
         self._layers[layer.context.client.id] = layer
         return layer
 
@@ -337,7 +369,11 @@ class ToolFilter:
         """Have the last word on the layers of a reverse proxy's connection."""
         client = asked.context.client
         if not isinstance(client.proxy_mode, ReverseMode):
-            return
+            if self.interception is None:
+                asked.layer = RefusingLayer(asked.context)
+            elif forward := self.interception.put(asked):
+                self._layers[client.id] = forward
+            raise AddonHalt
         await self._hooks.choose_layer(asked)
         site = self.proxy.sites.get(client.proxy_mode.full_spec)
         if site is None:
@@ -347,7 +383,10 @@ class ToolFilter:
         raise AddonHalt  # nobody chooses after us
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        if not isinstance(data.client.proxy_mode, ReverseMode):
+        if not isinstance(data.client.proxy_mode, ReverseMode) and data.client.alpn == b"h2":
+            return  # see ``interception``
+        host = str((data.server.address or ("",))[0]).lower()
+        if self.interception is not None and host in self.proxy.config.raw_hosts:
             return
         layer = self._layers.get(data.client.id)
         if layer is None or not layer.owns(data.server):
@@ -364,29 +403,31 @@ class ToolFilter:
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         connections.close_leftover(data)
 
+    # Forward proxies
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        if self.interception and not isinstance(data.context.client.proxy_mode, ReverseMode):
+            self.interception.tls_clienthello(data)
+
+    def tls_failed_client(self, data: TlsData) -> None:
+        if self.interception:
+            self.interception.tls_failed(data)
+
+    def tls_failed_server(self, data: TlsData) -> None:
+        if self.interception:
+            self.interception.tls_failed_upstream(data)
+
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        if self.interception and flow.is_replay is None:
+            self.interception.requestheaders(flow)
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        if self.interception and flow.is_replay is None:
+            self.interception.responseheaders(flow)
+
     async def tool_filter_waits(self, unfinished: Unfinished) -> None:
         """Wait for the hooks of other addons; see ``layer.ToolFilterWaitsHook``."""
         await unfinished.finish()
-
-
-def filter_for(options: Options) -> type[ToolFilter | ForwardFilter]:
-    """Return the addon for the chosen modes. Raises StartError.
-
-    Forward proxies still go through mitmproxy's own HTTP layers, which we replace in part: that
-    needs a mitmproxy whose internals we know.
-    """
-    try:
-        chosen = is_forward(options.mode)
-    except ValueError:  # mitmproxy says what is wrong with a mode
-        chosen = False
-    if not chosen:
-        return ToolFilter
-    if not version.VERSION.startswith("12.2."):
-        why = f"They need mitmproxy 12.2, from 12.2.2 on; this is {version.VERSION}"
-        raise StartError("Forward proxies (--mode regular, run) cannot be filtered", why=why)
-    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
-
-    return ForwardFilter
 
 
 def say(text: str) -> None:

@@ -185,13 +185,13 @@ class Picture:
         self._layer = layer
         context = layer.context
         self._is_h2 = context.client.alpn == b"h2"
-        self._authority = layer.service.authority
+        self._authority = exchange.service.authority
         head = exchange.head
         hosts = [value for name, value in head.fields if name.lower() == b"host"]
         self.client_host = hosts[0].decode("latin-1") if len(hosts) == 1 else head.authority or ""
         self._masks: Masks | None = None
         if flows.finder is not None:
-            login = is_login(head.method, head.target, head.fields, layer.service.listener)
+            login = is_login(head.method, head.target, head.fields, exchange.service.listener)
             self._masks = Masks(flows.finder, is_login=login)
         self.flow = http.HTTPFlow(context.client, context.server, live=True)
         if self._masks is not None:

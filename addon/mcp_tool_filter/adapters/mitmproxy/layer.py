@@ -15,7 +15,7 @@ Three things to know about mitmproxy's layers:
   is taken. Then ``wake`` asks mitmproxy for an event.
 
 A TLS connection to the upstream has a small stack of its own: mitmproxy's ``ServerTLSLayer`` with a
-``_Seat`` in it. Commands for that connection enter through the seat, and come out encrypted.
+``Seat`` in it. Commands for that connection enter through the seat, and come out encrypted.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import ClientTLSLayer, ServerTLSLayer
+from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.engine.client_h1 import H1Client
@@ -94,7 +95,7 @@ class RefusingLayer(layer.Layer):
         yield commands.CloseConnection(self.context.client)
 
 
-class _Seat(layer.Layer):
+class Seat(layer.Layer):
     """The innermost layer of a TLS connection to the upstream."""
 
     def __init__(self, context: Context, take: Callable[[events.Event], None]) -> None:
@@ -125,9 +126,9 @@ class EngineLayer(layer.Layer):
         self._upstreams: dict[Server, Upstream] = {}
         self._idle: dict[Server, float] = {}
         """The connections that can be used again, and since when they are idle."""
-        self._tls: dict[Server, tuple[ServerTLSLayer, _Seat]] = {}
+        self._tls: dict[Server, tuple[TunnelLayer, Seat]] = {}
         self._waiting: dict[commands.Command, _GoOn] = {}
-        self._from_tls: dict[commands.Command, ServerTLSLayer] = {}
+        self._from_tls: dict[commands.Command, TunnelLayer] = {}
         self._is_busy = self._has_closed = self._is_held = False
         self._held = bytearray()
         """What the client has sent although we do not read from it."""
@@ -214,7 +215,7 @@ class EngineLayer(layer.Layer):
             work, judge = found
             self._when_done(work, judge, lambda: None)
 
-    def _through_tls(self, stack: ServerTLSLayer, event: events.Event) -> Orders:
+    def _through_tls(self, stack: TunnelLayer, event: events.Event) -> Orders:
         for command in stack.handle_event(event):
             if command.blocking or isinstance(command, commands.RequestWakeup):
                 self._from_tls[command] = stack
@@ -330,20 +331,14 @@ class EngineLayer(layer.Layer):
     # The upstream
 
     def connect(self, exchange: Exchange, *, fresh: bool) -> None:
-        address = exchange.address or upstream_of(self.context)
+        address = self._address_for(exchange)
         if not fresh and (server := self._find_idle(exchange, address)):
             del self._idle[server]
             self._connected(exchange, server, self._upstreams[server])
             return
         server = self._flows.server_for(address, self.context)
         upstream = self._upstream(server)
-        if address.is_tls:
-            context = self.context.fork()
-            context.server = server
-            stack = ServerTLSLayer(context)
-            seat = _Seat(context, self._take)
-            stack.child_layer = seat
-            self._tls[server] = stack, seat
+        self._wrap(server)
 
         def opened(error: str | None) -> None:
             if error:
@@ -357,6 +352,19 @@ class EngineLayer(layer.Layer):
                 self._connected(exchange, server, upstream)
 
         self.order(commands.OpenConnection(server), opened)
+
+    def _address_for(self, exchange: Exchange) -> Address:
+        return exchange.address or upstream_of(self.context)
+
+    def _wrap(self, server: Server) -> None:
+        """Put a connection that is to be opened into the layers that it needs."""
+        if server.tls:
+            context = self.context.fork()
+            context.server = server
+            stack = ServerTLSLayer(context)
+            seat = Seat(context, self._take)
+            stack.child_layer = seat
+            self._tls[server] = stack, seat
 
     def _connected(self, exchange: Exchange, server: Server, upstream: Upstream) -> None:
         self._flows.note_server(exchange, server)
@@ -382,7 +390,7 @@ class EngineLayer(layer.Layer):
 
     def owns(self, server: Server) -> bool:
         """Tell whether a connection was ordered by the engine."""
-        return server in self._upstreams
+        return server in self._upstreams or server in self._tls
 
     def _keep_idle(self, server: Server) -> None:
         if server in self._upstreams:
@@ -398,8 +406,9 @@ def upstream_of(context: Context) -> Address:
     """Return where a connection's requests go."""
     address = context.server.address
     assert address
-    scheme = getattr(context.client.proxy_mode, "scheme", "http")
-    return Address(address[0], address[1], scheme == "https")
+    scheme = getattr(context.client.proxy_mode, "scheme", None)
+    is_tls = scheme == "https" if scheme is not None else context.server.tls
+    return Address(address[0], address[1], is_tls)
 
 
 def put_engine(asked: layer.NextLayer, service: Service, flows: Flows) -> EngineLayer | None:

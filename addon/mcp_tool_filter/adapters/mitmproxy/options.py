@@ -72,6 +72,9 @@ _OPTIONS = (
     _Option(
         "allowed_hosts", None, "Accept these Host and Origin names too; loopback names always pass."
     ),
+    _Option(
+        "raw_hosts", None, "Forward proxies: pass what is neither TLS nor HTTP to these hosts."
+    ),
     _Option("paths", "all", "Which paths pass: all, or mcp for the MCP endpoint and logins only."),
     _Option(
         "max_clients",

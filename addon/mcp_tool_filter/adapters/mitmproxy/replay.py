@@ -17,7 +17,7 @@ from mitmproxy.connection import Client, ConnectionState, Server
 from mitmproxy.http import Headers, HTTPFlow, Response
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.server import ConnectionHandler
 
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, shown_request
@@ -93,7 +93,9 @@ class _Handler(ConnectionHandler):
                 io.handler.cancel("the replay is over")
 
 
-def layer_for_replay(service: Service, mode: ReverseMode, flows: Flows) -> EngineLayer:
+def layer_for_replay(
+    service: Service, mode: ProxyMode, flows: Flows, upstream: tuple[str, int]
+) -> EngineLayer:
     """Return a layer for one replayed request."""
     client = Client(
         peername=("127.0.0.1", 0),
@@ -103,7 +105,7 @@ def layer_for_replay(service: Service, mode: ReverseMode, flows: Flows) -> Engin
         state=ConnectionState.OPEN,
     )
     context = Context(client, ctx.options)
-    context.server = Server(address=mode.address)
+    context.server = Server(address=upstream)
     layer = EngineLayer(context, service, flows)
     layer.point = None  # mitmproxy runs the hooks of a replay
     return layer

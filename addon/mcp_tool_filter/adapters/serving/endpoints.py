@@ -122,6 +122,7 @@ class Endpoints:
             (at, _), oldest = self._sites.popitem(last=False)
             self._at[at].remove(oldest)
             del proxy.sites[oldest.name], proxy.listeners[oldest.name]
+            proxy.watchers.statistics.pop(oldest.name, None)
         listener = open_listener(upstream=origin.url, config=proxy.config, fetched=unlisted(target))
         listener.is_forward = True
         tls = self._make_tls() if origin.tls else None
@@ -155,15 +156,24 @@ class Connection:
         tunnel: Address | None,
         *,
         open_tunnel: Callable[[Address, bytes], None] | None = None,
+        is_direct: Callable[[str], bool] = lambda _host: True,
+        proxy_login: bytes | None = None,
+        admit: Callable[[RequestHead], None] = lambda _head: None,
     ) -> None:
         """``tunnel`` is where the connection leads; None if each request names its server. Then
-        ``open_tunnel`` gets where a tunnel is to lead, and what came ahead."""
+        ``open_tunnel`` gets where a tunnel is to lead, and what came ahead. ``is_direct`` tells
+        which hosts are reached without the proxy behind us. ``admit`` raises Fault for a client
+        that may not use us."""
+        self._admit = admit
+        self.proxy_login = proxy_login
+        self._is_direct = is_direct
         self.others = endpoints.others
         self._endpoints, self._tunnel, self._open_tunnel = endpoints, tunnel, open_tunnel
 
     def address_of(self, head: RequestHead) -> Address:
         """Return where a request goes. Raises Fault if it does not say so."""
         if (at := self._tunnel) is None:
+            self._admit(head)
             try:
                 named = parse_origin(head.target)
             except InvalidOption:
@@ -181,10 +191,13 @@ class Connection:
             to = None
         if to is None or self._open_tunnel is None or not _AUTHORITY.fullmatch(head.target):
             raise Fault("CONNECT to no server")
+        self._admit(head)
         self._open_tunnel(Address(to.host, to.port, is_tls=False), ahead)
 
-    def target_for(self, _head: RequestHead) -> str | None:
-        return None
+    def target_for(self, head: RequestHead) -> str | None:
+        if self._tunnel is not None or self._is_direct(parse_origin(head.target).host):
+            return None
+        return head.target
 
     def is_endpoint(self, at: Address, head: RequestHead) -> bool:
         return self._endpoints.has(_origin_of(at, head), path_of(head.target))

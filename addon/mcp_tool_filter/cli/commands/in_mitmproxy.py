@@ -196,7 +196,7 @@ def make_master(
     """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
     from mitmproxy.exceptions import OptionsError
 
-    from mcp_tool_filter.adapters.mitmproxy.addon import filter_for
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
     from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
 
     options = host.make_options()
@@ -204,7 +204,7 @@ def make_master(
         options.update_defer(**(given or mitmproxy_options(settings)))
         options.set(*settings.set, defer=True)
         reader = ConfigReader(settings.texts, settings.config())
-        addon = filter_for(options)(
+        addon = ToolFilter(
             fetch=asked,
             report=report,
             warn=say,

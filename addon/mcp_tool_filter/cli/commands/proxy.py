@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # --help need not import it
 _FOR_URLS = ("header", "header-paths", "header-override", "login", "login-through", "endpoint",
              "ca", "client-cert", "insecure")  # fmt: skip
 _FOR_FETCHES = ("require-list", "connection-timeout", "tool-list-timeout", "keep-running")
-_FOR_PROXIES = ("host", "allowed-hosts", "paths", "cert", "max-clients", "max-children",
-                "header-paths", "header-override", "login-through", "require-list", "no-browser",
-                "show-secrets", "fast", "set")  # fmt: skip
+_FOR_PROXIES = ("host", "allowed-hosts", "raw-hosts", "paths", "cert", "max-clients",
+                "max-children", "header-paths", "header-override", "login-through",
+                "require-list", "no-browser", "show-secrets", "fast", "set")  # fmt: skip
 
 
 def run(argv: Sequence[str]) -> int:

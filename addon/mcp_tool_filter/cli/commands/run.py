@@ -44,7 +44,7 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
 _PATIENCE = 60.0  # seconds until we report which servers were not seen yet
 _OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
@@ -115,7 +115,7 @@ class _Session:
         loop = asyncio.get_running_loop()
         activity = None if _shares_terminal() else activity_for(self._settings, loop)
         master = make_master(host, self._settings, fetch, self._report, activity, given=options)
-        addon: ForwardFilter = master.addons.get("toolfilter")
+        addon: ToolFilter = master.addons.get("toolfilter")
         if behind and addon.interception:
             addon.interception.is_direct = behind.is_direct
         proxying = loop.create_task(master.run())
@@ -157,7 +157,7 @@ class _Session:
                     f" {shown(one.name)} --deny PATTERN"
                 )
 
-    async def _remind(self, addon: ForwardFilter) -> None:
+    async def _remind(self, addon: ToolFilter) -> None:
         await asyncio.sleep(_PATIENCE)
         for one in not_seen(self._servers, seen := _seen_by(addon)):
             why = why_not_seen(one, seen)
@@ -189,7 +189,7 @@ def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
     return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])
 
 
-def _seen_by(addon: ForwardFilter) -> SeenTraffic:
+def _seen_by(addon: ToolFilter) -> SeenTraffic:
     found = addon.interception
     assert found
     return SeenTraffic(

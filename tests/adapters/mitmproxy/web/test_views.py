@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings import flow_dump
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, read_flows, read_recording
-from tests.adapters.mitmproxy.forward.streaming import until
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
@@ -31,6 +31,13 @@ EVENT = b"data: " + RESULT + b"\n\n"
 NOT_JSON = b"data: nothing\n\n"
 
 ENDPOINT = b"event: endpoint\ndata: /messages?s=1\n\n"
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.002)
 
 
 def call(name: str) -> bytes:

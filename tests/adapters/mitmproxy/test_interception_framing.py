@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
-from tests.adapters.mitmproxy.forward.intercepting import JSON, between, call, tunnel
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.intercepting import JSON, between, call, tunnel
 from tests.proxy import proxy
 from tests.raw_client import TIMEOUT, raw_client
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
@@ -53,7 +53,7 @@ async def test_a_server_that_speaks_first_cannot_open_a_bypass(
 
     async with (
         raw_upstream(script) as upstream,
-        proxy(ForwardFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
         raw_client(running.port) as client,
     ):
         running.master.options.update(connection_strategy="eager")
@@ -79,7 +79,7 @@ async def test_a_request_line_that_only_some_servers_read_does_not_pass(
 
     async with (
         raw_upstream(script) as upstream,
-        proxy(ForwardFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
         raw_client(running.port) as client,
     ):
         await tunnel(client, upstream.url.partition("//")[2], None)
@@ -110,3 +110,29 @@ async def test_no_connection_is_upgraded_to_http_that_we_do_not_read(
         await it.client.head()
         (seen,) = it.upstream.raw.requests
         assert not seen.all("Upgrade")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_what_is_neither_tls_nor_http_passes_only_to_named_hosts(
+    is_named: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        if await peer.reader.read(8) == b"SSH-2.0-":
+            heard.set()
+            await peer.say(b"SSH-2.0-there\r\n")
+        await peer.left()
+
+    hosts = {"raw_hosts": ["127.0.0.1,::1"]} if is_named else {}
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"], **hosts) as running,
+        raw_client(running.port) as client,
+    ):
+        host = upstream.url.partition("//")[2]
+        await tunnel(client, host, None)
+        await client.say(b"SSH-2.0-here\r\n")
+        assert (b"SSH-2.0-there" in await client.reader.read(100)) is is_named
+        assert heard.is_set() is is_named
+    assert ("--raw-hosts" in caplog.text) is not is_named

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
 from tests.proxy import RunningProxy, certified, proxy
 from tests.raw_client import Answer, RawClient, raw_client, trusting
@@ -79,7 +79,7 @@ async def between(
     tools = [READ, DELETE]
     async with (
         mcp_upstream(tools=tools, respond=respond, session=session, tls=tls) as upstream,
-        proxy(ForwardFilter(), to=["regular"], home=home, host=host, **options) as running,
+        proxy(ToolFilter(), to=["regular"], home=home, host=host, **options) as running,
         raw_client(running.port) as client,
     ):
         if way != "absolute":

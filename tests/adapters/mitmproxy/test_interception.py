@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.adapters.mitmproxy.forward import endpoints
-from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
-from tests.adapters.mitmproxy.forward.intercepting import (
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.serving import endpoints
+from tests.adapters.mitmproxy.intercepting import (
     JSON,
     READ,
     Between,
@@ -176,7 +176,7 @@ async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -
 
     async with (
         mcp_upstream(lists=lists) as upstream,
-        proxy(ForwardFilter(), to=["regular"], home=tmp_path) as running,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path) as running,
         raw_client(running.port) as client,
     ):
         host = upstream.url.partition("//")[2]
@@ -191,13 +191,13 @@ async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -
 async def test_forgetting_an_endpoint_frees_its_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "MOST_LISTENERS", 2)
+    monkeypatch.setattr(endpoints, "MOST_SITES", 2)
     async with between(tmp_path) as it:
         for number in range(6):
             await it.send(call("read_file"), path=f"/mcp{number}")
         gc.collect()
         tool_filter = it.proxy.master.addons.get("toolfilter")
-        assert len(tool_filter.views._statistics) <= 3  # the last flow may keep one more
+        assert len(tool_filter.proxy.watchers.statistics) <= 3  # the last flow may keep one more
 
 
 @pytest.mark.parametrize("option", [{"upstream_headers": ["A: b"]}, {"paths": ["mcp"]}])
@@ -224,7 +224,7 @@ async def test_proxy_credentials_are_not_forwarded_when_a_script_changes_the_req
 ) -> None:
     async with (
         mcp_upstream(tools=[READ]) as upstream,
-        proxy(ForwardFilter(), _Changing(), to=["regular"], home=tmp_path) as running,
+        proxy(ToolFilter(), _Changing(), to=["regular"], home=tmp_path) as running,
         raw_client(running.port) as client,
     ):
         it = Between(upstream, running, client, upstream.url)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.forward.addon import ForwardFilter
-from tests.adapters.mitmproxy.forward.intercepting import (
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.intercepting import (
     DELETE,
     JSON,
     READ,
@@ -110,7 +110,7 @@ async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str |
 
     async with (
         raw_upstream(script) as upstream,
-        proxy(ForwardFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
         raw_client(running.port) as client,
     ):
         host = upstream.url.partition("//")[2]

@@ -1,0 +1,467 @@
+"""mitmproxy's regular, transparent and local modes: the engine frames every connection.
+
+A client connects to us as its proxy, or is redirected to us. Whatever mitmproxy or another addon
+would choose for it, the connection gets a ``ForwardLayer``; each tunnel through it gets another
+one, inside TLS if the client speaks TLS there. What is neither TLS nor HTTP is closed, unless
+``raw_hosts`` names its host.
+
+TLS: a client that offers HTTP/1.1 gets it. One that offers only HTTP/2, as gRPC does, keeps
+mitmproxy's own layer. There gRPC passes as a stream, which is cut off if it turns out to be MCP;
+any other request waits until it is complete, and one of MCP goes through the engine as a replay
+does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, cast
+
+from mitmproxy import ctx
+from mitmproxy.connection import Server
+from mitmproxy.http import Headers, HTTPFlow, Request, Response
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers import ClientTLSLayer, HttpLayer, ServerTLSLayer, TCPLayer, UDPLayer
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.proxy.mode_specs import LocalMode, UpstreamMode
+from mitmproxy.proxy.tunnel import TunnelLayer
+from mitmproxy.tls import ClientHelloData, TlsData
+
+from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
+from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
+from mcp_tool_filter.adapters.mitmproxy.modes import FORWARD_MODES
+from mcp_tool_filter.adapters.serving.endpoints import MOST_URLS, Connection, Endpoints
+from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.engine.passing import ForwardClient
+from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.http.recognise import BodyReader, EventPeeker, Treatment, is_mcp_head
+from mcp_tool_filter.policy.config import Config
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.flows import Flows
+    from mcp_tool_filter.engine.client_h1 import H1Client
+    from mcp_tool_filter.engine.client_h2 import H2Client
+    from mcp_tool_filter.engine.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_SHORTEST_QUIC, _DNS = 18, 53
+_REFUSED: dict[str, Callable[[Config], object]] = {
+    "upstream_headers": lambda config: config.upstream_headers,
+    "paths": lambda config: config.only_mcp,
+    "endpoint": lambda config: config.endpoint,
+    "require_list": lambda config: config.requires_list,
+}
+"""Options that concern a single upstream."""
+
+
+def refuse_options(config: Config) -> None:
+    """Raise InvalidOption for an option that concerns a single upstream."""
+    for name, is_given in _REFUSED.items():
+        if is_given(config):
+            why = "It is for a single upstream, but a forward proxy has many. Leave it out."
+            raise InvalidOption(name, "…", why=why)
+
+
+class ForwardLayer(EngineLayer):
+    """A client's connection to us as a proxy, or a tunnel through it."""
+
+    def __init__(
+        self, context: Context, interception: Interception, tunnel: Address | None
+    ) -> None:
+        super().__init__(context, interception.places.others, interception.flows)
+        self._interception, self._tunnel = interception, tunnel
+        mode = context.client.proxy_mode
+        self._proxy = mode if isinstance(mode, UpstreamMode) else None
+        """The proxy behind us."""
+        self._places = Connection(
+            interception.places,
+            tunnel,
+            open_tunnel=self._open_tunnel,
+            is_direct=self._is_direct,
+            proxy_login=_login_of(ctx.options),
+            admit=self._admit,
+        )
+        self._inner: layer.Layer | None = None
+        self._to: Address | None = None
+        """Where the tunnel leads that was opened last."""
+        self._first = bytearray()
+        """What the client has said in it, until we know what that is."""
+
+    def _handle_event(self, event: events.Event) -> Orders:
+        if self._inner is not None:
+            yield from self._inner.handle_event(event)
+        elif self._to is not None:
+            yield from self._look_into_tunnel(event)
+        elif self._tunnel is not None and self.context.client.alpn == b"h2":
+            yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
+        else:
+            yield from super()._handle_event(event)
+            if self._is_ahead():
+                yield from self._look_into_tunnel(None)
+
+    def _is_ahead(self) -> bool:
+        """Tell whether the client has not waited for its tunnel."""
+        return self._to is not None and bool(self._first)
+
+    def _open_client(self) -> H1Client | H2Client:
+        return ForwardClient(self._places, self)
+
+    @property
+    def inner(self) -> layer.Layer | None:
+        return self._inner
+
+    def owns(self, server: Server) -> bool:
+        return super().owns(server) or any(
+            one.owns(server) for one in _inside(self._inner) if isinstance(one, EngineLayer)
+        )
+
+    def holders(self) -> Iterator[ForwardClient]:
+        """Yield the clients of this connection and of its tunnels, for the memory budget."""
+        for one in (self, *_inside(self._inner)):
+            if isinstance(one, ForwardLayer) and isinstance(one._client, ForwardClient):
+                yield one._client
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        for one in _inside(self._inner):
+            if isinstance(one, EngineLayer):
+                one.tick(now)
+
+    def _point(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+        """Show the exchange's own server, since there are many."""
+        if name == "requestheaders" and exchange.address is not None:
+            self.service = exchange.service
+            self.context.server = Server(
+                address=(exchange.address.host, exchange.address.port),
+                tls=exchange.address.is_tls,
+            )
+        super()._point(name, exchange, go_on)
+
+    # The proxy behind us
+
+    def _is_direct(self, host: str) -> bool:
+        return self._proxy is None or self._interception.is_direct(host)
+
+    def _admit(self, head: RequestHead) -> None:
+        """Ask mitmproxy's option ``proxyauth``. Raises Fault for a client without a login."""
+        logins = ctx.master.addons.get("proxyauth")
+        if logins is None or not getattr(ctx.options, "proxyauth", None):
+            return
+        request = Request.make(head.method, "http://localhost/", headers=Headers(head.fields))
+        flow = HTTPFlow(self.context.client, self.context.server)
+        flow.request = request
+        if not logins.authenticate_http(flow):
+            raise Fault("a client without a login to this proxy", 407)
+        logins.authenticated[self.context.client] = flow.metadata["proxyauth"]
+
+    def _address_for(self, exchange: Exchange) -> Address:
+        """A request that is not in a tunnel goes to the proxy, which needs its URL."""
+        at = super()._address_for(exchange)
+        if self._proxy is None or self._tunnel is not None or self._is_direct(at.host):
+            return at
+        host, port = self._proxy.address
+        return Address(host, port, self._proxy.scheme == "https")
+
+    def _wrap(self, server: Server) -> None:
+        """Ask the proxy for a tunnel, unless it gets the request itself."""
+        host = str((server.address or ("",))[0])
+        if server.tls and self._tunnel is not None and self.context.client.sni:
+            server.sni = self.context.client.sni  # a client may know the name, and we the address
+        if self._proxy is None or self._tunnel is None or self._is_direct(host):
+            return super()._wrap(server)
+        context = self.context.fork()
+        context.server = server
+        server.via = self._proxy.scheme, self._proxy.address
+        stack = HttpUpstreamProxy.make(context, True)[0]
+        assert isinstance(stack, TunnelLayer)
+        inner: TunnelLayer = stack
+        while isinstance(inner.child_layer, TunnelLayer):
+            inner = inner.child_layer
+        seat = Seat(context, self._take)
+        if server.tls:
+            tls = ServerTLSLayer(context)
+            inner.child_layer, tls.child_layer = tls, seat
+        else:
+            inner.child_layer = seat
+        self._tls[server] = self._tls[cast(Server, stack.tunnel_connection)] = stack, seat
+        return None
+
+    # Tunnels
+
+    def _open_tunnel(self, to: Address, ahead: bytes) -> None:
+        self._to = to
+        self._first += ahead
+        self.send(_ESTABLISHED)
+
+    def _look_into_tunnel(self, event: events.Event | None) -> Orders:
+        """Choose a layer by the first bytes of a tunnel."""
+        assert self._to is not None
+        match event:
+            case None:
+                pass
+            case events.DataReceived() if event.connection is self.context.client:
+                self._first += event.data
+            case events.ConnectionClosed() if event.connection is self.context.client:
+                yield commands.CloseConnection(self.context.client)
+                return
+            case _:
+                return
+        first = bytes(self._first)
+        if len(first) < 3 and b"\x16\x03".startswith(first[:2]):
+            return
+        context = self.context.fork()
+        context.server = Server(address=(self._to.host, self._to.port))
+        chosen = self._interception.choose(context, self._to, first)
+        yield from self._begin(chosen, events.DataReceived(self.context.client, first))
+
+    def _begin(self, inner: layer.Layer, event: events.Event) -> Orders:
+        self._inner = inner
+        yield from inner.handle_event(events.Start())
+        if not isinstance(event, events.Start):
+            yield from inner.handle_event(event)
+
+
+def _inside(inner: layer.Layer | None) -> list[layer.Layer]:
+    """Return the layers within a layer."""
+    found: list[layer.Layer] = []
+    while inner is not None:
+        found.append(inner)
+        inner = getattr(inner, "child_layer", None) or getattr(inner, "inner", None)
+    return found
+
+
+class Interception:
+    """What the forward proxies of the process share."""
+
+    def __init__(
+        self, endpoints: Endpoints, flows: Flows, raw_hosts: Callable[[], frozenset[str]]
+    ) -> None:
+        self.places, self.flows = endpoints, flows
+        self._raw_hosts = raw_hosts
+        self.refused_tls: set[str] = set()
+        """Hosts for which a client did not accept our certificate."""
+        self._not_trusted: set[str] = set()
+        self._told: set[str] = set()
+        self._watch: asyncio.Future[None] | None = None  # watches local mode
+        self.is_direct: Callable[[str], bool] = lambda _host: False
+        """Tells whether the proxy behind us is left out for a host."""
+        self.on_end: Callable[[str], None] = log.error
+        """Called with the reason when the interception ends."""
+
+    @property
+    def endpoints(self) -> Set[str]:
+        """The URLs to which MCP was sent, without queries."""
+        return self.places.urls
+
+    @property
+    def origins(self) -> Set[str]:
+        """The origins to which anything was sent."""
+        return self.places.origins
+
+    async def begin(self, report: Callable[[str], None]) -> None:
+        """Start, and report where clients are served. Raises StartError."""
+        server = ctx.master.addons.get("proxyserver")
+        for instance in server.servers if server else ():
+            if (
+                not isinstance(instance.mode, FORWARD_MODES)
+                or instance.mode.full_spec in self._told
+            ):
+                continue
+            self._told.add(instance.mode.full_spec)
+            if isinstance(instance.mode, LocalMode):
+                self._watch = await watch_redirector(instance, lambda why: self.on_end(why))
+                report("Filtering MCP of local programs. Their other traffic passes untouched.")
+            elif instance.listen_addrs:
+                host, port, *_ = instance.listen_addrs[0]
+                where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                report(
+                    f"Filtering MCP of all clients that use the proxy http://{where}."
+                    " Their other traffic passes untouched."
+                )
+
+    # Layers
+
+    def put(self, asked: layer.NextLayer) -> EngineLayer | None:
+        """Choose the layers of a client's connection, whatever others have chosen.
+
+        Any error closes the connection: mitmproxy would log it and choose a layer of its own.
+        """
+        context, first = asked.context, asked.data_client()
+        del context.layers[1:]  # those that another addon has made
+        try:
+            if context.client.transport_protocol == "udp":
+                asked.layer = _layer_for_udp(context, first)
+                return None
+            address = context.server.address  # of a client that was redirected
+            to = Address(address[0], address[1], is_tls=False) if address else None
+            if not first and to is not None and not asked.data_server():
+                return None
+            if len(first) < 3 and b"\x16\x03".startswith(first[:2]):
+                return None
+            asked.layer = self.choose(context, to, first)
+        except Exception:
+            log.exception("cannot choose a layer; connection closed")
+            asked.layer = RefusingLayer(context)
+        return next((one for one in _inside(asked.layer) if isinstance(one, EngineLayer)), None)
+
+    def choose(self, context: Context, to: Address | None, first: bytes) -> layer.Layer:
+        """Return the layer for a connection that begins with these bytes."""
+        is_raw = to is not None and to.host.lower() in self._raw_hosts()
+        if is_raw and not is_tls_or_http(first):
+            return TCPLayer(context, ignore=True)
+        if first[:1] == b"\x16":
+            if first[1:2] != b"\x03" or first[2] > 4:
+                return self._refuse(context, to, "a strange TLS record")
+            tls = ClientTLSLayer(context)
+            within = to and Address(to.host, to.port, is_tls=True)
+            if within is not None:
+                context.server.tls = True
+            tls.child_layer = ForwardLayer(context, self, within)
+            return tls
+        return ForwardLayer(context, self, to)
+
+    def _refuse(self, context: Context, to: Address | None, why: str) -> layer.Layer:
+        self.places.note_closed(to.host if to else "a proxy's client", why)
+        return RefusingLayer(context)
+
+    # TLS
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        """Take HTTP/1.1 where the client can: that is what the engine frames."""
+        offered = data.client_hello.alpn_protocols
+        if b"http/1.1" in offered or not any(one in (b"h2", b"http/1.0") for one in offered):
+            data.context.client.alpn = b"http/1.1"
+
+    def tls_failed(self, data: TlsData) -> None:
+        """Report a client that did not accept our certificate: nothing of it passes."""
+        host = data.context.client.sni or (data.context.server.address or ("?",))[0]
+        if host not in self.refused_tls and len(self.refused_tls) < MOST_URLS:
+            self.refused_tls.add(host)
+            log.warning(
+                "A client does not trust our certificate for %s: it cannot connect there", host
+            )
+
+    def tls_failed_upstream(self, data: TlsData) -> None:
+        """Report an upstream whose certificate we do not trust, or that refuses TLS with us."""
+        address = data.context.server.address
+        host = data.conn.sni or (address[0] if address else "?")
+        if host not in self._not_trusted and len(self._not_trusted) < MOST_URLS:
+            self._not_trusted.add(host)
+            why = data.conn.error or "TLS failed"
+            log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)
+
+    # What only speaks HTTP/2
+
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        """Let gRPC pass as a stream; all other requests wait until they are complete."""
+        headers = flow.request.headers
+        is_grpc = headers.get("content-type", "").lower().startswith("application/grpc")
+        if is_grpc and "content-length" not in headers:  # it may be cut off
+            flow.request.stream = cast("bool", self._only_others(flow))
+
+    def _only_others(self, flow: HTTPFlow) -> Callable[[bytes], bytes | Sequence[bytes]]:
+        """Return what lets a stream pass until it turns out to be MCP."""
+        reader = self._reader_for(flow)
+        is_decided = False
+
+        def look(chunk: bytes) -> bytes | Sequence[bytes]:
+            nonlocal is_decided
+            if is_decided:
+                may_pass = reader.watch is None or reader.watch.may_pass(chunk)
+            else:
+                way = reader.feed(chunk) if chunk else reader.finish()
+                if way is None:
+                    return []
+                may_pass = is_decided = way in (Treatment.OTHER, Treatment.WATCHED)
+                chunk = reader.held
+            if may_pass:
+                return chunk or []
+            log.warning("Cut off a stream of gRPC that turned out to be MCP")
+            flow.kill()
+            return []
+
+        return look
+
+    def _reader_for(self, flow: HTTPFlow) -> BodyReader:
+        coding = ",".join(flow.request.headers.get_all("content-encoding"))
+        return BodyReader(coding, self.places.others.listener.config.limits)
+
+    def judging(self, flow: HTTPFlow) -> tuple[Service, Address] | None:
+        """Return the service for a complete request if it is MCP, and where it goes.
+
+        A request that must not pass gets an answer here.
+        """
+        request, body = flow.request, flow.request.raw_content or b""
+        if flow.request.stream:
+            return None
+        head = RequestHead(request.method, request.path, tuple(request.headers.fields))
+        at = Address(request.host, request.port, request.scheme == "https")
+        is_mcp = is_mcp_head(Head(head.method, head.target, head.fields))
+        if body and not is_mcp:
+            reader = self._reader_for(flow)
+            way = reader.feed(body) or reader.finish()
+            if way is Treatment.REFUSED:
+                flow.response = Response.make(403)
+            is_mcp = way is Treatment.MCP
+        return (Connection(self.places, at).service_of(at, head), at) if is_mcp else None
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        """Let answers pass as streams; an event stream only while it is not MCP."""
+        response = flow.response
+        if response is None or not self._passes(flow):
+            return
+        response.stream = True
+        if may_be_event_stream(response.headers.get("content-type", "")):
+            peeker = EventPeeker(self.places.others.listener.config.limits)
+
+            def peek(chunk: bytes) -> bytes | Sequence[bytes]:
+                passed, rest = peeker.feed(chunk) if chunk else peeker.finish()
+                if rest is not None:
+                    log.warning("Cut off an event stream over HTTP/2 that turned out to be MCP")
+                    flow.kill()
+                return passed or []
+
+            response.stream = cast("bool", peek)
+
+    @staticmethod
+    def _passes(flow: HTTPFlow) -> bool:
+        """Tell whether an answer is the upstream's own, and not one that the engine has judged."""
+        return flow.response is not None and flow.server_conn.timestamp_start is not None
+
+
+def _login_of(options: Options) -> bytes | None:
+    """Return our own login to the proxy behind us."""
+    if not (login := getattr(options, "upstream_auth", None)):
+        return None
+    return b"Basic " + b64encode(login.encode())
+
+
+def is_tls_or_http(first: bytes) -> bool:
+    """Tell whether a connection that begins like this is one that the engine can read."""
+    if first[:1] == b"\x16":
+        return first[1:2] == b"\x03" and first[2:3] <= b"\x04"
+    wire = RequestWire()
+    wire.receive(first)
+    try:
+        wire.next()
+    except Fault:
+        return False
+    return True
+
+
+def _layer_for_udp(context: Context, first: bytes) -> layer.Layer:
+    """Refuse HTTP/3, so that clients use HTTP/2; other UDP traffic passes unread."""
+    port = context.server.address[1] if context.server.address else 0
+    is_quic = len(first) >= _SHORTEST_QUIC and bool(first[0] & 0x40) and port != _DNS
+    return RefusingLayer(context) if is_quic else UDPLayer(context, ignore=True)
