@@ -12,24 +12,18 @@ import gzip
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import h2.exceptions
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.protocol.limits import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages
 from tests.attacks.hostile_requests import CALL, PING, SMUGGLED, bodies
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, Link, Stage
-from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.mcp_upstream import RESULT
-from tests.proxy import certified, proxy
 from tests.raw_client import H2Client, H2Stream, h2_client
-from tests.raw_upstream import RawRequest
+from tests.raw_upstream import RawRequest, chunk
 
 type Fields = list[tuple[bytes, bytes]]
 
@@ -194,30 +188,16 @@ def test_a_definition_does_not_get_through(stage: Stage, attack: answers.Attack)
     assert not shows(stage.play(scene()), DENIED, MARK)
 
 
-async def test_no_trailer_of_the_upstream_gets_through(tmp_path: Path) -> None:
-    async def script(stream: UpstreamStream) -> None:
-        stream.head([(b":status", b"200"), (b"content-type", b"application/json")])
-        stream.say(RESULT)
-        h2 = stream.connection.h2
-        h2.send_headers(stream.number, [(b"x-tools", answers.TOOLS)], end_stream=True)
-        stream.connection.flush()
+def test_no_trailer_of_the_upstream_gets_through(stage: Stage) -> None:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        head += b"Transfer-Encoding: chunked\r\n\r\n"
+        await link.say(head + chunk(RESULT) + b"0\r\nx-tools: %b\r\n\r\n" % answers.TOOLS)
 
-    async def fetch(_target: object) -> Fetched:
-        return Fetched(
-            transport=Transport.STREAMABLE,
-            revision="2025-06-18",
-            endpoint="/mcp",
-            server_name="x",
-            server_version="1",
-            sessions=False,
-            pages=(answers.TOOLS,),
-        )
+    async def scene() -> H2Stream:
+        stage.upstream.respond = respond
+        async with h2_client(stage.port) as client:
+            return await _over(client, client.ask(body=PING, headers=JSON))
 
-    options = {"deny": [f"^{DENIED}$"], "fail_fast": ["false"]}
-    async with (
-        h2_upstream(script, tls=certified(tmp_path)) as upstream,
-        proxy(ToolFilter(fetch=fetch), to=upstream.url, home=tmp_path, **options) as running,
-        h2_client(running.port) as client,
-    ):
-        heard = await _over(client, client.ask(body=PING, headers=JSON))
-        assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)
+    heard = stage.play(scene())
+    assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)
