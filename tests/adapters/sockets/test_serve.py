@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from mcp_tool_filter.adapters.serving.limits import most_clients
 from mcp_tool_filter.adapters.sockets.clients import _LINGER
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.errors import StartError
-from tests.attacks.stage import PING, Link, raised_on_sockets
+from tests.attacks.stage import PING, Link, answering, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
 from tests.cli.launched import launched
-from tests.mcp_upstream import mcp_upstream
+from tests.mcp_upstream import RESULT, mcp_upstream
 from tests.raw_client import MCP_HEADERS, h2_client, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
 from tests.served import served
@@ -150,3 +151,48 @@ async def test_a_client_may_read_its_last_answer_slowly(tmp_path: Path) -> None:
         await client.head()
         await asyncio.sleep(3 * _LINGER / 2)
         assert await client.rest() == long
+
+
+async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_path: Path) -> None:
+    """Its upstream has answered early; what followed the unread body would be lost."""
+    async with raised_on_sockets(tmp_path) as (upstream, it):
+        reading, over = upstream._body, asyncio.Event()
+
+        async def early(link: Link, head: bytes, start: int) -> tuple[bytes, int]:
+            if b"X-Early" not in head:
+                return await reading(link, head, start)
+            await link.say(answer(RESULT))
+            await over.wait()
+            raise ConnectionError
+
+        upstream._body = early  # type: ignore[method-assign]
+        text = b"x" * 8_000_000
+        call = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"x":"%b"}}' % text
+        async with raw_client(it.port) as client:
+            said = await client.ask(post(call, headers=MCP_HEADERS + b"X-Early: 1\r\n"))
+            assert said.body == RESULT
+            assert (await client.ask(post(PING))).body == RESULT
+        assert len(upstream.links) == 2
+        over.set()
+
+
+async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
+    """A call is not sent on a connection that may be about to close, but it needs one."""
+    async with raised_on_sockets(tmp_path) as (upstream, it), AsyncExitStack() as stack:
+        pool = it.server.pool
+        pool.limits.descriptors = 0  # as few connections as there may be
+        together = asyncio.Barrier(pool._most)
+
+        async def at_once(_request: RawRequest, link: Link) -> None:
+            await together.wait()
+            await link.say(answer(RESULT))
+
+        upstream.respond = at_once
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(pool._most)]
+        await asyncio.gather(*(one.ask(post(PING)) for one in clients))
+        assert len(pool.idle) == pool._most
+        for one in pool.idle:
+            one.since -= 10.0
+        upstream.respond = answering
+        assert (await clients[0].ask(post(CALL % (1, b"read_file")))).body == RESULT
+        assert len(pool.all) == pool._most

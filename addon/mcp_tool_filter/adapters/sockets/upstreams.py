@@ -51,7 +51,7 @@ class Pool:
         if not fresh and (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
             return
-        if len(self.all) + len(self._tasks) >= self._most:
+        if len(self.all) + len(self._tasks) >= self._most and not self._close_oldest():
             exchange.unreachable("too many connections to the upstream")
             return
         task = self.loop.create_task(self._open_for(exchange))
@@ -72,6 +72,16 @@ class Pool:
                 return None  # it may be about to close
             return self.idle.pop()
         return None
+
+    def _close_oldest(self) -> bool:
+        """Make room for a new connection; False if none is idle."""
+        while self.idle:
+            one = self.idle.pop(0)
+            if not one.is_closing:
+                one.abort()
+                self.all.discard(one)
+                return True
+        return False
 
     async def _open_for(self, exchange: Exchange) -> None:
         try:
@@ -162,9 +172,11 @@ class UpstreamConnection(asyncio.Protocol):
             (self._transport.pause_reading if on else self._transport.resume_reading)()
 
     def be_idle(self) -> None:
+        if self._transport.get_write_buffer_size():  # it has answered before it has read all
+            return self._transport.abort()
         self.since = self._pool.loop.time()
         self.hold(False)
-        self._pool.kept(self)
+        return self._pool.kept(self)
 
     @property
     def is_closing(self) -> bool:
