@@ -198,9 +198,7 @@ class H1Client:
             if self.turn is Turn.READING and self.exchange is not None:
                 self.exchange.take(event)
         elif self.turn is Turn.READING and self.exchange is not None:
-            self.turn = Turn.ANSWERING
-            if self.service.seats is not None:
-                self.service.seats.is_served(self)
+            self._note_whole()
             self.exchange.end_of_request()
         elif self.turn is Turn.SKIPPING:
             self.turn = Turn.IDLE
@@ -217,8 +215,17 @@ class H1Client:
 
     def _begin(self, head: RequestHead) -> None:
         self._note_request()
-        self.exchange = Exchange(self.service, self, head)
-        self.exchange.begin()
+        exchange = self.exchange = Exchange(self.service, self, head)
+        if not head.length and not head.is_chunked and isinstance(self._wire.next(), End):
+            self._note_whole()  # so a refusal need not close the connection
+            exchange.has_all = True
+        exchange.begin()
+
+    def _note_whole(self) -> None:
+        """A whole request is here: the client waits for us."""
+        self.turn = Turn.ANSWERING
+        if self.service.seats is not None:
+            self.service.seats.is_served(self)
 
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client sent what is no HTTP: answer if an answer is due, and close."""
