@@ -64,7 +64,8 @@ async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered
         ]
 
 
-async def test_fork_works_over_a_websocket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_sockets", [False, True], ids=["mitmproxy", "sockets"])
+async def test_fork_works_over_a_websocket(on_sockets: bool, tmp_path: Path) -> None:
     """A copy is not judged again, or it would be forked too; its answer is dropped."""
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
     heard: list[bytes] = []
@@ -76,7 +77,7 @@ async def test_fork_works_over_a_websocket(tmp_path: Path) -> None:
             id = json.dumps(json.loads(message)["id"])
             await socket.say(SECRET.replace(b'"id":1', b'"id":' + id.encode()))
 
-    async with ruled(tmp_path, rules, respond=respond) as between:
+    async with ruled(tmp_path, rules, respond=respond, on_sockets=on_sockets) as between:
         socket = await connect(between.client.reader, between.client.writer)
         await socket.say(call("read_file", '{"a":1}'))
         assert await socket.hear() == SECRET

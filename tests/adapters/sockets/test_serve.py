@@ -21,7 +21,7 @@ from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, servin
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream
 from tests.raw_client import MCP_HEADERS, h2_client, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 from tests.served import served
 
 
@@ -196,3 +196,30 @@ async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
         upstream.respond = answering
         assert (await clients[0].ask(post(CALL % (1, b"read_file")))).body == RESULT
         assert len(pool.all) == pool._most
+
+
+async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung_up(
+    tmp_path: Path,
+) -> None:
+    """Other requests that wait on the stream get an error."""
+    rules = "  - {id: w, conditions: [tool_equals: read_file], on: response, actions: [delay: 1s]}"
+    (tmp_path / "rules.yaml").write_text(f"interceptor:\n  rules:\n{rules}\n")
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n"))
+        peer.close()
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        served(
+            to=upstream.url, endpoint="/mcp", deny=["^rm_"], rules=str(tmp_path / "rules.yaml")
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+        calls = [CALL % (number, b"read_file") for number in (1, 2)]
+        await client.say(post(b"[%b]" % b",".join(calls).replace(b'"id":"1"', b'"id":1')))
+        await client.head()
+        rest, _ = await client.rest_of_chunks()
+        first, second = rest.split(b"\n\n")[:2]
+        assert first == b"data: " + RESULT
+        assert json.loads(second.removeprefix(b"data: "))["error"]["code"] == -32000

@@ -160,8 +160,7 @@ class Crowd:
 
 def _log_once_when_full(once: Once) -> None:
     """Log once that a burst of clients has used up the descriptors; asyncio tries again later."""
-    loop = asyncio.get_running_loop()
-    report = loop.get_exception_handler() or asyncio.AbstractEventLoop.default_exception_handler
+    before = asyncio.get_running_loop().get_exception_handler()
 
     def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -171,10 +170,12 @@ def _log_once_when_full(once: Once) -> None:
                 "New clients have to wait: no file descriptor is left (see ulimit -n, max_clients)"
             )
             once.log(log, logging.WARNING, text)
+        elif before is not None:
+            before(loop, context)
         else:
-            report(loop, context)
+            loop.default_exception_handler(context)
 
-    loop.set_exception_handler(failed)
+    asyncio.get_running_loop().set_exception_handler(failed)
 
 
 # Memory

@@ -55,6 +55,8 @@ from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.protocol.messages import Notification, Request
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.overview import Overview
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
@@ -142,6 +144,8 @@ class Proxy:
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         self.rules.adopt(config.rules, self.sites.values())
+        if config.replaces_credentials and not before.replaces_credentials:
+            log.warning("header_override: each client acts with the rights of upstream_headers")
         for site in self.sites.values():
             site.listener.policy.adopt(config)
         self.config = config
