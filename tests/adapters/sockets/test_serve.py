@@ -223,3 +223,19 @@ async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung
         first, second = rest.split(b"\n\n")[:2]
         assert first == b"data: " + RESULT
         assert json.loads(second.removeprefix(b"data: "))["error"]["code"] == -32000
+
+
+async def test_small_pieces_of_an_answer_leave_at_once() -> None:
+    """The system would hold each for 40 ms, to join it with the next."""
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(post(CALL % (1, b"read_file")))
+        ours = [one._transport for one in running.server.pool.all]
+        ours += [one._transport for one in running.server.clients.all]
+        sockets = [one.get_extra_info("socket") for one in ours]
+        assert len(sockets) == 2
+        for one in sockets:
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -61,7 +61,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
-    door = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small pieces at once only if the protocol is named.
+    door = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform != "win32":  # there it means something else
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -107,6 +108,12 @@ class Server:
         self._pool: Pool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         proxy.more_holders = self._holders
+
+    @property
+    def clients(self) -> Clients:
+        """The clients, once they are served."""
+        assert self._clients
+        return self._clients
 
     @property
     def pool(self) -> Pool:
