@@ -374,6 +374,20 @@ def test_whoever_stands_takes_a_seat_that_has_become_free() -> None:
     assert is_open(standing)
 
 
+def test_a_crowd_that_only_connects_keeps_nobody_out_who_asks() -> None:
+    now = [0.0]
+    table = Table(seats=Seats(2, clock=lambda: now[0], patience=5.0))
+    served, silent = table.asks(), table.client()
+    table.link.says(answer(PONG))
+    early = table.asks()
+    assert early.got.startswith(b"HTTP/1.1 503 ")
+    early.leaves()
+    now[0] = 1.0
+    asking = table.asks()
+    assert asking.got == b""
+    assert (is_open(served), is_open(silent), is_open(asking)) == (True, False, True)
+
+
 def test_those_without_a_seat_are_few() -> None:
     table = Table(seats=Seats(1, most_standing=1))
     table.asks()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SHARE_OF_ONE_THAT_NEVER_ASKED = 0.1
+
 type GoOn = Callable[[], None]
 
 _MOST_TOLD = 1000
@@ -54,7 +56,9 @@ class Seats:
     idle ones, those that send a request slowly. If all seats are taken, a newcomer gets that of a
     client that has been silent for ``patience`` seconds: of one that was never served if there is
     one, and of the one that has been silent longest. If there is none, the newcomer stands: its
-    first request is answered with 503, and its connection is closed.
+    first request takes the seat of a client that was never served and is silent for a tenth of
+    this time (or a crowd that only connects would keep all others out), or is answered with 503,
+    and its connection is closed.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Seats:
     def enter(self, client: Silent) -> None:
         """Admit a client; another one may be closed for it."""
         if len(self) >= self.most:
-            silent = self._longest_silent()
+            silent = self._longest_silent(self._new) or self._longest_silent(self._idle)
             if silent is None:
                 self.standing[client] = None
                 self._on_full()
@@ -95,14 +99,14 @@ class Seats:
             silent.close_silent()
         self._new[client] = self._clock()
 
-    def _longest_silent(self) -> Silent | None:
-        now = self._clock()
-        for group in (self._new, self._idle):
-            for client, since in group.items():
-                if now - since >= self._patience:
-                    return client
-                break  # all others have spoken later
-        return None
+    def _longest_silent(
+        self, group: OrderedDict[Silent, float], share: float = 1.0
+    ) -> Silent | None:
+        """Return who has been silent longest, if that is this share of our patience."""
+        if not group:
+            return None
+        client, since = next(iter(group.items()))
+        return client if self._clock() - since >= self._patience * share else None
 
     def leave(self, client: Silent) -> None:
         self._busy.discard(client)
@@ -116,7 +120,13 @@ class Seats:
             if client in group:
                 group[client] = self._clock()
                 group.move_to_end(client)
-        if self.standing and len(self) < self.most and client in self.standing:
+        if self.standing and client in self.standing:
+            if len(self) >= self.most:
+                silent = self._longest_silent(self._new, _SHARE_OF_ONE_THAT_NEVER_ASKED)
+                if silent is None:
+                    return
+                self.leave(silent)
+                silent.close_silent()
             del self.standing[client]
             self._new[client] = self._clock()
 
