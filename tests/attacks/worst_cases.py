@@ -12,7 +12,7 @@ from functools import partial
 import brotli
 import zstandard
 
-from mcp_tool_filter.adapters.fetch.mcp_replies import messages_in
+from mcp_tool_filter.adapters.upstream.replies import messages_in
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.challenges import parse_challenges
 from mcp_tool_filter.http.codings import decode_body

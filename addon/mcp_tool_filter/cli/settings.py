@@ -39,7 +39,7 @@ from mcp_tool_filter.errors import EmptyList, InvalidOption
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from mcp_tool_filter.adapters.fetch.target import Target
+    from mcp_tool_filter.adapters.upstream.target import Target
     from mcp_tool_filter.policy.config import Config
 
 
@@ -533,7 +533,7 @@ def with_scheme(url: str) -> str:
 
 def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
-    from mcp_tool_filter.adapters.fetch.target import target_for  # a relay need not wait for it
+    from mcp_tool_filter.adapters.upstream.target import target_for  # a relay need not wait for it
 
     tls = _tls_of(settings) if settings.origin.startswith("https:") else None
     return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.target import Target
-from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
 from tests.mcp_upstream import RESULT, tool, tool_list

@@ -24,8 +24,6 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.adapters.mitmproxy import connections
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
 from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
@@ -71,6 +69,8 @@ from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
 from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.names import find_names
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.errors import StartError

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import urljoin, urlsplit
 
-from mcp_tool_filter.adapters.fetch.mcp_replies import INITIALIZE
 from mcp_tool_filter.adapters.oauth.store import LoginFailed
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
+from mcp_tool_filter.adapters.upstream.replies import INITIALIZE
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.challenges import Challenge, bearer_challenge, scopes_in
 from mcp_tool_filter.http.listener import Listener

@@ -24,7 +24,6 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
-from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.adapters.recordings.memory_connection import HeadFields, MemoryConnection
@@ -39,6 +38,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     without_answers,
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.http.guard import UpstreamNames

@@ -22,9 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.fetch.target import login_to
-from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
 from mcp_tool_filter.adapters.serving.losses import Losses, OnLoss
@@ -38,6 +35,9 @@ from mcp_tool_filter.adapters.serving.site import (
     fetch_or_wait,
 )
 from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.names import find_names
+from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange, Phase
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
@@ -244,7 +244,7 @@ class Proxy:
             site.service.before_sending = own.before_sending
             site.service.before_answering = own.before_answering
         if self.config.only_mcp:
-            from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
+            from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 
             endpoint = site.listener.fetched.endpoint
             for document in await fetch_login_documents(site.target, endpoint):

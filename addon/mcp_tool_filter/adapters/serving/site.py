@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
-from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.sockets.connect import Reach, probe
+from mcp_tool_filter.adapters.upstream.as_client import asked_by, fetch_as_client
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.errors import ListsAfterLogin, StartError
@@ -116,14 +116,7 @@ class Site:
         self, exchange: HttpExchange, message: Request | Notification
     ) -> tuple[bytes, ...]:
         """Return the list that a client would get. Raises CannotList."""
-        listener, head = self.listener, exchange.head
-        meta = message.params.get("_meta") if message.params else None
-        said = message.place.cut(meta) if meta else None
-        has_login = listener.takes_headers(head.target) and not head.credentials
-        headers = tuple(listener.headers_for(head))
-        return await fetch_as_client(
-            self.target, AskedBy(head, headers, said, uses_login=has_login)
-        )
+        return await fetch_as_client(self.target, asked_by(self.listener, exchange, message))
 
 
 class SiteService(Service):

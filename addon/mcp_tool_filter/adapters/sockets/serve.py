@@ -17,13 +17,13 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.serving.limits import Holder
 from mcp_tool_filter.adapters.serving.malloc import keep_free_memory, return_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, TargetFinder
 from mcp_tool_filter.adapters.sockets.clients import Clients
 from mcp_tool_filter.adapters.sockets.upstreams import Pool, PoolLimits
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
 

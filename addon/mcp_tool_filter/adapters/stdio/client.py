@@ -12,7 +12,10 @@ from contextlib import AsyncExitStack
 from threading import Thread
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.mcp_replies import (
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
+from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.adapters.stdio.judge import show_stray_line
+from mcp_tool_filter.adapters.upstream.replies import (
     INITIALIZE,
     INITIALIZED,
     Refused,
@@ -27,10 +30,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     reply_in,
     stateless_meta,
 )
-from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
-from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
-from mcp_tool_filter.adapters.stdio.child import Child, end_child
-from mcp_tool_filter.adapters.stdio.judge import show_stray_line
+from mcp_tool_filter.adapters.upstream.search import Found, introduction_in
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import R2026_07_28, Limits, Transport
 from mcp_tool_filter.protocol.lines import LineParser

@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
-from mcp_tool_filter.adapters.fetch.mcp_replies import plain
-from mcp_tool_filter.adapters.fetch.poster import endpoint_path, read_away
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, HttpResponse
 from mcp_tool_filter.adapters.sockets.connect import (
     ConnectionLost,
@@ -26,6 +24,8 @@ from mcp_tool_filter.adapters.sockets.connect import (
     LoginNeeded,
     NotConnected,
 )
+from mcp_tool_filter.adapters.upstream.replies import plain
+from mcp_tool_filter.adapters.upstream.streamable import endpoint_path, read_away
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.protocol.limits import Limits

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from mcp_tool_filter.adapters.fetch.search import Found
-from mcp_tool_filter.adapters.fetch.target import Target
-from mcp_tool_filter.adapters.fetch.upstream import fetch_from
 from mcp_tool_filter.adapters.sockets.server import ServerLimits, http_server
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
+from mcp_tool_filter.adapters.upstream.fetch import fetch_from
+from mcp_tool_filter.adapters.upstream.search import Found
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.conversation.memory import Fetched

@@ -20,12 +20,11 @@ from ssl import SSLContext
 from typing import Any, Final
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.adapters.fetch.mcp_client import StreamableClient
-from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
-from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.adapters.upstream.replies import Refused
+from mcp_tool_filter.adapters.upstream.streamable import Poster, StreamableClient
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.hosts.signals import on_signals

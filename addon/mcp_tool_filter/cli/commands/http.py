@@ -14,13 +14,13 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.fetch.target import Target, target_for
-from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context, server_context
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (

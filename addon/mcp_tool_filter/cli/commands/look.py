@@ -14,8 +14,8 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mcp_tool_filter.adapters.fetch.target import Target
-from mcp_tool_filter.adapters.fetch.upstream import fetch, fetch_from
+from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.flags import FORMATS, Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.terminal import (

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.client_files.places import Surroundings
-from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.run.client import find_program, run_client
 from mcp_tool_filter.adapters.run.corporate import find_proxy
 from mcp_tool_filter.adapters.run.environment import command_for, environment_for
@@ -28,6 +27,7 @@ from mcp_tool_filter.adapters.run.expected import (
 )
 from mcp_tool_filter.adapters.run.last import keep_last
 from mcp_tool_filter.adapters.run.trust import write_bundles
+from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.cli.commands.http import activity_for
 from mcp_tool_filter.cli.commands.in_mitmproxy import (
     import_host,

@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.http.origin import parse_origin
-from tests.adapters.fetch.fetching import get, got, saying
+from tests.adapters.upstream.fetching import get, got, saying
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
 
 
@@ -136,3 +136,25 @@ async def test_a_header_that_cannot_be_written_has_a_reason() -> None:
 
     with pytest.raises(HttpFailed, match="cannot be written as HTTP"):
         await got(saying(answer(b"")), use)
+
+
+async def test_an_early_refusal_is_read_although_the_request_was_not_sent_whole() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(answer(b"no", status="413 Too Large", kind="a/b\r\nConnection: close"))
+        peer.close()
+
+    async def post(client: HttpClient) -> bytes:
+        async with client.exchange(b"POST", "/", body=b"x" * 50_000) as response:
+            return b"%d" % response.status
+
+    assert await got(script, post) == b"413"
+
+
+async def test_a_reset_connection_has_a_reason() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.reset()
+
+    with pytest.raises(HttpFailed, match="Connection reset by upstream"):
+        await got(script)

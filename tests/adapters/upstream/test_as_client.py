@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
+from mcp_tool_filter.adapters.upstream.as_client import AskedBy, fetch_as_client
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.policy.effects import CannotList
-from tests.adapters.fetch.mcp_script import (
+from tests.adapters.upstream.mcp_script import (
     Legacy,
     dialogue,
     message_in,
@@ -137,5 +137,5 @@ async def test_a_refused_client_is_told_from_a_refused_list(
 
 
 async def test_a_failed_fetch_has_a_reason() -> None:
-    assert await problem(pages("1", "1")) == "The tool list has no end"
+    assert await problem(pages("1", "1")) == 'The tool list never ends: it repeats the cursor "1"'
     assert "HTTP 403 Forbidden" in await problem(refusing("403 Forbidden"))

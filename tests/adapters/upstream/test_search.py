@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.protocol.limits import Transport
-from tests.adapters.fetch.mcp_script import (
+from tests.adapters.upstream.mcp_script import (
     ACCEPTED,
     NOT_ALLOWED,
     NOT_FOUND,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.protocol.limits import Transport
-from tests.adapters.fetch.mcp_script import (
+from tests.adapters.upstream.mcp_script import (
     ACCEPTED,
     Legacy,
     asked,

@@ -15,9 +15,10 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
-from mcp_tool_filter.adapters.fetch.mcp_client import McpClient, StatelessClient, StreamableClient
-from mcp_tool_filter.adapters.fetch.mcp_replies import (
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
+from mcp_tool_filter.adapters.upstream.legacy import LegacyClient
+from mcp_tool_filter.adapters.upstream.replies import (
     HEADER_MISMATCH,
     UNSUPPORTED_REVISION,
     Refused,
@@ -28,10 +29,13 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     revisions_in,
     supported_by,
 )
-from mcp_tool_filter.adapters.fetch.poster import Poster
-from mcp_tool_filter.adapters.fetch.target import Target, login_to
-from mcp_tool_filter.adapters.sockets.client import HttpClient
-from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
+from mcp_tool_filter.adapters.upstream.streamable import (
+    McpClient,
+    Poster,
+    StatelessClient,
+    StreamableClient,
+)
+from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize

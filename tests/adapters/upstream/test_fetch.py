@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch import search
-from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.errors import ConnectFailed, FetchFailed
+from mcp_tool_filter.adapters.upstream import search
+from mcp_tool_filter.adapters.upstream.fetch import fetch, hint_for
+from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin
 from mcp_tool_filter.protocol.limits import Transport
-from tests.adapters.fetch.mcp_script import (
+from tests.adapters.upstream.mcp_script import (
     NOT_ALLOWED,
     asked,
     dialogue,
@@ -20,6 +20,7 @@ from tests.adapters.fetch.mcp_script import (
     fetched_from,
     message_in,
     names,
+    refusing,
     result,
     run,
     stateless,
@@ -28,7 +29,7 @@ from tests.adapters.fetch.mcp_script import (
     tool_list,
     with_session,
 )
-from tests.raw_upstream import Peer, RawRequest, answer, free_port, raw_upstream
+from tests.raw_upstream import Peer, RawRequest, Script, answer, free_port, raw_upstream
 
 
 async def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> None:
@@ -253,3 +254,118 @@ async def test_an_upstream_without_http_is_a_failed_connection(greeting: bytes) 
 
     with pytest.raises(ConnectFailed):
         await run(script)
+
+
+async def test_the_list_is_followed_from_page_to_page() -> None:
+    following = {None: ("a", "1"), "1": ("b", "2"), "2": ("c", None)}
+
+    def listed(request: RawRequest) -> bytes:
+        name, cursor = following[message_in(request)["params"].get("cursor")]
+        return answer(result(request, tool_list(name, next_cursor=cursor)))
+
+    fetched, upstream = await run(dialogue(streamable(listed)))
+    assert (len(fetched.pages), names(fetched)) == (3, ["a", "b", "c"])
+    assert len(upstream.peers) == 1
+
+
+@pytest.mark.parametrize("cursor", ["", None])
+async def test_an_empty_cursor_ends_the_list(cursor: str | None) -> None:
+    script = dialogue(streamable({"tools": [], "nextCursor": cursor}))
+    assert len((await fetched_from(script)).pages) == 1
+
+
+async def test_a_list_with_repeating_cursors_is_refused() -> None:
+    script = dialogue(streamable(tool_list("a", next_cursor="x\n")))
+    assert await failure(script) == 'The tool list never ends: it repeats the cursor "x\\n"'
+
+
+async def test_an_endless_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tool_filter.adapters.upstream.fetch.MAX_PAGES", 3)
+
+    def listed(request: RawRequest) -> bytes:
+        number = message_in(request)["id"]
+        return answer(result(request, tool_list("a", next_cursor=f"after {number}")))
+
+    assert await failure(dialogue(streamable(listed))) == "The tool list has more than 3 pages"
+
+
+async def test_pages_that_are_too_long_together_are_refused() -> None:
+    def listed(request: RawRequest) -> bytes:
+        number = message_in(request)["id"]
+        return answer(result(request, tool_list("a" * 700, next_cursor=f"after {number}")))
+
+    said = await failure(dialogue(streamable(listed)), limit=1000)
+    assert said == "The tool list is longer than 8000 bytes"
+
+
+async def test_an_upstream_that_has_no_tools_needs_no_list() -> None:
+    def listed(request: RawRequest) -> bytes:
+        return answer(error(request, -32601, "Method not found"))
+
+    assert (
+        await fetched_from(dialogue(streamable(listed, capabilities={"prompts": {}})))
+    ).pages == ()
+    assert "-32601" in await failure(dialogue(streamable(listed)))
+
+
+async def test_undeclared_tools_are_fetched_anyway() -> None:
+    script = dialogue(streamable(tool_list("a"), capabilities={}))
+    assert names(await fetched_from(script)) == ["a"]
+
+
+async def problem(script: Script, *headers: tuple[str, str]) -> FetchFailed:
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(FetchFailed) as caught:
+            await fetch(target(upstream.url, "/mcp", headers=headers))
+    return caught.value
+
+
+def with_document(place: str) -> Script:
+    """Refuse everything, in words that do not say how to log in, but for one document."""
+
+    def say(request: RawRequest) -> bytes:
+        if request.line.startswith(f"GET {place} "):
+            return answer(b"{}", kind="application/json")
+        return answer(b"", status="401 Unauthorized", kind="text/plain")
+
+    return dialogue(say)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+async def test_a_challenge_says_how_to_log_in(status: str) -> None:
+    found = await problem(refusing(f"{status}\r\nWWW-Authenticate: Bearer"))
+    assert isinstance(found, ListsAfterLogin)
+    assert found.path == "/mcp"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/.well-known/oauth-protected-resource/mcp",
+        "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/openid-configuration",
+    ],
+)
+async def test_a_metadata_document_says_how_to_log_in(place: str) -> None:
+    assert isinstance(await problem(with_document(place)), ListsAfterLogin)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+async def test_a_401_that_does_not_say_how_to_log_in_is_an_error(status: str) -> None:
+    found = await problem(refusing(status))
+    assert not isinstance(found, ListsAfterLogin)
+    assert "the upstream wants credentials" in found.why
+
+
+async def test_refused_credentials_of_ours_are_an_error() -> None:
+    challenge = refusing("401 Unauthorized\r\nWWW-Authenticate: Bearer")
+    found = await problem(challenge, ("Authorization", "Bearer x"))
+    assert not isinstance(found, ListsAfterLogin)
+    assert "does not accept the credentials" in found.why
+
+
+def test_a_hint_says_what_to_do_about_tls() -> None:
+    assert "--ca FILE" in (hint_for("certificate verify failed: self-signed certificate") or "")
+    assert "http://" in (hint_for("TLS error: wrong version number") or "")
+    assert hint_for("Connection refused") is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.target import has_authorization, login_to, target_for
+from mcp_tool_filter.adapters.upstream.target import has_authorization, login_to, target_for
 from mcp_tool_filter.policy.config import parse_config
 
 URL = "http://127.0.0.1:3000"

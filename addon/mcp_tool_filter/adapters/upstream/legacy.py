@@ -6,21 +6,24 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from mcp_tool_filter.adapters.fetch.background import Background, look_at
-from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
-from mcp_tool_filter.adapters.fetch.mcp_replies import (
+from mcp_tool_filter.adapters.sockets.client import HttpClient, HttpResponse
+from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed
+from mcp_tool_filter.adapters.upstream.replies import (
     INITIALIZE,
     INITIALIZED,
+    Background,
+    EventReader,
     Refused,
     Result,
     ResultReply,
     answer_to,
     is_response_to,
+    look_at,
     plain,
     render_request,
     reply_in,
 )
-from mcp_tool_filter.adapters.fetch.poster import (
+from mcp_tool_filter.adapters.upstream.streamable import (
     MAX_REDIRECTS,
     NO_ANSWER,
     Poster,
@@ -29,8 +32,6 @@ from mcp_tool_filter.adapters.fetch.poster import (
     redirect_target,
     refusal,
 )
-from mcp_tool_filter.adapters.sockets.client import HttpClient, HttpResponse
-from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin

@@ -8,7 +8,6 @@ answer on the client's own stream, so we open a stream of our own, with the clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,21 +15,21 @@ from secrets import randbelow
 
 import orjson
 
-from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
-from mcp_tool_filter.adapters.fetch.mcp_replies import (
-    INITIALIZE,
-    Refused,
-    Result,
-    ResultReply,
-    next_cursor,
-)
-from mcp_tool_filter.adapters.fetch.poster import Poster
-from mcp_tool_filter.adapters.fetch.target import Target, login_to
-from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded, NotConnected
+from mcp_tool_filter.adapters.upstream.fetch import fetch_pages
+from mcp_tool_filter.adapters.upstream.legacy import LegacyClient
+from mcp_tool_filter.adapters.upstream.replies import (
+    INITIALIZE,
+    Refused,
+)
+from mcp_tool_filter.adapters.upstream.streamable import Poster
+from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.conversation.kinds import VARIANT
-from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.errors import (
+    ProtocolError,
+    StartError,
+)
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
@@ -48,7 +47,6 @@ _OURS = frozenset({
 })  # fmt: skip
 """Headers that describe a request, not its client."""
 _ABOUT_CLIENT = "io.modelcontextprotocol/"
-type _Ask = Callable[[str, Result], Awaitable[ResultReply]]
 _FIRST_ID = 2**52  # so high that no client uses the same number in this session
 
 
@@ -95,20 +93,19 @@ async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...
     except StartError as error:  # the stored login cannot be read
         raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
     http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
-    at_most = MAX_TOTAL * target.limit
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
             if asked_by.page is not None:
                 client = LegacyClient(http, origin, asked_by.page, limit=target.limit)
                 opened.push_async_callback(client.close)
                 await _shake_hands(client, asked_by)
-                return await _all_pages(client.request, {}, at_most)
+                return await fetch_pages(client.request, target.limit)
             poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
             poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
             has_method = asked_by.head.said.method is not None
             named = [(b"mcp-method", b"tools/list")] if has_method else []
             ask = partial(poster.ask, headers=named)
-            return await _all_pages(ask, _meta_in(asked_by.meta), at_most)
+            return await fetch_pages(ask, target.limit, _meta_in(asked_by.meta))
     except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError, TypeError) as error:
         # TypeError: orjson does not write half a surrogate pair, such as in an upstream's cursor.
         why = str(error) or "it took too long"
@@ -137,23 +134,6 @@ async def _shake_hands(client: LegacyClient, asked_by: AskedBy) -> None:
     await client.open()
     reply = await client.request("initialize", said)
     await client.initialized(str(reply.result.get("protocolVersion")))
-
-
-async def _all_pages(ask: _Ask, meta: Result, at_most: int) -> tuple[bytes, ...]:
-    pages: list[bytes] = []
-    cursors: set[str] = set()
-    cursor: str | None = None
-    while len(pages) < MAX_PAGES and sum(map(len, pages)) <= at_most:
-        params = {**meta, "cursor": cursor} if cursor else meta
-        reply = await ask("tools/list", params)
-        pages.append(reply.raw)
-        cursor = next_cursor(reply)
-        if cursor is None:
-            return tuple(pages)
-        if cursor in cursors:
-            break
-        cursors.add(cursor)
-    raise ProtocolError("The tool list has no end")
 
 
 def _meta_in(written: str | None) -> dict[str, object]:

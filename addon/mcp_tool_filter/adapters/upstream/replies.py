@@ -1,4 +1,4 @@
-"""Parse the upstream's answers to our own requests, and render our messages.
+"""The upstream's answers to our own requests, whole or as events, and our messages to it.
 
 We only look at the envelope and at what the fetch needs. The bytes of a page are passed on
 unchanged, and judged like all tool lists.
@@ -6,17 +6,21 @@ unchanged, and judged like all tool lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.sockets.client import HttpResponse
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import R2025_11_25
 from mcp_tool_filter.protocol.messages import parse_message, singles
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
 
 METHOD_NOT_FOUND: Final = -32601
 UNSUPPORTED_REVISION: Final = -32022
@@ -220,3 +224,82 @@ def plain(text: str) -> str:
 
 def _mapping(value: object) -> Result:
     return value if isinstance(value, dict) else {}
+
+
+class EventReader:
+    """The events of a response body, and the messages in them."""
+
+    def __init__(self, response: HttpResponse, limit: int) -> None:
+        self._response = response
+        self._limit = limit
+        self._parser = EventParser(max_pending=limit)
+        self._events: deque[Event | Oversized] = deque()
+        self._messages: deque[tuple[Result, bytes]] = deque()
+
+    async def next_message(self) -> tuple[Result, bytes] | None:
+        """Return the next message and its bytes; None at the end of the body."""
+        while not self._messages:
+            event = await self.next_event()
+            if event is None:
+                return None
+            # Servers keep streams alive with events that have other names, no data, or just a word.
+            if event.is_message and event.data and event.data.lstrip()[:1] in (b"{", b"["):
+                self._messages.extend(messages_in(event.data))
+        return self._messages.popleft()
+
+    async def next_event(self) -> Event | None:
+        """Return the next event; None at the end of the body. Raises HttpFailed, ProtocolError."""
+        if self._response.coding:
+            raise ProtocolError(f"The event stream is compressed ({plain(self._response.coding)})")
+        unfinished = 0  # bytes that are not an event yet
+        while not self._events:
+            chunk = await self._response.next_chunk()
+            if not chunk:
+                return None
+            self._events.extend(self._parser.feed(chunk))
+            unfinished += len(chunk)
+            if unfinished > self._limit and not self._events:
+                raise ProtocolError(f"An event is longer than {self._limit} bytes")
+        event = self._events.popleft()
+        if isinstance(event, Oversized):
+            raise ProtocolError(f"An event is longer than {self._limit} bytes")
+        return event
+
+
+_MAX_ANSWERS = 100  # at the same time
+
+
+class Background:
+    """Background tasks, cancelled together; their results are ignored."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def answer(self, work: Coroutine[None, None, None]) -> None:
+        """Start an answer, unless the upstream sends requests faster than it reads answers."""
+        if len(self._tasks) < _MAX_ANSWERS:
+            self.start(work)
+        else:
+            work.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        look_at(task)
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def look_at(done: asyncio.Future[Any]) -> None:
+    """Retrieve an exception, which asyncio would otherwise log as never retrieved."""
+    if not done.cancelled():
+        done.exception()

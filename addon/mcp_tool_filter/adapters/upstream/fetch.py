@@ -1,0 +1,242 @@
+"""Fetch all pages of the upstream's tool list, over any transport; say why if it fails.
+
+We also ask an upstream without a ``tools`` capability, because some forget to declare it. Only if
+it then answers -32601 does it have no tools, and no pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded
+from mcp_tool_filter.adapters.upstream.replies import (
+    METHOD_NOT_FOUND,
+    Refused,
+    Result,
+    ResultReply,
+    next_cursor,
+    plain,
+)
+from mcp_tool_filter.adapters.upstream.search import FindTransport, Found, Search
+from mcp_tool_filter.adapters.upstream.target import Target, has_authorization
+from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.errors import (
+    ConnectFailed,
+    FetchFailed,
+    ListsAfterLogin,
+    ProtocolError,
+)
+from mcp_tool_filter.http.oauth_metadata import (
+    parse_resource_metadata,
+    resource_documents,
+    server_documents,
+)
+from mcp_tool_filter.http.origin import parse_origin
+
+MAX_PAGES: Final = 1000
+MAX_TOTAL: Final = 8
+"""All pages together may be so many times as long as one message."""
+_HINTS = {  # part of a reason: what to do about it
+    "certificate verify failed": "--ca FILE trusts its certificate (in mitmproxy: --set"
+    " ssl_verify_upstream_trusted_ca=FILE)",
+    "TLS error": "If the upstream speaks plain http on this port, write http://",
+}
+_NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
+_WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
+_DOCUMENTS_TIMEOUT = 5.0  # seconds for all documents about logins
+_LONGEST_DOCUMENT = 64 * 1024
+_NO_SUCH_PAGE = re.compile(r"HTTP 40[45]\b")
+
+
+type Ask = Callable[[str, Result], Awaitable[ResultReply]]
+"""Sends a request and returns its result."""
+
+
+async def fetch(target: Target) -> Fetched:
+    """Fetch the upstream's tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
+    try:
+        return await fetch_from(target, lambda opened: Search(target, opened).find())
+    except FetchFailed as error:
+        if target.endpoint and _NO_SUCH_PAGE.search(error.why):
+            error.hint = await _find_elsewhere(target)
+        raise
+
+
+async def _find_elsewhere(target: Target) -> str | None:
+    """Return the usual path that speaks MCP, if the configured one does not."""
+    try:
+        async with AsyncExitStack() as opened, asyncio.timeout(target.connect_timeout):
+            found = await Search(replace(target, endpoint=None), opened).find()
+    except (TimeoutError, HttpFailed, Refused, ProtocolError, LoginNeeded):
+        return None
+    return f"MCP is at {target.url}{found.client.path}"
+
+
+async def fetch_from(target: Target, find: FindTransport) -> Fetched:
+    """Fetch the tools of the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
+    async with AsyncExitStack() as opened:
+        found = await _connect(target, find, opened)
+        pages = await _all_pages(target, found)
+    return Fetched(
+        transport=found.client.transport,
+        revision=found.client.revision,
+        endpoint=found.client.path,
+        server_name=found.introduction.server_name,
+        server_version=found.introduction.server_version,
+        sessions=found.client.has_session,
+        pages=pages,
+    )
+
+
+async def _connect(target: Target, find: FindTransport, opened: AsyncExitStack) -> Found:
+    try:
+        async with asyncio.timeout(target.connect_timeout):
+            return await find(opened)
+    except TimeoutError:
+        why = f"Connection timeout after {_milliseconds(target.connect_timeout)}ms"
+        raise ConnectFailed(target.url, why=why) from None
+    except LoginNeeded as needed:
+        raise needed.error from None
+    except HttpFailed as error:
+        why = plain(str(error))
+        raise ConnectFailed(target.url, why=why, hint=hint_for(why)) from None
+    except (Refused, ProtocolError) as error:
+        raise await fetch_problem(error, target) from None
+
+
+async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
+    may_lack = not found.introduction.has_tools
+    try:
+        async with asyncio.timeout(target.list_timeout):
+            return await fetch_pages(found.client.request, target.limit, may_lack_tools=may_lack)
+    except TimeoutError:
+        why = f"Request timeout after {_milliseconds(target.list_timeout)}ms"
+        raise FetchFailed(why=why) from None
+    except LoginNeeded as needed:
+        raise needed.error from None
+    except (Refused, ProtocolError, HttpFailed) as error:
+        raise await fetch_problem(error, target) from None
+
+
+async def fetch_pages(
+    ask: Ask, limit: int, meta: Result | None = None, *, may_lack_tools: bool = False
+) -> tuple[bytes, ...]:
+    """Return all pages of the tool list. Raises Refused, ProtocolError, HttpFailed."""
+    at_most = MAX_TOTAL * limit
+    pages: list[bytes] = []
+    cursors: list[str | None] = [None]
+    while True:
+        cursor, params = cursors[-1], meta or {}
+        try:
+            reply = await ask("tools/list", {**params, "cursor": cursor} if cursor else params)
+        except Refused as refused:
+            if may_lack_tools and refused.code == METHOD_NOT_FOUND:
+                return tuple(pages)
+            raise
+        pages.append(reply.raw)
+        if sum(map(len, pages)) > at_most:
+            raise ProtocolError(f"The tool list is longer than {at_most} bytes")
+        cursor = next_cursor(reply)
+        if cursor is None:
+            return tuple(pages)
+        if cursor in cursors:
+            raise ProtocolError(
+                f'The tool list never ends: it repeats the cursor "{plain(cursor)}"'
+            )
+        if len(pages) == MAX_PAGES:
+            raise ProtocolError(f"The tool list has more than {MAX_PAGES} pages")
+        cursors.append(cursor)
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
+    """Return the error for people; distinguish an upstream that wants a login from one that
+    failed."""
+    why = _why(error, target)
+    if isinstance(error, Refused) and await _wants_login(error, target):
+        path = error.path or target.endpoint or "/mcp"
+        hint = (
+            f"Log in with your browser: mcp-tool-filter login {target.url}{path.partition('?')[0]}"
+        )
+        return ListsAfterLogin(why=why, path=path, hint=hint)
+    return FetchFailed(why=why)
+
+
+async def _wants_login(refused: Refused, target: Target) -> bool:
+    if refused.status not in (401, 403) or has_authorization(target):
+        return False
+    return refused.says_how_to_log_in or await _has_login_metadata(target, refused.path)
+
+
+async def _has_login_metadata(target: Target, path: str) -> bool:
+    """Tell whether the upstream has a metadata document about logins."""
+    http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
+    try:
+        async with asyncio.timeout(target.list_timeout):
+            for place in _metadata_places(target.url, path):
+                async with http.exchange(b"GET", place, []) as response:
+                    if response.status == 200 and response.media_type == "application/json":
+                        return True
+    except (TimeoutError, HttpFailed, OSError):
+        return False
+    finally:
+        await http.close()
+    return False
+
+
+def _metadata_places(origin: str, path: str) -> list[str]:
+    """Return the possible paths of such documents; MCP 2025-03-26 has only the server's."""
+    documents = [*resource_documents(origin + path), *server_documents(origin)]
+    return [urlsplit(url).path for url in documents]
+
+
+def _why(error: Exception, target: Target) -> str:
+    """Return the reason, with a hint what to do about it."""
+    if isinstance(error, Refused) and error.status in (401, 403):
+        known = has_authorization(target)
+        return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
+    return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
+
+
+def hint_for(why: str) -> str | None:
+    return next((hint for part, hint in _HINTS.items() if part in why), None)
+
+
+async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
+    """Return the existing documents; an upstream without a login has none."""
+    origin = parse_origin(target.url)
+    http = HttpClient(origin, tls=target.tls)
+    found: list[bytes] = []
+    places = [*resource_documents(origin.url + endpoint), *server_documents(origin.url)]
+    try:
+        async with asyncio.timeout(_DOCUMENTS_TIMEOUT):
+            for url in places:  # the list grows in the loop
+                if (document := await _get(http, url)) is None:
+                    continue
+                found.append(document)
+                with suppress(ProtocolError):
+                    issuers = parse_resource_metadata(document, origin.url + endpoint).issuers
+                    ours = [one for one in issuers if origin.path_to(one) is not None]
+                    named = [place for one in ours for place in server_documents(one)]
+                    places += [place for place in named if place not in places]
+    except (TimeoutError, HttpFailed):
+        pass
+    finally:
+        await http.close()
+    return found
+
+
+async def _get(http: HttpClient, url: str) -> bytes | None:
+    async with http.exchange(b"GET", urlsplit(url).path) as response:
+        body = await response.read(_LONGEST_DOCUMENT)
+        return body if response.status == 200 else None
