@@ -28,7 +28,7 @@ from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.sockets.client import Login
+    from mcp_tool_filter.adapters.sockets.client import Login, Room
     from mcp_tool_filter.engine.exchange import Exchange
 
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
@@ -56,6 +56,8 @@ class Site:
     """Returns how to reach the upstream; the options may be edited while we run."""
     login: Login | None = None
     """The stored login, if there is one."""
+    room: Room | None = None
+    """Limits the connections of our own fetches for clients."""
     is_lost: bool = False
     """True while the upstream is lost, and reported as lost."""
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -116,7 +118,8 @@ class Site:
         self, exchange: HttpExchange, message: Request | Notification
     ) -> tuple[bytes, ...]:
         """Return the list that a client would get. Raises CannotList."""
-        return await fetch_as_client(self.target, asked_by(self.listener, exchange, message))
+        asker = asked_by(self.listener, exchange, message)
+        return await fetch_as_client(self.target, asker, self.room)
 
 
 class SiteService(Service):

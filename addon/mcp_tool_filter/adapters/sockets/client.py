@@ -20,7 +20,9 @@ from mcp_tool_filter.adapters.sockets.connect import (
     HttpFailed,
     LoginNeeded,
     NotConnected,
+    Reach,
     connect,
+    reach_in,
     why,
     why_none,
 )
@@ -60,6 +62,15 @@ class Login(Protocol):
         """Return another value for a second try."""
 
 
+class Room(Protocol):
+    """Limits how many connections are open."""
+
+    def take(self) -> bool:
+        """Count one more connection; False if there are too many."""
+
+    def give_back(self) -> None: ...
+
+
 class HttpClient:
     """Sends requests to one origin; keeps connections open if the upstream allows it."""
 
@@ -71,17 +82,20 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         resends: bool = True,
         login: Login | None = None,
+        room: Room | None = None,
     ) -> None:
         """``resends`` allows sending a request again if an idle connection ends without an answer.
 
         Do not use it for tool calls, which may have run. A ``login`` sets
-        Authorization; a request whose token the upstream refuses is sent once more.
+        Authorization; a request whose token the upstream refuses is sent once more. ``room`` counts
+        our connections together with others.
         """
         self._origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
         self._login = login
+        self._room = room
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -170,7 +184,7 @@ class HttpClient:
                 # nothing.
                 if connection.has_answered or not self._resends:
                     raise
-        connection = await _Connection.open(self._origin, self._tls)
+        connection = await _Connection.open(self._origin, self._tls, self._room)
         return await connection.send(method, request)
 
 
@@ -234,8 +248,10 @@ class HttpResponse:
 class _Connection:
     """One socket: requests go out, answers come in."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, room: Room | None
+    ) -> None:
+        self._reader, self._writer, self._room = reader, writer, room
         self._wire = AnswerWire()
         self._keeps = self._has_ended = False
         self.has_answered = False
@@ -244,15 +260,25 @@ class _Connection:
         our_ends.add(self._our_end)
 
     @classmethod
-    async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> _Connection:
-        """Connect. Raises NotConnected."""
+    async def open(
+        cls, origin: Origin, tls: ssl.SSLContext | None, room: Room | None
+    ) -> _Connection:
+        """Connect. Raises NotConnected if the upstream cannot be reached, else HttpFailed."""
+        if room and not room.take():
+            raise HttpFailed("too many connections to the upstream")
         try:
-            reader, writer = await connect(origin, tls)
-        except ExceptionGroup as group:
-            raise NotConnected(why_none(group.exceptions, origin)) from None
-        except (OSError, ssl.CertificateError) as error:
-            raise NotConnected(why(error, origin)) from None
-        return cls(reader, writer)
+            return cls(*await connect(origin, tls), room)
+        except BaseException as error:
+            if room:
+                room.give_back()
+            if isinstance(error, ExceptionGroup):
+                errors, reason = error.exceptions, why_none(error.exceptions, origin)
+            elif isinstance(error, OSError | ssl.CertificateError):
+                errors, reason = (error,), why(error, origin)
+            else:
+                raise
+            is_ours = reach_in(errors) is Reach.UNKNOWN  # it says nothing about the upstream
+            raise (HttpFailed if is_ours else NotConnected)(reason) from None
 
     @property
     def was_closed_by_peer(self) -> bool:
@@ -306,6 +332,9 @@ class _Connection:
 
     async def close(self) -> None:
         our_ends.discard(self._our_end)
+        if self._room:
+            self._room.give_back()
+            self._room = None
         self._writer.close()
         try:
             async with asyncio.timeout(_GOODBYE_TIMEOUT):

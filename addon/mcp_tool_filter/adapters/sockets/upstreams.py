@@ -36,12 +36,16 @@ class PoolLimits:
 
 
 class Pool:
-    """Opens connections, and keeps idle ones for later requests."""
+    """Opens connections, and keeps idle ones for later requests.
+
+    It counts the connections of our own fetches, too: they share one limit.
+    """
 
     def __init__(self, origin: Origin, tls: ssl.SSLContext | None, limits: PoolLimits) -> None:
         self._origin, self._tls, self.limits = origin, tls, limits
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: set[UpstreamConnection] = set()
+        self._lent = 0  # connections of our own fetches
         self.idle: list[UpstreamConnection] = []
         """The one that was used last is at the end."""
         self.loop = asyncio.get_running_loop()
@@ -51,12 +55,26 @@ class Pool:
         if not fresh and (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
             return
-        if len(self.all) + len(self._tasks) >= self._most and not self._close_oldest():
+        if not self._has_room():
             exchange.unreachable("too many connections to the upstream")
             return
         task = self.loop.create_task(self._open_for(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def take(self) -> bool:
+        """Count a connection that is not ours; False if there are too many."""
+        if not self._has_room():
+            return False
+        self._lent += 1
+        return True
+
+    def give_back(self) -> None:
+        self._lent -= 1
+
+    def _has_room(self) -> bool:
+        count = len(self.all) + len(self._tasks) + self._lent
+        return count < self._most or self._close_oldest()
 
     @property
     def _most(self) -> int:

@@ -15,7 +15,7 @@ from secrets import randbelow
 
 import orjson
 
-from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, Room
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded, NotConnected
 from mcp_tool_filter.adapters.upstream.fetch import fetch_pages
 from mcp_tool_filter.adapters.upstream.legacy import LegacyClient
@@ -85,14 +85,17 @@ def asked_by(
     )
 
 
-async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...]:
-    """Return all pages of the tool list. Raises CannotList."""
+async def fetch_as_client(
+    target: Target, asked_by: AskedBy, room: Room | None = None
+) -> tuple[bytes, ...]:
+    """Return all pages of the tool list. Raises CannotList. ``room`` limits connections."""
     origin = parse_origin(target.url)
     try:
         login = login_to(target) if asked_by.uses_login else None
     except StartError as error:  # the stored login cannot be read
         raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
-    http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
+    headers = _headers_of(asked_by)
+    http = HttpClient(origin, headers=headers, tls=target.tls, login=login, room=room)
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
             if asked_by.page is not None:
