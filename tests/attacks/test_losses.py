@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.hosts import hosted, in_each_host
-from tests.attacks.stage import _to_the_fetch
-from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, tool
-from tests.proxy import RunningTool, certified
+from tests.proxy import RunningTool
 from tests.raw_client import Answer, RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 
@@ -147,52 +145,6 @@ async def _break_off(upstream: McpUpstream, client: RawClient, request: bytes) -
     await asking
     with suppress(ConnectionError):
         assert error_in(await client.answer()) == (7, LOST)
-
-
-async def to_the_fetch(peer: Peer) -> None:
-    while True:
-        await peer.say(_to_the_fetch((await peer.request()).body))
-
-
-HEAD = [(b":status", b"200"), (b"content-type", b"application/json")]
-
-
-@pytest.mark.parametrize("how", ["reset", "refuse", "cancel", "go away"])
-@pytest.mark.parametrize("when", ["before", "during"])
-async def test_an_http2_upstream_that_ends_a_stream_is_not_lost(
-    how: str, when: str, tmp_path: Path
-) -> None:
-    """The launcher speaks HTTP/1.1 to every upstream."""
-    broken: list[UpstreamStream] = []
-
-    async def script(stream: UpstreamStream) -> None:
-        if broken:
-            stream.head(HEAD)
-            stream.say(RESULT)
-            stream.end()
-            return
-        broken.append(stream)
-        if when == "during":
-            stream.head(HEAD)
-            stream.say(RESULT[:9])
-        if how == "go away":
-            stream.go_away()
-        else:
-            stream.reset({"reset": 2, "refuse": 7, "cancel": 8}[how])
-
-    async with (
-        h2_upstream(script, tls=certified(tmp_path), http1=to_the_fetch) as upstream,
-        hosted("mitmdump", upstream.url, tmp_path) as it,
-    ):
-        async with h2_client(it.port) as client:
-            got = await client.over(client.ask(body=FINE))
-            assert json.loads(got.data)["error"] == LOST
-            again = await client.over(client.ask(body=FINE))
-            assert again.data == RESULT, "the connection is still in order"
-        async with h2_client(it.port) as client:
-            await asyncio.sleep(0.2)
-            assert (await client.over(client.ask(body=FINE))).data == RESULT
-        assert it.process.returncode is None
 
 
 @in_each_host

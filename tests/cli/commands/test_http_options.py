@@ -48,7 +48,7 @@ async def test_an_option_of_a_default_addon_loads_that_addon(tmp_path: Path) -> 
     [
         ("antcache=true", 2, "There is no option antcache: did you mean anticache?"),
         ("http2=perhaps", 2, "Failed to parse option http2"),
-        ("stream_large_bodies=1", 1, "stream_large_bodies"),
+        ("ignore_hosts=x", 1, "ignore_hosts"),
         ("deny=^a", 2, "use --deny instead"),
         ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
     ],
