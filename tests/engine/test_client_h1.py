@@ -95,6 +95,20 @@ def test_requests_sent_ahead_are_answered_one_after_the_other() -> None:
     assert client.got.index(b'"id":2') < client.got.index(b'"id":3')
 
 
+def test_requests_sent_ahead_are_read_in_turns() -> None:
+    table = Table()
+    client = table.client()
+    client.says(post(call("wipe")) * 40 + post(PING))
+    assert (client.got.count(b"Tool not found"), client.is_held) == (32, True)
+    client.says(post(call("wipe")))
+    assert client.got.count(b"Tool not found") == 32
+    table.later.pop()()
+    assert (client.got.count(b"Tool not found"), client.is_held) == (40, False)
+    table.link.says(answer(PONG))
+    assert client.got.count(b"Tool not found") == 41
+    assert is_open(client)
+
+
 def test_at_most_a_mebibyte_is_sent_ahead() -> None:
     table = Table()
     client = table.asks()

@@ -6,7 +6,8 @@
     any ──► CLOSED                               a fault, the last answer, or the client has left
 
 A request is read when the one before it is answered; what a client sends ahead waits in the wire,
-at most a mebibyte of it. (Behind an event stream it might wait for ever: there the connection is
+at most a mebibyte of it; after some requests that were answered at once, other clients have their
+turn. (Behind an event stream it might wait for ever: there the connection is
 cut, because whoever does not read a connection does not see its end either.) Nothing is read either
 while the client does not read our answers.
 
@@ -36,6 +37,8 @@ from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
+_MOST_REQUESTS = 32
+"""Requests that we answer before others are served."""
 
 
 class Turn(Enum):
@@ -68,7 +71,7 @@ class H1Client:
         self.is_slow = False
         """True while the client does not read what we send."""
         self._wire = RequestWire(service.limits)
-        self._is_running = False
+        self._is_running = self._waits = False
         self._is_held = False  # we do not read from the client
         self._is_chunked = False  # the answer
         self._served = 0
@@ -164,7 +167,7 @@ class H1Client:
 
     def _run(self) -> None:
         """Read what is here, as far as it is the client's turn."""
-        if self._is_running:
+        if self._is_running or self._waits:
             return
         self._is_running = True
         try:
@@ -179,17 +182,27 @@ class H1Client:
             is_full = self._wire.ahead > self.service.limits.ahead
             if is_full and self.exchange is not None and self.exchange.has_begun:
                 self.exchange.cut("the client sends too much ahead")
-            elif is_full != self._is_held:
-                self._is_held = is_full
-                self.host.hold(is_full)
+            elif (is_full or self._waits) != self._is_held:
+                self._is_held = not self._is_held
+                self.host.hold(self._is_held)
 
     def _read(self) -> None:
-        wire = self._wire
+        wire, last = self._wire, self._served + _MOST_REQUESTS
         while self.turn in CLIENTS_TURN and not self.is_slow:
+            if self._served >= last and self.turn is Turn.IDLE and wire.ahead:
+                self._waits = True
+                return self.host.call_later(0, self._go_on)
             event = wire.next()
             if event is None:
-                return
+                return None
             self._take(event)
+        return None
+
+    def _go_on(self) -> None:
+        """Others were served."""
+        self._waits = False
+        if self.turn is not Turn.CLOSED:
+            self._run()
 
     def _take(self, event: RequestHead | bytes | End) -> None:
         if isinstance(event, RequestHead):

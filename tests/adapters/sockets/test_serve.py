@@ -282,3 +282,17 @@ async def test_small_pieces_of_an_answer_leave_at_once() -> None:
         assert len(sockets) == 2
         for one in sockets:
             assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+async def test_nothing_is_said_of_writing_to_a_client_that_has_left(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        words = ("-u", f"{upstream.url}/mcp", "--deny", "^rm_")
+        async with launched(*words, home=tmp_path) as it:
+            await it.serving()
+            for _ in range(5):
+                async with raw_client(it.port) as client:
+                    client.writer.write(post(CALL % (1, b"rm_file")) * 3000)
+                    await client.head()
+                    client.abort()
+            assert names_in(await ask(it.port, LIST)) == ["read_file"]
+            assert "socket.send" not in it.stderr

@@ -99,7 +99,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         own, peer = (transport.get_extra_info(name) for name in ("sockname", "peername"))
         self.own, self.peer, self.port = str(own[0]), str(peer[0]), int(peer[1])
-        self.send: Callable[[bytes], None] = transport.write
+        self.send: Callable[[bytes], None] = self._write
         self._clients.all.add(self)
         self._log("client connect")
         self.speaks: H1Client | H2Client = H1Client(self._clients.service, self)
@@ -122,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             if self._tls is None:
                 self.is_tls = True
-                self._tls = ServerTls(self._clients.tls, self._transport.write)
+                self._tls = ServerTls(self._clients.tls, self._write)
                 self.send = self._tls.send
             tls, was_ready = self._tls, self._tls.is_ready
             plain = tls.receive(data)
@@ -160,6 +160,10 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.speaks.held(False)
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # asyncio would log each write
+            self._transport.write(data)
 
     # What the engine orders
 

@@ -166,7 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
         if (own := self._pool.limits.own) is not None:
             own.add(transport.get_extra_info("sockname")[:2])
         self.speaks = Upstream(
-            write=transport.write, abort=transport.abort, hold=self.hold, idle=self.be_idle
+            write=self._write, abort=transport.abort, hold=self.hold, idle=self.be_idle
         )
 
     def data_received(self, data: bytes) -> None:
@@ -184,6 +184,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.speaks.held(False)
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # asyncio would log each write
+            self._transport.write(data)
 
     def hold(self, on: bool) -> None:
         if not self._transport.is_closing():
