@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.options import OPTIONS
 from tests.proxy import REPOSITORY
 
 PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"
@@ -115,3 +116,16 @@ def test_references_are_found() -> None:
     } <= found  # fmt: skip
     assert not exists("policy/no_such_file.py", REPOSITORY)
     assert not exists("no_such_file.py", REPOSITORY)
+
+
+def test_the_page_about_options_names_them_as_they_are_declared() -> None:
+    page = (PACKAGE / "docs" / "options.md").read_text("utf-8")
+    rows = re.findall(r"^\| `--([\w-]+)` \| `([^`]+)` \| ([^|]*?) ?\| ", page, re.MULTILINE)
+    assert len(rows) > 20
+    for name, key, default in rows:
+        option = OPTIONS[name]
+        assert key == (f"{option.key}=false" if option.negates else option.key)
+        if default.startswith("`"):
+            assert default == f"`{option.default or option.text}`"
+        else:  # words, or nothing at all
+            assert option.default in ("", "auto")

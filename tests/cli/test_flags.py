@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.cli.flags import FLAGS, UsageError, parse_flags
+from mcp_tool_filter.cli.flags import UsageError, parse_flags
+from mcp_tool_filter.options import OPTIONS
 
 
 def complaint(*argv: str) -> str:
@@ -71,13 +72,13 @@ def test_flags_that_can_be_repeated_keep_their_order() -> None:
     assert parse_flags(headers) == {"header": ["X-B: 1", "X-A: 2"]}
 
 
-@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_each_flag_is_accepted_by_its_name(name: str) -> None:
-    flag = FLAGS[name]
+    flag = OPTIONS[name]
     words = [f"--{name}", "1"] if flag.value else [f"--{name}"]
     assert parse_flags(words) == {name: ["1" if flag.value else "true"]}
 
 
 def test_no_short_flag_is_used_twice() -> None:
-    letters = [flag.short for flag in FLAGS.values() if flag.short]
+    letters = [flag.short for flag in OPTIONS.values() if flag.short]
     assert len(letters) == len(set(letters))

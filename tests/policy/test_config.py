@@ -14,6 +14,7 @@ from mcp_tool_filter.errors import (
     StartError,
     UnsafePattern,
 )
+from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.config import (
     Config,
     ListFrom,
@@ -156,6 +157,13 @@ def test_sizes_have_units(text: str, size: int) -> None:
 def test_an_invalid_value_stops_the_start(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
         parse_config(**options, environment={})
+
+
+@pytest.mark.parametrize("key", sorted(KEYS.keys() - {"rules", "audit_log"}))  # any name of a file
+def test_every_declared_option_is_read_and_checked(key: str) -> None:
+    nonsense = "\0 ([{"
+    with pytest.raises(StartError, match="Invalid"):
+        parse_config(**{key: [nonsense] if KEYS[key].many else nonsense}, environment={})
 
 
 def test_every_option_ends_in_the_config() -> None:

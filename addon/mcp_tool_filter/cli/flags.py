@@ -14,145 +14,10 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from mcp_tool_filter.errors import StartError
-
-DEFAULT_PORT: Final = 6273  # MCPF on a telephone's keys; the MCP inspector uses MCPI and MCPP
-
-
-class Flag(NamedTuple):
-    name: str
-    help: str
-    value: str = ""
-    """The name of its value; empty for a switch."""
-    short: str = ""
-    many: bool = False
-    """True if it can be repeated and all values count."""
-    only_typed: bool = False
-    """True if it only makes sense on the command line, not in the environment or a file."""
-    choices: tuple[str, ...] = ()
-
-    @property
-    def is_number(self) -> bool:
-        return self.value in ("PORT", "MS", "SIZE", "NUMBER", "N") or self.name == "verbose"
-
-    @property
-    def spellings(self) -> list[str]:
-        return ([f"-{self.short}"] if self.short else []) + [f"--{self.name}"]
-
-
-FORMATS: Final = ("table", "json", "names")
-
-GROUPS: Final = {
-    "What to filter": (
-        Flag("upstream", "URL of the MCP server; its path is the MCP endpoint",
-             "URL", short="u"),
-        Flag("deny", "JavaScript regex: matching tools are removed; separate several with commas",
-             "PATTERN", short="d", many=True),
-        Flag("allow", "JavaScript regex: only matching tools remain",
-             "PATTERN", many=True),
-        Flag("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
-             "GLOB", many=True),
-        Flag("ignore-case", "patterns ignore upper and lower case"),
-        Flag("new-tools", "tools that appear later: hide them (default), or judge them by the"
-             " patterns",
-             "HOW"),
-        Flag("require-list", "do not start if the upstream lists its tools only after a login"),
-        Flag("strict", "do not start if a pattern matches no tool, or if there is no pattern"),
-        Flag("header", 'add this header to requests to the MCP endpoint: "Name: value"; $VAR and'
-             " ${VAR} are expanded; a client's own credentials are"
-             " kept", "HEADER", short="H", many=True),
-        Flag("header-paths", "also add these headers on other paths: /path, /below/*, or * for all",
-             "PATH", many=True),
-        Flag("header-override", "replace a client's own credentials with these headers"),
-        Flag("login", "use the login stored by mcp-tool-filter login URL: auto or off"
-             " (default: auto)", "HOW", choices=("auto", "off")),
-        Flag("login-through", "clients log in through the proxy: auto (default), plain (rewrite"
-             " only the metadata) or off", "HOW", choices=("auto", "plain", "off")),
-        Flag("rules", "YAML file with rules on messages: see mcp-tool-filter rules --help",
-             "FILE"),
-        Flag("endpoint", "the upstream's MCP path, such as /mcp (default: detected)",
-             "PATH"),
-        Flag("tools-list", "answer tools/list from: the snapshot (cache), the upstream, or auto"
-             " (default)",
-             "HOW", choices=("auto", "cache", "upstream")),
-    ),
-    "A command instead of a URL": (
-        Flag("upstream-cmd", "the command, split into words as a shell does (or write it after --)",
-             "COMMAND"),
-        Flag("env", "set an environment variable for the command", "KEY=VALUE", many=True),
-        Flag("cwd", "run the command in this folder", "DIR"),
-        Flag("max-children", "with --port: how many processes of the command may run at once"
-             " (default: 32)",
-             "NUMBER"),
-        Flag("stdio", "talk to one client over stdin and stdout; also works with --upstream URL"),
-    ),
-    "Where to listen": (
-        Flag("host", "listen address (default: 127.0.0.1)", "ADDRESS"),
-        Flag("port", f"listen port (default: {DEFAULT_PORT}); 0 picks a free port",
-             "PORT", short="p"),
-        Flag("allowed-hosts", "accept these Host and Origin names too; loopback names always pass",
-             "NAME", many=True),
-        Flag("raw-hosts", "for run: pass what is neither TLS nor HTTP to these hosts", "HOST",
-             many=True),
-        Flag("paths", "which paths pass: all (default), or mcp for the MCP endpoint and logins"
-             " only", "WHICH", choices=("mcp", "all")),
-    ),
-    "Limits": (
-        Flag("connection-timeout", "wait this long for the upstream at start (default:"
-                                   " 30000)", "MS"),
-        Flag("tool-list-timeout", "wait this long for its tool list (default: 10000)", "MS"),
-        Flag("message-limit", "the largest message that passes (default: 10MB)", "SIZE"),
-        Flag("max-clients", "how many clients may connect (default: as file descriptors"
-                            " allow)", "N"),
-        Flag("keep-running", "keep running when the upstream is lost"),
-    ),
-    "TLS": (
-        Flag("ca", "trust the certificates in this PEM file for an https upstream", "FILE"),
-        Flag("client-cert", "our certificate and key for the upstream, PEM", "FILE"),
-        Flag("cert", "certificate and key for clients, PEM (default: signed by mitmproxy's CA)",
-             "FILE"),
-        Flag("insecure", "do not verify the upstream's certificate", short="k"),
-    ),
-    "Preview": (
-        Flag("list-tools", "show which tools would be hidden and why, then exit", only_typed=True),
-        Flag("format", "output of --list-tools: table, json or names", "FORMAT",
-             only_typed=True, choices=FORMATS),
-        Flag("dry-run", "print the start-up report, then exit", only_typed=True),
-        Flag("json", "with --list-tools or --dry-run: print JSON", only_typed=True),
-    ),
-    "Watch": (
-        Flag("inspect", "run under mitmweb and open it in the browser"),
-        Flag("no-browser", "with --inspect: do not open a browser"),
-        Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
-        Flag("show-secrets", "with --inspect or --record: show tokens (default: masked)"),
-        Flag("log-format", "show each call, list and refusal as text (default), json, or none",
-             "HOW", choices=("text", "json", "none")),
-        Flag("audit-log", "append an audit log (JSON lines) to this file", "FILE"),
-        Flag("audit-arguments", "arguments and results in the audit log: none, hash (default) or"
-                                " full",
-             "HOW", choices=("none", "hash", "full")),
-        Flag("audit-rotate", "rotate it at this size or age (default: 100MB,1d)", "SIZE,AGE"),
-        Flag("audit-fsync", "when to fsync it: never, interval (default) or always",
-             "WHEN", choices=("never", "interval", "always")),
-        Flag("dashboard", "serve a page with calls, tools and switches on this local port", "PORT"),
-        Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz on this local port",
-             "PORT"),
-        Flag("otel", "trace requests with OpenTelemetry; OTEL_* variables configure it"),
-        Flag("verbose", "print more; twice: even more", short="v", many=True),
-        Flag("quiet", "print only errors, and warnings about patterns", short="q"),
-    ),
-    "More": (
-        Flag("config", "read settings from this TOML file", "FILE"),
-        Flag("fast", "false: turn off our speed-ups, to find out if one of them causes a problem",
-             "BOOL", choices=("true", "false")),
-        Flag("set", "set any mitmproxy option", "OPTION=VALUE", many=True),
-        Flag("help", "show this help", short="h", only_typed=True),
-        Flag("version", "show the version", only_typed=True),
-    ),
-}  # fmt: skip
-FLAGS: Final = {flag.name: flag for group in GROUPS.values() for flag in group}
+from mcp_tool_filter.options import OPTIONS, Option
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
@@ -199,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_flags(
     argv: Sequence[str],
-    flags: Sequence[Flag] = tuple(FLAGS.values()),
+    flags: Sequence[Option] = tuple(OPTIONS.values()),
     *,
     most_words: int = 0,
     takes_command: bool = True,
@@ -272,7 +137,7 @@ def is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
-def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
+def _refuse_doubles(given: Given, flags: Sequence[Option]) -> None:
     """Refuse a second value if only one counts: it would silently override the first."""
     for flag in flags:
         if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
@@ -297,7 +162,7 @@ def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
     return no_such("command", word, COMMANDS)
 
 
-def _unknown_flag(word: str, flags: Sequence[Flag], help: str) -> UsageError:
+def _unknown_flag(word: str, flags: Sequence[Option], help: str) -> UsageError:
     name = word.partition("=")[0]
     known = [f"--{flag.name}" for flag in flags]
     other = _OTHER_NAMES.get(name)

@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.flags import GROUPS, WORDS, Flag, Given, no_such
+from mcp_tool_filter.cli.flags import WORDS, Given, no_such
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
+from mcp_tool_filter.options import GROUPS, Option
 
 TOP = """\
 mcp-tool-filter sits in front of an MCP server and removes the tools you do not want:
@@ -80,14 +81,14 @@ def _command_lines() -> Iterator[str]:
         yield f"  {command.name:<15}{command.summary}"
 
 
-def _flag_lines(title: str, flags: Iterable[Flag]) -> Iterator[str]:
+def _flag_lines(title: str, flags: Iterable[Option]) -> Iterator[str]:
     yield f"{title}:"
     for flag in flags:
         yield _flag_line(flag)
     yield ""
 
 
-def _flag_line(flag: Flag) -> str:
+def _flag_line(flag: Option) -> str:
     short = f"-{flag.short}, " if flag.short else "    "
     left = f"  {short}--{flag.name} {flag.value}".rstrip()
     if len(left) + 2 > _COLUMN:
@@ -155,7 +156,7 @@ def _synopsis(command: Command) -> Iterator[str]:
     yield ".fi"
 
 
-def _flags(flags: Iterable[Flag]) -> Iterator[str]:
+def _flags(flags: Iterable[Option]) -> Iterator[str]:
     for flag in flags:
         spelt = ", ".join(rf"\fB{_escaped(one)}\fR" for one in flag.spellings)
         yield ".TP"

@@ -23,18 +23,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.cli.flags import (
-    COMMAND,
-    DEFAULT_PORT,
-    FLAGS,
-    Flag,
-    Given,
-    UsageError,
-    closest,
-    no_such,
-    parse_flags,
-)
+from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, parse_flags
 from mcp_tool_filter.errors import EmptyList, InvalidOption
+from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, Option, Texts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -43,18 +34,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.policy.config import Config
 
 
-_ONLY_FOR_COMMANDS = ("env", "cwd")
-_AUDIT = {
-    "audit-log": "",
-    "audit-arguments": "hash",
-    "audit-rotate": "100MB,1d",
-    "audit-fsync": "interval",
-    "metrics-port": "",
-    "dashboard": "",
-}
-_FLAGS_OF_OPTIONS = {  # flags with another name than mitmproxy's option
-    "upstream_headers": "header",
-    "fail_fast": "keep-running",
+_FLAGS_OF_MITMPROXY = {  # of mitmproxy's own options that our flags set
     "mode": "upstream",
     "ssl_verify_upstream_trusted_ca": "ca",
     "client_certs": "client-cert",
@@ -67,8 +47,6 @@ class Settings:
 
     origin: str
     """Scheme, host and port of the upstream."""
-    endpoint: str
-    """Path and query; empty if not given."""
     command: tuple[str, ...]
     """The words of the upstream's command; empty if the upstream is a URL."""
     env: Mapping[str, str] = field(repr=False)  # contains secrets
@@ -78,37 +56,12 @@ class Settings:
     max_children: int
     host: str
     port: int
-    deny: tuple[str, ...]
-    allow: tuple[str, ...]
-    deny_glob: tuple[str, ...]
-    ignore_case: bool
-    strict: bool
-    require_list: bool
-    new_tools: str
-    headers: tuple[str, ...]
-    header_paths: tuple[str, ...]
-    header_override: bool
-    login: str
-    login_through: str
-    tools_list: str
-    allowed_hosts: tuple[str, ...]
-    raw_hosts: tuple[str, ...]
-    paths: str
-    connection_timeout: str
-    tool_list_timeout: str
-    message_limit: str
-    max_clients: str
-    keep_running: bool
-    rules_file: str
-    fast: str
-    otel: bool
-    audit: Mapping[str, str]
-    """The options of the audit log."""
+    texts: dict[str, Texts] = field(repr=False)
+    """What ``parse_config`` checks."""
     ca: str | None
     client_cert: str | None
     cert: str | None
     insecure: bool
-    show_secrets: bool
     inspect: bool
     browser: bool
     record: str | None
@@ -117,6 +70,15 @@ class Settings:
     verbosity: int
     """-1 for quiet, 0, 1, 2."""
     set: tuple[str, ...]
+
+    @property
+    def endpoint(self) -> str:
+        """Path and query; empty if not given."""
+        return str(self.texts["endpoint"])
+
+    def many(self, key: str) -> Sequence[str]:
+        """Return the values of an option that can be repeated."""
+        return self.texts[key] or ()
 
     @property
     def upstream(self) -> str:
@@ -137,39 +99,6 @@ class Settings:
     def is_quiet(self) -> bool:
         return self.verbosity < 0
 
-    @cached_property
-    def texts(self) -> dict[str, str | Sequence[str] | None]:
-        """Our own options by their mitmproxy names: one text, several, or None if not set."""
-        return {
-            "deny": self.deny or None,
-            "allow": self.allow or None,
-            "deny_glob": self.deny_glob or None,
-            "ignore_case": _text(self.ignore_case),
-            "strict": _text(self.strict),
-            "require_list": _text(self.require_list),
-            "new_tools": self.new_tools,
-            "tools_list": self.tools_list,
-            "endpoint": self.endpoint,
-            "upstream_headers": self.headers,
-            "header_paths": self.header_paths,
-            "header_override": _text(self.header_override),
-            "login": self.login,
-            "login_through": self.login_through,
-            "show_secrets": _text(self.show_secrets),
-            "connection_timeout": self.connection_timeout,
-            "tool_list_timeout": self.tool_list_timeout,
-            "message_limit": self.message_limit,
-            "max_clients": self.max_clients,
-            "allowed_hosts": self.allowed_hosts,
-            "raw_hosts": self.raw_hosts,
-            "paths": self.paths,
-            "fail_fast": _text(not self.keep_running),
-            "rules": self.rules_file,
-            "fast": self.fast,
-            "otel": _text(self.otel),
-            **self.audit,
-        }
-
     def config(self) -> Config:
         """Check our own options, once. Raises StartError, which quotes the wrong text."""
         return self._config
@@ -179,7 +108,7 @@ class Settings:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            return parse_config(**self.texts)  # type: ignore[arg-type]  # text or list, as its default
+            return parse_config(**self.texts)  # type: ignore[arg-type]  # no key is "environment"
 
 
 @contextmanager
@@ -192,12 +121,10 @@ def in_our_words() -> Iterator[None]:
         raise InvalidOption(flag, error.given, why=error.why) from None
 
 
-def _text(is_on: bool) -> str:
-    return "true" if is_on else "false"
-
-
-def _flag_of(option: str) -> str:
-    return _FLAGS_OF_OPTIONS.get(option, option.replace("_", "-"))
+def _flag_of(key: str) -> str:
+    if key in KEYS:
+        return KEYS[key].name
+    return _FLAGS_OF_MITMPROXY.get(key, key.replace("_", "-"))
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -214,57 +141,49 @@ def settle(given: Given) -> Settings:
         why = "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS"
         raise UsageError("--stdio needs a server", why=why)
     origin, path = ("", "") if command else split_upstream(one.get("upstream", ""))
-    if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
-        raise UsageError(f"--{misplaced} is for an upstream that is a command")
+    for option in OPTIONS.values() if not command else ():
+        if A_COMMAND in option.needs and option.name in one:
+            raise UsageError(f"--{option.name} is for an upstream that is a command")
     _refuse_own_options(many.get("set", ()))
     _refuse_no_file(one)
     return Settings(
         origin=origin,
-        endpoint=one.get("endpoint", path),
         command=command,
         env=dict(map(parse_variable, many.get("env", ()))),
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
-        max_children=parse_count("max-children", one.get("max-children", "32")),
-        host=one.get("host", "127.0.0.1"),
-        port=parse_port(one.get("port", str(DEFAULT_PORT))),
-        deny=many.get("deny", ()),
-        allow=many.get("allow", ()),
-        deny_glob=many.get("deny-glob", ()),
-        ignore_case=is_on(one, "ignore-case"),
-        strict=is_on(one, "strict"),
-        require_list=is_on(one, "require-list"),
-        new_tools=one.get("new-tools", "hide"),
-        headers=many.get("header", ()),
-        header_paths=many.get("header-paths", ()),
-        header_override=is_on(one, "header-override"),
-        login=one.get("login", "auto"),
-        login_through=one.get("login-through", "auto"),
-        tools_list=one.get("tools-list", "auto"),
-        allowed_hosts=many.get("allowed-hosts", ()),
-        raw_hosts=many.get("raw-hosts", ()),
-        paths=one.get("paths", "all"),
-        connection_timeout=one.get("connection-timeout", "30000"),
-        tool_list_timeout=one.get("tool-list-timeout", "10000"),
-        message_limit=one.get("message-limit", "10MB"),
-        max_clients=one.get("max-clients", "auto"),
-        keep_running=is_on(one, "keep-running"),
-        rules_file=one.get("rules", ""),
-        fast=one.get("fast", "true"),
-        otel=is_on(one, "otel"),
-        audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
+        max_children=parse_count("max-children", _value(one, "max-children")),
+        host=_value(one, "host"),
+        port=parse_port(_value(one, "port")),
+        texts=_texts({"endpoint": path} | one, many),
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),
         cert=one.get("cert"),
         insecure=is_on(one, "insecure"),
-        show_secrets=is_on(one, "show-secrets"),
         inspect=is_on(one, "inspect"),
         browser=not is_on(one, "no-browser"),
         record=one.get("record"),
-        log_format=one_of("log-format", one.get("log-format", "text"), ("text", "json", "none")),
+        log_format=one_of("log-format", _value(one, "log-format")),
         verbosity=_verbosity(given),
         set=many.get("set", ()),
     )
+
+
+def _value(one: Mapping[str, str], name: str) -> str:
+    return one.get(name, OPTIONS[name].default)
+
+
+def _texts(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> dict[str, Texts]:
+    """Return our own options by their keys; those that are not given have their default."""
+    texts: dict[str, Texts] = {}
+    for key, option in KEYS.items():
+        if option.many:
+            texts[key] = many.get(option.name) or option.text
+        elif option.value:
+            texts[key] = _value(one, option.name)
+        else:
+            texts[key] = "true" if is_on(one, option.name) is not option.negates else "false"
+    return texts
 
 
 def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
@@ -287,7 +206,7 @@ def _refuse_no_file(one: Mapping[str, str]) -> None:
 def _refuse_own_options(sets: Iterable[str]) -> None:
     """Refuse our own options in --set: with two ways to set one, it is unclear which counts."""
     for option in (spec.partition("=")[0] for spec in sets):
-        if (flag := _flag_of(option)) in FLAGS:
+        if (flag := _flag_of(option)) in OPTIONS:
             raise UsageError(f"--set {option}=…: use --{flag} instead")
 
 
@@ -299,10 +218,8 @@ def _verbosity(given: Given) -> int:
     return int(louder[0]) if louder and louder[0] in ("1", "2") else louder.count("true")
 
 
-_PREFIX = "MCP_TOOL_FILTER_"
 _NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
 _ADD_UP = ("deny", "deny-glob")
-_PATTERNS = ("deny", "allow", "deny-glob")
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 
 
@@ -353,10 +270,10 @@ def read_file(path: str) -> Given:
 
 
 def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
-    known = [flag.name for flag in FLAGS.values() if not flag.only_typed]
+    known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
     if name not in known:
         raise no_such(f"setting in {path} called", name, known)
-    flag = FLAGS[name]
+    flag = OPTIONS[name]
     if isinstance(value, list) and not flag.many:
         raise UsageError(f"{name} in {path} must be one value, not a list")
     values = value if isinstance(value, list) else [value]
@@ -378,7 +295,7 @@ _KINDS = {  # names of TOML's types
 }
 
 
-def _fits(value: object, flag: Flag) -> bool:
+def _fits(value: object, flag: Option) -> bool:
     if isinstance(value, str):
         return True
     if isinstance(value, bool):
@@ -386,7 +303,7 @@ def _fits(value: object, flag: Flag) -> bool:
     return isinstance(value, int) and flag.is_number
 
 
-def _what_fits(flag: Flag) -> str:
+def _what_fits(flag: Option) -> str:
     if not flag.value or flag.choices == ("true", "false"):
         return f"Write it as {flag.name} = true"
     if flag.is_number:
@@ -400,18 +317,18 @@ def _what_fits(flag: Flag) -> str:
 
 
 def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
-    if name in _PATTERNS and not any(text.strip() for text in texts):
+    if OPTIONS[name].is_pattern and not any(text.strip() for text in texts):
         raise EmptyList(name, source=source)
 
 
 def _read_environment(environment: Mapping[str, str]) -> Given:
     """Read MCP_TOOL_FILTER_DENY and so on; repeatable settings have one value per line."""
-    names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
+    names = {flag.variable.removeprefix(PREFIX): flag for flag in OPTIONS.values()}
     given: Given = {}
     for variable, text in environment.items():
-        if not variable.startswith(_PREFIX):
+        if not variable.startswith(PREFIX):
             continue
-        name = variable.removeprefix(_PREFIX)
+        name = variable.removeprefix(PREFIX)
         flag = names.get(name)
         if flag and not flag.only_typed:
             _refuse_empty(flag.name, [text], source=variable)
@@ -422,7 +339,7 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
             _warn(f"{variable} has no effect: type --{flag.name} on the command line")
         elif name not in _NOT_OURS:
             if meant := _meant(name, names):
-                raise UsageError(f"{variable} is not a setting: did you mean {_PREFIX}{meant}?")
+                raise UsageError(f"{variable} is not a setting: did you mean {PREFIX}{meant}?")
             _warn(f"{variable} is not a setting and has no effect")
     return given
 
@@ -477,7 +394,8 @@ def is_on(one: Mapping[str, str], name: str) -> bool:
     raise UsageError(f"{name} cannot be {one[name]}", why="It must be true or false")
 
 
-def one_of(name: str, text: str, choices: Sequence[str]) -> str:
+def one_of(name: str, text: str) -> str:
+    choices = OPTIONS[name].choices
     if text not in choices:
         raise UsageError(
             f"--{name} cannot be {text}", why="It must be one of: " + ", ".join(choices)

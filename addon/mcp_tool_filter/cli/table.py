@@ -13,25 +13,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mcp_tool_filter.cli.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
+from mcp_tool_filter.cli.flags import Given, parse_flags
+from mcp_tool_filter.options import GROUPS, OPTIONS, Option
 
 TOPICS: Final = (
     "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises",
     "changelog",
 )  # fmt: skip
-_HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
-_JSON: Final = Flag("json", "print JSON", only_typed=True)
+_HELP: Final = Option("help", "show this help", short="h", only_typed=True)
+_JSON: Final = Option("json", "print JSON", only_typed=True)
 _OF_A_FILE: Final = (
-    Flag(
+    Option(
         "scope",
         "which file to use if several files list the server: user, project or local",
         "SCOPE",
         choices=("user", "project", "local"),
     ),
-    Flag("dry-run", "only show what would change", only_typed=True),
-    Flag("yes", "do not ask", short="y"),
+    Option("dry-run", "only show what would change", only_typed=True),
+    Option("yes", "do not ask", short="y"),
 )
-SETTINGS: Final = tuple(flag for flag in FLAGS.values() if not flag.only_typed)
+SETTINGS: Final = tuple(flag for flag in OPTIONS.values() if not flag.only_typed)
 """The flags that configure the filter."""
 
 CLIENTS: Final = (
@@ -47,7 +48,7 @@ class Command(NamedTuple):
     summary: str
     usage: tuple[str, ...]
     about: str
-    flags: tuple[Flag, ...] = ()
+    flags: tuple[Option, ...] = ()
     """Its own flags; all commands also have --help."""
     has_settings: bool = False
     """True if it also accepts the filter's own flags."""
@@ -60,7 +61,7 @@ class Command(NamedTuple):
     notes: str = ""
 
     @property
-    def all_flags(self) -> tuple[Flag, ...]:
+    def all_flags(self) -> tuple[Option, ...]:
         return (*self.flags, *(SETTINGS if self.has_settings else ()), _HELP)
 
     def parse(self, argv: Sequence[str]) -> Given:
@@ -99,13 +100,14 @@ _ALL: Final = (
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
         " agent sees before and after.",
         flags=(
-            FLAGS["deny"],
-            FLAGS["allow"],
-            Flag("stay", "keep both running, so you can connect your own client", only_typed=True),
-            FLAGS["inspect"],
-            FLAGS["no-browser"],
-            Flag("port", f"listen port (default: {DEFAULT_PORT} with --stay, otherwise any)",
-                 "PORT", short="p"),
+            OPTIONS["deny"],
+            OPTIONS["allow"],
+            Option("stay", "keep both running, so you can connect your own client",
+                   only_typed=True),
+            OPTIONS["inspect"],
+            OPTIONS["no-browser"],
+            Option("port", f"listen port (default: {OPTIONS['port'].default} with --stay,"
+                   " otherwise any)", "PORT", short="p"),
         ),
     ),
     Command(
@@ -119,17 +121,17 @@ _ALL: Final = (
         " through the filter. It does not filter servers that the client starts as commands: use"
         " wrap for these.",
         flags=(
-            *(FLAGS[name] for name in (
+            *(OPTIONS[name] for name in (
                 "deny", "allow", "deny-glob", "ignore-case", "new-tools", "rules",
             )),
-            Flag("client", "whose files list the servers (default: detected from the command)",
+            Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
-            Flag("server", "another server that must come through the filter", "URL", many=True),
-            *(FLAGS[name] for name in (
+            Option("server", "another server that must come through the filter", "URL", many=True),
+            *(OPTIONS[name] for name in (
                 "env", "cwd", "port", "message-limit", "max-clients", "raw-hosts",
             )),
-            FLAGS["ca"]._replace(help="also trust the certificates in this PEM file"),
-            *(FLAGS[name] for name in (
+            OPTIONS["ca"]._replace(help="also trust the certificates in this PEM file"),
+            *(OPTIONS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
                 "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
                 "otel", "verbose", "quiet", "config", "fast", "set",
@@ -155,7 +157,7 @@ _ALL: Final = (
         " which ones came through the filter last time.",
         flags=(
             _JSON,
-            Flag("client", "look at the servers in this client's files", "CLIENT",
+            Option("client", "look at the servers in this client's files", "CLIENT",
                  only_typed=True, choices=CLIENTS),
         ),
         has_settings=True,
@@ -170,20 +172,20 @@ _ALL: Final = (
         " URL adds the token to each request that has no credentials of its own, and renews the"
         " token. Your clients need no login. URL is the server's MCP endpoint.",
         flags=(
-            Flag("list", "list your logins, without secrets"),
-            Flag("scope", "ask for these scopes (default: the scopes that the server names)",
+            Option("list", "list your logins, without secrets"),
+            Option("scope", "ask for these scopes (default: the scopes that the server names)",
                  "SCOPE", many=True),
-            Flag("client-id", "the client id that you registered, or the https URL of a client id"
+            Option("client-id", "the client id that you registered, or the https URL of a client id"
                  " metadata document", "ID"),
-            Flag("client-secret", "the secret of this client; '$NAME' reads an environment"
+            Option("client-secret", "the secret of this client; '$NAME' reads an environment"
                                   " variable", "SECRET"),
-            Flag("callback-port", "port of the redirect address http://127.0.0.1:PORT/callback"
+            Option("callback-port", "port of the redirect address http://127.0.0.1:PORT/callback"
                  " (default: any)", "PORT"),
-            Flag("no-browser", "do not open a browser, only print the address of the login page"),
-            Flag("ca", "trust the certificates in this PEM file", "FILE"),
-            Flag("keyring", "store the tokens in the system's keyring, not in a file (needs"
+            Option("no-browser", "do not open a browser, only print the address of the login page"),
+            Option("ca", "trust the certificates in this PEM file", "FILE"),
+            Option("keyring", "store the tokens in the system's keyring, not in a file (needs"
                  " pip install 'mcp-tool-filter[keyring]')"),
-            Flag("timeout", "how long to wait for your login (default: 300)", "SECONDS"),
+            Option("timeout", "how long to wait for your login (default: 300)", "SECONDS"),
         ),
         most_words=1,
     ),
@@ -194,7 +196,7 @@ _ALL: Final = (
         usage=("logout URL", "logout --all"),
         about="Ends a login: it revokes the tokens, if the server supports that, and deletes them"
         " from this machine. URL is the server's MCP endpoint.",
-        flags=(Flag("all", "end all logins"),),
+        flags=(Option("all", "end all logins"),),
         most_words=1,
     ),
     Command(
@@ -215,7 +217,7 @@ _ALL: Final = (
         usage=("pick --upstream URL [FLAGS]", "pick [FLAGS] -- COMMAND ARGS"),
         about="Lists the server's tools. You choose the tools to hide, and pick prints the deny"
         " pattern for exactly these tools.",
-        flags=(Flag("names", "hide these tools without asking (for scripts)", "A,B",
+        flags=(Option("names", "hide these tools without asking (for scripts)", "A,B",
                     many=True, only_typed=True),),
         has_settings=True,
         notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
@@ -233,12 +235,12 @@ _ALL: Final = (
         " you, and keeps a copy of the old file beside the new one. To list your servers:"
         " mcp-tool-filter clients",
         flags=(
-            FLAGS["deny"],
-            FLAGS["allow"],
-            FLAGS["deny-glob"],
-            FLAGS["ignore-case"],
-            Flag("pick", "choose the tools to hide in the terminal", only_typed=True),
-            Flag("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
+            OPTIONS["deny"],
+            OPTIONS["allow"],
+            OPTIONS["deny-glob"],
+            OPTIONS["ignore-case"],
+            Option("pick", "choose the tools to hide in the terminal", only_typed=True),
+            Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
         most_words=2,
@@ -291,12 +293,12 @@ _ALL: Final = (
         " what the filter would have hidden, refused and let through. A RECORDING is a mitmproxy"
         " flow dump.",
         flags=(
-            FLAGS["deny"],
-            FLAGS["allow"],
-            FLAGS["rules"],
+            OPTIONS["deny"],
+            OPTIONS["allow"],
+            OPTIONS["rules"],
             _JSON,
-            Flag("transcript", "print all messages on both sides of the filter"),
-            Flag("gate", "fail if the filter would refuse a call"),
+            Option("transcript", "print all messages on both sides of the filter"),
+            Option("gate", "fail if the filter would refuse a call"),
         ),
         most_words=_ANY_NUMBER,
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
@@ -312,9 +314,9 @@ _ALL: Final = (
         " tokens with a known shape (Bearer, JWT, ghp_, sk-, private keys). Use --field and"
         " --header for other secrets. TARGET is written with mode 0600.",
         flags=(
-            Flag("field", "another JSON member, form field or URL parameter that is secret",
+            Option("field", "another JSON member, form field or URL parameter that is secret",
                  "NAME", many=True),
-            Flag("header", "another header that is secret", "NAME", many=True),
+            Option("header", "another header that is secret", "NAME", many=True),
         ),
         most_words=2,
     ),
@@ -333,14 +335,14 @@ _ALL: Final = (
         " (.gz).",
         flags=(
             _JSON,
-            Flag("since", "only entries since then: 2026-11-18, 2026-11-18T09:30, or 2h, 30m, 7d"
+            Option("since", "only entries since then: 2026-11-18, 2026-11-18T09:30, or 2h, 30m, 7d"
                  " ago", "TIME"),
-            Flag("follow", "print entries as they are written", short="f"),
-            FLAGS["upstream"],
-            Flag("last", "with verify: the log must still have the line with this hash", "HASH"),
-            Flag("after", "with verify: the last hash of older files that you have removed",
+            Option("follow", "print entries as they are written", short="f"),
+            OPTIONS["upstream"],
+            Option("last", "with verify: the log must still have the line with this hash", "HASH"),
+            Option("after", "with verify: the last hash of older files that you have removed",
                  "HASH"),
-            Flag("policy", "with suggest: print a rules file that allows the calls in the log"),
+            Option("policy", "with suggest: print a rules file that allows the calls in the log"),
         ),
         most_words=_ANY_NUMBER,
         choices=("verify", "suggest"),
@@ -366,7 +368,7 @@ _ALL: Final = (
         " modify, rule, code}]. explain shows how each rule judges a message; MESSAGE is a"
         " file, - for standard input, or JSON. schema prints the JSON schema of rules files, for"
         " your editor.",
-        flags=(Flag("answers", "with explain: the request that a response answers", "MESSAGE"),),
+        flags=(Option("answers", "with explain: the request that a response answers", "MESSAGE"),),
         most_words=3,
         choices=("check", "test", "explain", "schema"),
         notes="Exit status of check: 0 without mistakes, else 1. Of test: 0 if all cases pass, 1 if"

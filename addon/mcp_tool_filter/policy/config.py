@@ -30,6 +30,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
+from mcp_tool_filter.options import KEYS, Texts
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
     Pattern,
@@ -245,87 +246,106 @@ class Config:
         return not self.deny and not self.allow
 
 
-def parse_config(
-    *,
-    deny: Sequence[str] | None = None,
-    allow: Sequence[str] | None = None,
-    deny_glob: Sequence[str] | None = None,
-    ignore_case: str = "false",
-    strict: str = "false",
-    require_list: str = "false",
-    new_tools: str = "hide",
-    tools_list: str = "auto",
-    endpoint: str = "",
-    upstream_headers: Sequence[str] = (),
-    header_paths: Sequence[str] = (),
-    header_override: str = "false",
-    login: str = "auto",
-    login_through: str = "auto",
-    show_secrets: str = "false",
-    connection_timeout: str = "30000",
-    tool_list_timeout: str = "10000",
-    message_limit: str = "10MB",
-    allowed_hosts: Sequence[str] = (),
-    raw_hosts: Sequence[str] = (),
-    paths: str = "all",
-    fail_fast: str = "true",
-    max_clients: str = "auto",
-    rules: str = "",
-    fast: str = "true",
-    audit_log: str = "",
-    audit_arguments: str = "hash",
-    audit_rotate: str = "100MB,1d",
-    audit_fsync: str = "interval",
-    metrics_port: str = "",
-    otel: str = "false",
-    dashboard: str = "",
-    environment: Mapping[str, str] = os.environ,
-) -> Config:
+class _Given:
+    """The texts of all options, by their keys."""
+
+    def __init__(self, texts: Mapping[str, Texts]) -> None:
+        self._texts = {**{key: option.text for key, option in KEYS.items()}, **texts}
+        assert self._texts.keys() == KEYS.keys()
+
+    def one(self, key: str) -> str:
+        text = self._texts[key]
+        assert isinstance(text, str)
+        return text
+
+    def many(self, key: str) -> Sequence[str]:
+        return self._texts[key] or ()
+
+    def is_on(self, key: str) -> bool:
+        match self.one(key).strip().lower():
+            case "true" | "yes" | "on" | "1":
+                return True
+            case "false" | "no" | "off" | "0":
+                return False
+        raise InvalidOption(key, self.one(key), why="It must be true or false")
+
+    def choice(self, key: str) -> str:
+        text, choices = self.one(key), KEYS[key].choices
+        if text not in choices:
+            raise InvalidOption(key, text, why="It must be one of: " + ", ".join(choices))
+        return text
+
+    def seconds(self, key: str) -> float:
+        text = self.one(key)
+        if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
+            raise InvalidOption(key, text, why="It must be a number of milliseconds, 1 or more")
+        return int(text) / 1000
+
+    def port(self, key: str) -> int | None:
+        text = self.one(key)
+        if text and (not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535):
+            raise InvalidOption(key, text, why="It must be a number from 0 to 65535")
+        return int(text) if text else None
+
+    def patterns(self, key: str, parse: Callable[[str], Pattern]) -> tuple[Pattern, ...]:
+        values = self._texts[key]
+        if values is None:
+            return ()
+        if not values:
+            raise EmptyList(key)
+        texts = [text for value in values for text in split_patterns(value, option=key)]
+        return tuple(map(parse, dict.fromkeys(texts)))
+
+
+def parse_config(*, environment: Mapping[str, str] = os.environ, **texts: Texts) -> Config:
     """Check the user's settings. Raises StartError, which quotes the wrong text.
 
-    ``None`` means that ``deny`` or ``allow`` is not set; an empty list is an error.
+    ``texts`` are the options' values by their keys. ``None`` means that ``deny`` or ``allow`` is
+    not set; an empty list is an error.
     """
-    no_case = _parse_bool("ignore_case", ignore_case)
+    given = _Given(texts)
+    no_case = given.is_on("ignore_case")
     config = Config(
         deny=(
-            *_parse_patterns(deny, "deny", partial(parse_pattern, ignore_case=no_case)),
-            *_parse_patterns(deny_glob, DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
+            *given.patterns("deny", partial(parse_pattern, ignore_case=no_case)),
+            *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
         ),
-        allow=_parse_patterns(
-            allow, "allow", partial(parse_pattern, option="allow", ignore_case=no_case)
+        allow=given.patterns("allow", partial(parse_pattern, option="allow", ignore_case=no_case)),
+        strict=given.is_on("strict"),
+        requires_list=given.is_on("require_list"),
+        judges_new_tools=_parse_new_tools(given.one("new_tools")),
+        tools_list=ListFrom(given.choice("tools_list")),
+        endpoint=_parse_endpoint(given.one("endpoint")),
+        upstream_headers=tuple(
+            parse_header(text, environment) for text in given.many("upstream_headers")
         ),
-        strict=_parse_bool("strict", strict),
-        requires_list=_parse_bool("require_list", require_list),
-        judges_new_tools=_parse_new_tools(new_tools),
-        tools_list=_parse_list_from(tools_list),
-        endpoint=_parse_endpoint(endpoint),
-        upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
-        header_paths=parse_paths(header_paths, option="header_paths"),
-        header_override=_parse_bool("header_override", header_override),
-        uses_login=_parse_choice("login", login, ("auto", "off")) == "auto",
-        login_through=_parse_choice("login_through", login_through, ("auto", "plain", "off")),
-        shows_secrets=_parse_bool("show_secrets", show_secrets),
-        connection_timeout=_parse_milliseconds("connection_timeout", connection_timeout),
-        tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
-        limits=_parse_limits(message_limit),
-        allowed_hosts=_parse_hosts(allowed_hosts),
-        raw_hosts=_parse_raw_hosts(raw_hosts),
-        only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
-        fail_fast=_parse_bool("fail_fast", fail_fast),
-        max_clients=_parse_max_clients(max_clients),
-        rules=rules,
-        fast=_parse_bool("fast", fast),
-        audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
-        metrics_port=_parse_port("metrics_port", metrics_port),
-        otel=_parse_bool("otel", otel),
-        dashboard=_parse_port("dashboard", dashboard),
+        header_paths=parse_paths(given.many("header_paths"), option="header_paths"),
+        header_override=given.is_on("header_override"),
+        uses_login=given.choice("login") == "auto",
+        login_through=given.choice("login_through"),
+        shows_secrets=given.is_on("show_secrets"),
+        connection_timeout=given.seconds("connection_timeout"),
+        tool_list_timeout=given.seconds("tool_list_timeout"),
+        limits=_parse_limits(given.one("message_limit")),
+        allowed_hosts=_parse_hosts(given.many("allowed_hosts")),
+        raw_hosts=_parse_raw_hosts(given.many("raw_hosts")),
+        only_mcp=given.choice("paths") == "mcp",
+        fail_fast=given.is_on("fail_fast"),
+        max_clients=_parse_max_clients(given.one("max_clients")),
+        rules=given.one("rules"),
+        fast=given.is_on("fast"),
+        audit=_parse_audit(given),
+        metrics_port=given.port("metrics_port"),
+        otel=given.is_on("otel"),
+        dashboard=given.port("dashboard"),
     )
     if config.strict and config.denies_nothing:
         raise NothingDenied
     return config
 
 
-def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | None:
+def _parse_audit(given: _Given) -> Audit | None:
+    file, rotate = given.one("audit_log"), given.one("audit_rotate")
     size, comma, age = rotate.partition(",")
     largest, oldest = _size(size), _AGE.fullmatch(age.strip() if comma else "1d")
     if largest < 1024 or not oldest or not int(oldest[1]):
@@ -333,20 +353,12 @@ def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | 
         raise InvalidOption("audit_rotate", rotate, why=why)
     audit = Audit(
         file=file,
-        arguments=_parse_choice("audit_arguments", arguments, ("none", "hash", "full")),
+        arguments=given.choice("audit_arguments"),
         largest=largest,
         oldest=int(oldest[1]) * _AGES[oldest[2]],
-        fsync=_parse_choice("audit_fsync", fsync, ("never", "interval", "always")),
+        fsync=given.choice("audit_fsync"),
     )
     return audit if file else None
-
-
-def _parse_port(option: str, text: str) -> int | None:
-    if not text:
-        return None
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise InvalidOption(option, text, why="It must be a number from 0 to 65535")
-    return int(text)
 
 
 def _size(text: str) -> int:
@@ -396,31 +408,6 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     return name, expanded
 
 
-def _parse_patterns(
-    values: Sequence[str] | None, option: str, parse: Callable[[str], Pattern]
-) -> tuple[Pattern, ...]:
-    if values is None:
-        return ()
-    if not values:
-        raise EmptyList(option)
-    texts = [text for value in values for text in split_patterns(value, option=option)]
-    return tuple(map(parse, dict.fromkeys(texts)))
-
-
-def _parse_list_from(text: str) -> ListFrom:
-    try:
-        return ListFrom(text)
-    except ValueError:
-        why = "It must be one of: " + ", ".join(ListFrom)
-        raise InvalidOption("tools_list", text, why=why) from None
-
-
-def _parse_choice(option: str, text: str, choices: Sequence[str]) -> str:
-    if text not in choices:
-        raise InvalidOption(option, text, why="It must be one of: " + ", ".join(choices))
-    return text
-
-
 def _parse_endpoint(text: str) -> str | None:
     if not text:
         return None
@@ -430,15 +417,10 @@ def _parse_endpoint(text: str) -> str | None:
     return text.partition("#")[0]
 
 
-def _parse_milliseconds(option: str, text: str) -> float:
-    if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
-        raise InvalidOption(option, text, why="It must be a number of milliseconds, 1 or more")
-    return int(text) / 1000
-
-
 def _parse_new_tools(text: str) -> bool:
-    if text not in ("hide", "judge"):
-        raise InvalidOption("new_tools", text, why="It must be hide or judge")
+    if text not in KEYS["new_tools"].choices:
+        why = "It must be " + " or ".join(KEYS["new_tools"].choices)
+        raise InvalidOption("new_tools", text, why=why)
     return text == "judge"
 
 
@@ -479,12 +461,3 @@ def _parse_max_clients(text: str) -> int | None:
     if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
         raise InvalidOption("max_clients", text, why="It must be a number of clients, 1 or more")
     return int(text)
-
-
-def _parse_bool(option: str, text: str) -> bool:
-    match text.strip().lower():
-        case "true" | "yes" | "on" | "1":
-            return True
-        case "false" | "no" | "off" | "0":
-            return False
-    raise InvalidOption(option, text, why="It must be true or false")

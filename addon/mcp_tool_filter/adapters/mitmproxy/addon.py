@@ -46,7 +46,6 @@ from mcp_tool_filter.adapters.mitmproxy.modes import (
     tls_of,
 )
 from mcp_tool_filter.adapters.mitmproxy.options import (
-    NAMES,
     ConfigReader,
     declare_options,
     overruled_option,
@@ -75,6 +74,7 @@ from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.exchange import Link
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ToolFilter:
         if "mode" in updated:
             parse_modes(ctx.options.mode)
             refuse_no_mode(ctx.options)
-        if updated & NAMES:
+        if updated & KEYS.keys():
             config = self._config_reader.read(ctx.options)
             if config != self.proxy.config:  # a reverted edit also comes here
                 self.views.note_refused_edit(None)

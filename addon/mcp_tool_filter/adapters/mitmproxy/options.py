@@ -10,10 +10,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.mitmproxy.settings import was_set
 from mcp_tool_filter.errors import EmptyList, InvalidOption, StartError, UnknownOption
+from mcp_tool_filter.options import KEYS, Option, Texts
 from mcp_tool_filter.policy.config import Config, parse_config
 
 if TYPE_CHECKING:
@@ -21,96 +22,12 @@ if TYPE_CHECKING:
     from mitmproxy.options import Options
 
 
-type Texts = str | Sequence[str] | None
-"""The typed value of an option: one text, or several; None if it is not set."""
-
-
-class _Option(NamedTuple):
-    name: str
-    default: str | None
-    """None: the option can be repeated."""
-    help: str
-
-
-_OPTIONS = (
-    _Option(
-        "deny", None, "JavaScript regex: matching tools are removed. Separate several with commas."
-    ),
-    _Option("allow", None, "JavaScript regex: only matching tools remain."),
-    _Option("deny_glob", None, "Glob such as write_*: tools whose whole name matches are removed."),
-    _Option("ignore_case", "false", "Patterns ignore upper and lower case."),
-    _Option(
-        "require_list", "false", "Do not start if the upstream lists its tools only after a login."
-    ),
-    _Option(
-        "new_tools", "hide", "Tools that appear later: hide them, or judge them by the patterns."
-    ),
-    _Option(
-        "strict", "false", "Do not start if a pattern matches no tool, or without any pattern."
-    ),
-    _Option("tools_list", "auto", "Answer tools/list from the snapshot: auto, cache, or upstream."),
-    _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: detected."),
-    _Option(
-        "upstream_headers",
-        None,
-        'Add a header to requests to the MCP endpoint: "Name: value", $VAR is expanded.',
-    ),
-    _Option(
-        "header_paths",
-        None,
-        "Also add upstream_headers on these paths: /path, /below/*, or * for all.",
-    ),
-    _Option(
-        "header_override", "false", "Replace a client's own credentials with upstream_headers."
-    ),
-    _Option("login", "auto", "Use the login stored by `mcp-tool-filter login URL`: auto, or off."),
-    _Option("login_through", "auto", "Clients log in through the proxy: auto, plain, or off."),
-    _Option("show_secrets", "false", "Show tokens in mitmweb, in recordings, and in the terminal."),
-    _Option("connection_timeout", "30000", "Milliseconds to wait for the upstream at start."),
-    _Option("tool_list_timeout", "10000", "Milliseconds to wait for its tool list."),
-    _Option("message_limit", "10MB", "The largest message that passes."),
-    _Option(
-        "allowed_hosts", None, "Accept these Host and Origin names too; loopback names always pass."
-    ),
-    _Option(
-        "raw_hosts", None, "Forward proxies: pass what is neither TLS nor HTTP to these hosts."
-    ),
-    _Option("paths", "all", "Which paths pass: all, or mcp for the MCP endpoint and logins only."),
-    _Option(
-        "max_clients",
-        "auto",
-        "How many clients may connect. Default: as many as file descriptors allow.",
-    ),
-    _Option("rules", "", "YAML file with rules on messages: block, change, limit, cache, ..."),
-    _Option(
-        "fast",
-        os.environ.get("MCP_TOOL_FILTER_FAST", "true"),
-        "Use our speed-ups. Set it to false to find out if one of them causes a problem.",
-    ),
-    _Option("audit_log", "", "Append an audit log (JSON lines) to this file."),
-    _Option(
-        "audit_arguments",
-        "hash",
-        "How the audit log keeps arguments and results: none, hash, or full.",
-    ),
-    _Option(
-        "audit_rotate", "100MB,1d", "Size and age at which the audit log is rotated and compressed."
-    ),
-    _Option("dashboard", "", "Serve the page /mcp on this local port, without mitmweb."),
-    _Option("otel", "false", "Trace requests with OpenTelemetry; OTEL_* variables configure it."),
-    _Option("metrics_port", "", "Serve Prometheus metrics on this local port."),
-    _Option("audit_fsync", "interval", "When to fsync the audit log: never, interval, or always."),
-    _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
-)
-NAMES = frozenset(option.name for option in _OPTIONS)
-_PATTERNS = ("deny", "allow", "deny_glob")
-
-
 def declare_options(loader: Loader) -> None:
     """Declare our options to mitmproxy, also for its ``--options`` and its web page."""
-    for option in _OPTIONS:
-        default = () if option.default is None else (option.default,)
-        loader.add_option(option.name, Sequence[str], default, option.help)
+    for key, option in KEYS.items():
+        text = os.environ.get(option.variable, option.text) if key == "fast" else option.text
+        default = (text,) if isinstance(text, str) else text or ()
+        loader.add_option(key, Sequence[str], default, option.help_in_mitmproxy)
 
 
 class ConfigReader:
@@ -119,13 +36,13 @@ class ConfigReader:
     def __init__(self, texts: Mapping[str, Texts] | None = None, config: Config | None = None):
         """``config`` is the already checked meaning of the ``texts``, if any."""
         self._config = config
-        self._texts = {option.name: _default(option) for option in _OPTIONS} | dict(texts or {})
+        self._texts = {key: option.text for key, option in KEYS.items()} | dict(texts or {})
 
     def read(self, options: Options) -> Config:
         """Return the configuration. Raises StartError, which quotes the wrong text."""
-        given = {option.name: _read(options, option) for option in _OPTIONS}
+        given = {option.key: _read(options, option) for option in KEYS.values()}
         if self._config is None or given != self._texts:
-            self._config = parse_config(**given)  # type: ignore[arg-type]  # text or list, as its default
+            self._config = parse_config(**given)  # type: ignore[arg-type]  # no key is "environment"
             self._texts = given
         return self._config
 
@@ -133,7 +50,7 @@ class ConfigReader:
 def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
     """Return an error for an undeclared option, which mitmproxy would silently ignore."""
     for name in deferred:
-        close = get_close_matches(name, NAMES, n=1)
+        close = get_close_matches(name, KEYS, n=1)
         why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists all options"
         return UnknownOption(name, why=why)
     return None
@@ -148,9 +65,9 @@ def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None
     typed: dict[str, list[str]] = {}
     for text in _sets_in(argv):
         name, equals, value = text.partition("=")
-        if equals and name in NAMES:
+        if equals and name in KEYS:
             typed.setdefault(name, []).append(value)
-        elif name in _PATTERNS:
+        elif name in KEYS and KEYS[name].is_pattern:
             return EmptyList(name, source=f"--set {name}")
     for name, values in typed.items():
         if list(getattr(options, name)) != values:
@@ -167,18 +84,12 @@ def _sets_in(argv: Sequence[str]) -> Iterator[str]:
             yield flag.removeprefix("--set=")
 
 
-def _default(option: _Option) -> Texts:
-    if option.name in _PATTERNS:
+def _read(options: Options, option: Option) -> Texts:
+    if option.is_pattern and not was_set(options, option.key):
         return None
-    return () if option.default is None else option.default
-
-
-def _read(options: Options, option: _Option) -> Texts:
-    if option.name in _PATTERNS and not was_set(options, option.name):
-        return None
-    values: Sequence[str] = getattr(options, option.name)
-    if option.default is None:
+    values: Sequence[str] = getattr(options, option.key)
+    if option.many:
         return tuple(values)
     if len(values) > 1:
-        raise InvalidOption(option.name, ", ".join(values), why="It can be given only once")
-    return values[0] if values else option.default
+        raise InvalidOption(option.key, ", ".join(values), why="It can be given only once")
+    return values[0] if values else option.text

@@ -79,9 +79,8 @@ async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
     bridge = Bridge(sessions, config.limits)
     limits = ServerLimits(body=2 * config.limits.message, grace=0.2)
     async with http_server(bridge.answer, serves=bridge.serves, limits=limits) as server:
-        inner = replace(
-            settings, origin=server.origin, endpoint=PATH, command=(), env={}, headers=()
-        )
+        texts = settings.texts | {"endpoint": PATH, "upstream_headers": ()}
+        inner = replace(settings, origin=server.origin, command=(), env={}, texts=texts)
         try:
             yield BridgedCommand(
                 inner,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_tool_filter.cli.flags import FLAGS, WORDS, Flag, Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, Command
+from mcp_tool_filter.options import OPTIONS, Option
 
 _PATHS = ("FILE", "DIR")
 _BASH = """\
@@ -61,9 +62,9 @@ def run(typed: Given) -> int:
     return 0
 
 
-def flags_of(command: Command) -> tuple[Flag, ...]:
+def flags_of(command: Command) -> tuple[Option, ...]:
     """Return the flags that can be completed after a command, or without one."""
-    return tuple(FLAGS.values()) if command is FILTER else command.all_flags
+    return tuple(OPTIONS.values()) if command is FILTER else command.all_flags
 
 
 def _bash() -> str:
@@ -84,7 +85,7 @@ def _bash_case(command: Command) -> str:
     return "\n".join(lines)
 
 
-def _bash_values(flag: Flag) -> str:
+def _bash_values(flag: Option) -> str:
     """Return the completion of a flag's value: its choices, a path, or free text."""
     if flag.choices:
         words = f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$current"))'
@@ -116,7 +117,7 @@ def _zsh_case(command: Command) -> str:
     return "\n".join([f"    {command.name or '*'})", *shift, f"{arguments} ;;"])
 
 
-def _zsh_flags(flag: Flag) -> Iterator[str]:
+def _zsh_flags(flag: Option) -> Iterator[str]:
     said = flag.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     value = ""
     if flag.choices:
@@ -147,7 +148,7 @@ def _fish() -> str:
 _FISH = "complete -c mcp-tool-filter"
 
 
-def _fish_flag(flag: Flag) -> str:
+def _fish_flag(flag: Option) -> str:
     words = [f"-l {flag.name}"]
     if flag.short:
         words.append(f"-s {flag.short}")

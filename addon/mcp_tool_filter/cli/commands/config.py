@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mcp_tool_filter.cli.flags import COMMAND, FLAGS, WORDS, Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import say
+from mcp_tool_filter.options import OPTIONS
 
 
 def run(typed: Given) -> int:
@@ -85,7 +86,7 @@ def filter_words(typed: Given) -> list[str]:
     for name, values in typed.items():
         for value in values if name != COMMAND else ():
             words.append(f"--{name}")
-            words += [_shown(name, value)] if FLAGS[name].value else []
+            words += [_shown(name, value)] if OPTIONS[name].value else []
     command = typed.get(COMMAND, [])
     return [*words, "--", *command] if command else words
 
@@ -157,7 +158,7 @@ def program_of(typed: Given, env: Mapping[str, str], name: str) -> ServerCommand
     words = ["mcp-tool-filter"]
     for flag, values in typed.items():
         for value in values if flag not in (COMMAND, "env") else ():
-            words += [f"--{flag}", value] if FLAGS[flag].value else [f"--{flag}"]
+            words += [f"--{flag}", value] if OPTIONS[flag].value else [f"--{flag}"]
     command = typed.get(COMMAND)
     return ServerCommand(name, [*words, "--", *command] if command else words, env)
 

@@ -26,7 +26,7 @@ from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedRespons
 from mcp_tool_filter.adapters.upstream.replies import Refused
 from mcp_tool_filter.adapters.upstream.streamable import Poster, StreamableClient
 from mcp_tool_filter.cli.commands.http import HttpFilter
-from mcp_tool_filter.cli.flags import DEFAULT_PORT, Given
+from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import (
@@ -40,6 +40,7 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.protocol.limits import (
     INITIALIZE_REVISIONS,
     KNOWN_REVISIONS,
@@ -67,7 +68,7 @@ def run(given: Given) -> int:
     stays = bool(given.pop("stay", None)) or "inspect" in given
     if not ("deny" in given or "allow" in given):
         given["deny"] = [_DENY]
-    given.setdefault("port", [str(DEFAULT_PORT) if stays else "0"])
+    given.setdefault("port", [OPTIONS["port"].default if stays else "0"])
     log_to_stderr(0)
     return asyncio.run(_show(given, stays))
 
@@ -142,8 +143,8 @@ def _lines(
     settings: Settings, before: _Seen, after: _Seen, upstream: DemoUpstream
 ) -> Iterator[str]:
     left = {tool["name"] for tool in after.tools}
-    patterns = [f"--deny '{text}'" for text in settings.deny]
-    patterns += [f"--allow '{text}'" for text in settings.allow]
+    patterns = [f"--deny '{text}'" for text in settings.many("deny")]
+    patterns += [f"--allow '{text}'" for text in settings.many("allow")]
     yield f"An MCP server with {len(before.tools)} tools; in front of it: mcp-tool-filter"
     yield f"  {' '.join(patterns)}"
     yield ""

@@ -122,7 +122,9 @@ def _versions() -> Finding:
 
 def _settings(settings: Settings) -> Finding:
     """Check patterns, headers with their variables, sizes and time-outs."""
-    denied, allowed, headers = map(len, (settings.deny, settings.allow, settings.headers))
+    denied, allowed, headers = (
+        len(settings.many(key)) for key in ("deny", "allow", "upstream_headers")
+    )
     text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers})"
     return _attempt(lambda: target_of(settings), text)
 

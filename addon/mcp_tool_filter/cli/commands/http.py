@@ -83,7 +83,7 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
         async with bridged(settings) as command:
             asked = Asked(command.fetch, command.name_in, command.bridge.peers)
             running = HttpFilter(command.settings, doors, asked)
-            if command.settings.rules_file:
+            if command.settings.texts["rules"]:
                 running.proxy.rules.command = command.identity
             return await _serve_until_the_end(running)
     except CancelledError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
 from mcp_tool_filter.adapters.upstream.target import Target
-from mcp_tool_filter.cli.flags import FORMATS, Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.terminal import (
     Colour,
@@ -38,6 +38,7 @@ from mcp_tool_filter.observers.report import (
     render_report,
     warnings_about,
 )
+from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.policy.patterns import deny_for
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
@@ -88,10 +89,10 @@ _DESCRIPTION = 60
 
 def show_tools(settings: Settings, how: str) -> int:
     """Print the tools in one of the formats, or like the report at start."""
-    if how not in (*FORMATS, "report", "report-json"):
-        raise UsageError(
-            f"There is no format {how}", why="It must be one of: " + ", ".join(FORMATS)
-        )
+    formats = OPTIONS["format"].choices
+    if how not in (*formats, "report", "report-json"):
+        why = "It must be one of: " + ", ".join(formats)
+        raise UsageError(f"There is no format {how}", why=why)
     known = ask_now(settings)
     refuse_unmatched(settings.config(), known.snapshot.unmatched)
     match how:

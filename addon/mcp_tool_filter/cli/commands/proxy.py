@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given, UsageError, parse_flags
+from mcp_tool_filter.options import A_FETCH, A_URL, HTTP, OPTIONS
 
 if TYPE_CHECKING:  # --help need not import it
     from mcp_tool_filter.cli.settings import Settings
-
-_FOR_URLS = ("header", "header-paths", "header-override", "login", "login-through", "endpoint",
-             "ca", "client-cert", "insecure")  # fmt: skip
-_FOR_FETCHES = ("require-list", "connection-timeout", "tool-list-timeout", "keep-running")
-_FOR_PROXIES = ("host", "allowed-hosts", "raw-hosts", "paths", "cert", "max-clients",
-                "max-children", "header-paths", "header-override", "login-through",
-                "require-list", "no-browser", "show-secrets", "fast", "set")  # fmt: skip
 
 
 def run(argv: Sequence[str]) -> int:
@@ -74,19 +68,16 @@ def refuse_what_needs_http(given: Given) -> None:
 
 def warn_about_unused(typed: Given, settings: Settings) -> None:
     """Warn about typed flags that change nothing: the user may rely on one."""
-    groups = (
-        (settings.command, _FOR_URLS, "with a command"),
-        (settings.command and settings.is_stdio, _FOR_FETCHES, "with a command over stdio"),
-        (settings.is_stdio, _FOR_PROXIES, "over stdio"),
-    )
-    named: set[str] = set()
-    for is_unused, names, where in groups:
-        for name in names:
-            if is_unused and name in typed and name not in named:
-                from mcp_tool_filter.cli.terminal import say  # seldom needed
+    missing = {
+        A_URL: settings.command and "with a command",
+        A_FETCH: settings.command and settings.is_stdio and "with a command over stdio",
+        HTTP: settings.is_stdio and "over stdio",
+    }
+    for name in filter(OPTIONS.__contains__, typed):
+        if where := next(filter(None, map(missing.get, OPTIONS[name].needs)), None):
+            from mcp_tool_filter.cli.terminal import say  # seldom needed
 
-                named.add(name)
-                say(f"Warning: --{name} has no effect {where}")
+            say(f"Warning: --{name} has no effect {where}")
 
 
 def _way(settings: Settings) -> str:

@@ -33,13 +33,14 @@ from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, 
 from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
 from mcp_tool_filter.cli.commands.look import pick_pattern
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
-from mcp_tool_filter.cli.flags import COMMAND, FLAGS, WORDS, Given, UsageError, no_such, parse_flags
+from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
+from mcp_tool_filter.options import OPTIONS
 
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
@@ -102,7 +103,7 @@ def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
     words, variables = start_of(wrapped)
     known = {name: _with_values(text) for name, text in variables.items()}
     given = gather(parse_flags([_with_values(word) for word in words]), known)
-    if typed := [name for name in given if name in FLAGS and FLAGS[name].only_typed]:
+    if typed := [name for name in given if name in OPTIONS and OPTIONS[name].only_typed]:
         raise UsageError(f"--{typed[0]} does not filter: leave it out")
     refuse_what_needs_http(given)
     settings = settle(given)
