@@ -164,7 +164,7 @@ def run(typed: Given) -> int:
         case ["explain", file, message]:
             return _explain(file, message, next(iter(typed.get("answers", [])), None))
         case ["schema"]:
-            from mcp_tool_filter.policy.rules.schema import json_schema
+            from mcp_tool_filter.policy.rules.load import json_schema
 
             print(json.dumps(json_schema(), indent=2))
             return 0

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.policy.rules.conditions import read_field, read_pattern_in
+from mcp_tool_filter.policy.rules import forms
 from mcp_tool_filter.policy.rules.edits import OPERATIONS, Operation
 from mcp_tool_filter.policy.rules.fields import (
     Field,
@@ -21,16 +20,9 @@ from mcp_tool_filter.policy.rules.fields import (
     Token,
     parse_pointer,
 )
-from mcp_tool_filter.policy.rules.source import Spot, unknown_choice
-from mcp_tool_filter.policy.rules.templates import (
-    JsonTemplate,
-    Template,
-    parse_json_template,
-    parse_template,
-)
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.policy.rules.load import Machine
+from mcp_tool_filter.policy.rules.forms import Form, PatternOf, Schema
+from mcp_tool_filter.policy.rules.source import Spot
+from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template, parse_template
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +84,8 @@ class Redact:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    level: str
     message: Template
+    level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,107 +187,34 @@ def is_of_request(action: Action) -> bool:
 
 LONGEST_DELAY = 600.0
 LEVELS = ("debug", "info", "warn", "error")
-TRANSFORMS = ("merge_patch", "json_patch", "python")
-_NO_TEMPLATE = Template(())
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _ORIGIN = re.compile(r"https?://[^/?#]+[/?#]")
 _MOST = 1_000_000_000
 
-type Named = tuple[str, Action, bool, bool]
-"""A name, the action, whether it refers to a response, and whether it is for requests only."""
 
-
-def read_action(spot: Spot, machine: Machine) -> Named | None:
-    """Read one action; None after a mistake."""
-    if spot.node.value == "allow":
-        return "allow", Allow(), False, False
-    if (member := spot.only_member('one action, such as block: "reason"')) is None:
-        return None
-    name, inner = member
-    if name not in ACTION_NAMES:
-        spot.wrong_key(name, unknown_choice("action", name, ACTION_NAMES))
-        return None
-    if name == "run_script":
-        action: Action | None = _script(inner, machine)
-    elif name == "transform":
-        action = _transform(inner, machine)
-    else:
-        action = SIMPLE[name](inner)
-    if action is None:
-        return None
-    return name, action, is_of_response(action), is_of_request(action)
-
-
-def _template(spot: Spot) -> Template:
-    return spot.parsed(parse_template, _NO_TEMPLATE)
-
-
-def _json_template(spot: Spot) -> JsonTemplate:
-    return spot.parsed_json(parse_json_template, JsonTemplate(()))
-
-
-def _allow(spot: Spot) -> Action:
+def _read_allow(spot: Spot) -> Action:
     if spot.node.value not in (None, True) and spot.node.members != {}:
         spot.wrong("allow takes no value")
     return Allow()
 
 
-def _inject_error(spot: Spot) -> Action:
-    table = spot.table(["code", "message"], ["data"])
-    return InjectError(
-        table["code"].integer(-(2**31), 2**31 - 1),
-        _template(table["message"]),
-        _json_template(table["data"]) if "data" in table else None,
-    )
+def _read_code(spot: Spot) -> int:
+    return spot.integer(-(2**31), 2**31 - 1)
 
 
-def _set_field(part: str, spot: Spot) -> Action:
-    table = spot.table(["field", "value"])
-    return SetField(part, read_field(table["field"]), _json_template(table["value"]))
+def _redact(
+    pattern: PatternOf, ignore_case: bool, field: Field | None, replacement: Template
+) -> Action:
+    return Redact(field, pattern(ignore_case), replacement)
 
 
-def _redact(spot: Spot) -> Action:
-    table = spot.table(["pattern"], ["ignore_case", "field", "with"])
-    return Redact(
-        table.read("field", read_field, None),
-        read_pattern_in(table),
-        table.read("with", _template, Template(("***",))),
-    )
-
-
-def _log(spot: Spot) -> Action:
-    table = spot.table(["message"], ["level"])
-    level = table.read("level", lambda one: one.one_of(LEVELS), "info")
-    return Log(level, _template(table["message"]))
-
-
-def _metric(spot: Spot) -> Action:
-    table = spot.table(["name"], ["value"])
-
-    def value(one: Spot) -> Template:
-        if isinstance(one.node.value, Number):
-            if one.real() < 0:
-                one.wrong("expected a number that is not negative: counters only grow")
-            return Template((one.node.value.text,))
-        return _template(one)
-
-    return Metric(table["name"].name(), table.read("value", value, Template(("1",))))
-
-
-def _webhook(spot: Spot) -> Action:
-    table = spot.table(["url"], ["include_message", "headers", "timeout"])
-    url = table["url"].parsed(_http_url, _NO_TEMPLATE, example="https://host/path")
-    headers = [
-        (_header_name(one, name), _template(one))
-        for name, one in (table["headers"].members() if "headers" in table else ())
-    ]
-    return Webhook(
-        url,
-        table.read("include_message", Spot.boolean, False),
-        tuple(headers),
-        table.read("timeout", partial(Spot.duration, least=0.001), 5.0),
-    )
+def _read_metric_value(spot: Spot) -> Template:
+    if isinstance(spot.node.value, Number):
+        if spot.real() < 0:
+            spot.wrong("expected a number that is not negative: counters only grow")
+        return Template((spot.node.value.text,))
+    return forms.TEMPLATE.read(spot)
 
 
 def _http_url(text: str) -> Template:
@@ -311,16 +230,13 @@ def _http_url(text: str) -> Template:
     return template
 
 
-def _header_name(spot: Spot, name: str) -> str:
-    if not _TOKEN.fullmatch(name):
-        spot.wrong(f"{name!r} cannot be the name of a header")
-    return name
-
-
-def _fork(spot: Spot) -> Action:
-    table = spot.table([], ["copies", "to"])
-    to = table.read("to", lambda one: one.parsed(_plain_url, "", example="https://host/mcp"), "")
-    return Fork(table.read("copies", lambda one: one.integer(1, 100), 1), to or None)
+def _read_headers(spot: Spot) -> tuple[tuple[str, Template], ...]:
+    headers = []
+    for name, one in spot.members():
+        if not _TOKEN.fullmatch(name):
+            one.wrong(f"{name!r} cannot be the name of a header")
+        headers.append((name, forms.TEMPLATE.read(one)))
+    return tuple(headers)
 
 
 def _plain_url(text: str) -> str:
@@ -334,54 +250,18 @@ def _plain_url(text: str) -> str:
     return text
 
 
-def _cache(spot: Spot) -> Action:
-    table = spot.table(["key", "ttl"], ["max_entries"])
-    return Cache(
-        _template(table["key"]),
-        table["ttl"].duration(least=0.001),
-        table.read("max_entries", lambda one: one.integer(1, _MOST), 1000),
-    )
+def _read_script(spot: Spot) -> str:
+    return spot.parsed(spot.machine.find_script, "", example="./check.sh")
 
 
-def _rate_limit(spot: Spot) -> Action:
-    table = spot.table(["key", "limit", "window"])
-    return RateLimit(
-        _template(table["key"]),
-        table["limit"].integer(0, _MOST),
-        table["window"].duration(least=0.001),
-    )
+def _read_merge_patch(spot: Spot) -> Action:
+    patch = spot.json()
+    if not isinstance(patch, Object):
+        spot.wrong(f"expected a mapping, not {spot.node.kind}")
+    return MergePatch(patch)
 
 
-def _script(spot: Spot, machine: Machine) -> Action:
-    table = spot.table(["path"], ["args", "timeout", "decides"])
-    args = [_template(one) for one in (table["args"].items() if "args" in table else ())]
-    return Script(
-        table["path"].parsed(machine.find_script, "", example="./check.sh"),
-        tuple(args),
-        table.read("timeout", partial(Spot.duration, least=0.001), 5.0),
-        table.read("decides", Spot.boolean, False),
-    )
-
-
-def _transform(spot: Spot, machine: Machine) -> Action | None:
-    if (member := spot.only_member(f"one of {', '.join(TRANSFORMS)}")) is None:
-        return None
-    name, inner = member
-    match name:
-        case "merge_patch":
-            patch = inner.json()
-            if not isinstance(patch, Object):
-                inner.wrong(f"expected a mapping, not {inner.node.kind}")
-            return MergePatch(patch)
-        case "json_patch":
-            return JsonPatch(tuple(map(_operation, inner.items(what="a list of operations"))))
-        case "python":
-            return _function(inner, machine)
-    spot.wrong_key(name, unknown_choice("transform", name, TRANSFORMS))
-    return None
-
-
-def _operation(spot: Spot) -> Operation:
+def _read_operation(spot: Spot) -> Operation:
     members = spot.node.members or {}
     op = spot.member("op", members["op"]).one_of(tuple(OPERATIONS)) if "op" in members else "test"
     needed = OPERATIONS[op] if "op" in members else ("path",)
@@ -389,47 +269,135 @@ def _operation(spot: Spot) -> Operation:
     table = spot.table(["op", *needed], [one for one in ("value", "from") if one not in needed])
     return Operation(
         op,
-        _pointer(table["path"]),
-        _pointer(table["from"]) if "from" in needed else (),
+        _POINTER.read(table["path"]),
+        _POINTER.read(table["from"]) if "from" in needed else (),
         table["value"].json() if "value" in needed else None,
     )
 
 
-def _pointer(spot: Spot) -> tuple[PathStep, ...]:
-    empty: tuple[PathStep, ...] = ()
-    return spot.parsed(lambda text: tuple(map(Token, parse_pointer(text))), empty, example="/name")
+def _steps(pointer: str) -> tuple[PathStep, ...]:
+    return tuple(map(Token, parse_pointer(pointer)))
 
 
-def _function(spot: Spot, machine: Machine) -> Action | None:
+def _read_function(spot: Spot) -> Action:
     name = spot.text(example="package.module:function")
     if not name:
-        return None
+        return Allow()
     try:
         if not _FUNCTION.fullmatch(name):
             raise ValueError("expected module:function")
-        function = machine.import_object(name)
+        function = spot.machine.import_object(name)
         if not callable(function):
             raise ValueError(f"{name} cannot be called")
     except ValueError as error:
         spot.wrong(str(error))
-        return None
+        return Allow()
     return CallFunction(name, function)
 
 
-SIMPLE: dict[str, Callable[[Spot], Action]] = {
-    "allow": _allow,
-    "block": lambda spot: Block(_template(spot)),
-    "inject_error": _inject_error,
-    "delay": lambda spot: Wait(spot.duration(most=LONGEST_DELAY)),
-    "set_param": partial(_set_field, "params"),
-    "remove_param": lambda spot: RemoveField(read_field(spot)),
-    "set_result": partial(_set_field, "result"),
-    "redact": _redact,
-    "log": _log,
-    "metric": _metric,
-    "webhook": _webhook,
-    "fork": _fork,
-    "cache": _cache,
-    "rate_limit": _rate_limit,
+_NO_STEPS: tuple[PathStep, ...] = ()
+_POINTER = forms.parsed(_steps, _NO_STEPS, example="/name")
+_OPERATION = Form(
+    forms.object_schema(
+        {"op": forms.one_of(*OPERATIONS).schema, "path": forms.TEXT.schema},
+        {"from": forms.TEXT.schema, "value": forms.ANY.schema},
+    ),
+    _read_operation,
+)
+_TRANSFORMS: dict[str, Form[Action]] = {
+    "merge_patch": Form({"type": "object"}, _read_merge_patch),
+    "json_patch": forms.listed(_OPERATION, "a list of operations").made(JsonPatch),
+    "python": Form({"type": "string", "description": "module:function"}, _read_function),
 }
-ACTION_NAMES = (*SIMPLE, "transform", "run_script")
+
+
+def _read_transform(spot: Spot) -> Action:
+    expected = f"one of {', '.join(_TRANSFORMS)}"
+    return forms.named(spot, _TRANSFORMS, "transform", expected) or Allow()
+
+
+_FIELD_AND_VALUE = {"field": forms.FIELD, "value": forms.JSON_TEMPLATE}
+
+ACTIONS: dict[str, Form[Action]] = {
+    "allow": Form({"enum": [None, True, {}]}, _read_allow),
+    "block": forms.TEMPLATE.made(Block),
+    "inject_error": forms.mapping(
+        InjectError,
+        {"code": Form({"type": "integer"}, _read_code), "message": forms.TEMPLATE},
+        {"data": (forms.JSON_TEMPLATE, None)},
+    ),
+    "delay": forms.duration(most=LONGEST_DELAY).made(Wait),
+    "set_param": forms.mapping(partial(SetField, "params"), _FIELD_AND_VALUE),
+    "remove_param": forms.FIELD.made(RemoveField),
+    "set_result": forms.mapping(partial(SetField, "result"), _FIELD_AND_VALUE),
+    "transform": Form({"oneOf": forms.named_schemas(_TRANSFORMS)}, _read_transform),
+    "redact": forms.mapping(
+        _redact,
+        {"pattern": forms.PATTERN_OF},
+        {
+            "ignore_case": (forms.BOOLEAN, False),
+            "field": (forms.FIELD, None),
+            "with": (forms.TEMPLATE, Template(("***",))),
+        },
+    ),
+    "log": forms.mapping(
+        Log, {"message": forms.TEMPLATE}, {"level": (forms.one_of(*LEVELS), "info")}
+    ),
+    "metric": forms.mapping(
+        Metric,
+        {"name": forms.NAME},
+        {"value": (Form({"type": ["number", "string"]}, _read_metric_value), Template(("1",)))},
+    ),
+    "webhook": forms.mapping(
+        Webhook,
+        {"url": forms.parsed(_http_url, Template(()), example="https://host/path")},
+        {
+            "include_message": (forms.BOOLEAN, False),
+            "headers": (
+                Form({"type": "object", "additionalProperties": forms.TEXT.schema}, _read_headers),
+                (),
+            ),
+            "timeout": (forms.TIMEOUT, 5.0),
+        },
+    ),
+    "run_script": forms.mapping(
+        Script,
+        {"path": Form(forms.TEXT.schema, _read_script)},
+        {
+            "args": (forms.listed(forms.TEMPLATE), ()),
+            "timeout": (forms.TIMEOUT, 5.0),
+            "decides": (forms.BOOLEAN, False),
+        },
+    ),
+    "fork": forms.mapping(
+        Fork,
+        {},
+        {
+            "copies": (forms.whole(1, 100), 1),
+            "to": (forms.parsed(_plain_url, "", example="https://host/mcp"), None),
+        },
+    ),
+    "cache": forms.mapping(
+        Cache,
+        {"key": forms.TEMPLATE, "ttl": forms.TIMEOUT},
+        {"max_entries": (forms.whole(1, _MOST), 1000)},
+    ),
+    "rate_limit": forms.mapping(
+        RateLimit, {"key": forms.TEMPLATE, "limit": forms.whole(0, _MOST), "window": forms.TIMEOUT}
+    ),
+}
+"""What an action may be, and how a file writes it. ``perform`` carries it out."""
+
+SCHEMA: Schema = {"oneOf": [{"const": "allow"}, *forms.named_schemas(ACTIONS)]}
+
+
+def _read_action(spot: Spot) -> tuple[str, Action] | None:
+    """Read an action and its name; None after a mistake."""
+    if spot.node.value == "allow":
+        return "allow", Allow()
+    action = forms.named(spot, ACTIONS, "action", 'one action, such as block: "reason"')
+    return None if action is None else (next(iter(spot.node.members or ())), action)
+
+
+NAMED = Form({"$ref": "#/$defs/action"}, _read_action)
+"""An action with its name."""

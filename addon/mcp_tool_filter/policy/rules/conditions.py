@@ -6,14 +6,13 @@ method and the tool alone are evaluated once for each pair, not for each message
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.jsregex.hints import hint
+from mcp_tool_filter.policy.rules import forms
 from mcp_tool_filter.policy.rules.fields import (
     Document,
     Field,
@@ -23,11 +22,10 @@ from mcp_tool_filter.policy.rules.fields import (
     equals,
     find_member,
     number_in,
-    parse_field,
-    parse_rule_pattern,
     render_json,
 )
-from mcp_tool_filter.policy.rules.source import Spot, Table, unknown_choice
+from mcp_tool_filter.policy.rules.forms import Form, PatternOf
+from mcp_tool_filter.policy.rules.source import Spot
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.protocol.scan import Value
 
@@ -58,24 +56,6 @@ class Condition(Protocol):
     def holds(self, subject: Subject, now: float) -> bool: ...
 
 
-class _OfMethod:
-    """A condition on the method."""
-
-    __slots__ = ()
-    reads: ClassVar = Reads.METHOD
-    of_response: ClassVar = False
-    of_request: ClassVar = True
-
-
-class _OfTool:
-    """A condition on the called tool."""
-
-    __slots__ = ()
-    reads: ClassVar = Reads.TOOL
-    of_response: ClassVar = False
-    of_request: ClassVar = True
-
-
 class _OfError:
     """A condition on the error that answers a request."""
 
@@ -95,51 +75,51 @@ class _OfClient:
 
 
 @dataclass(frozen=True, slots=True)
-class MethodIs(_OfMethod):
+class _OfName:
+    """A condition on the method, or on the called tool."""
+
+    reads: Reads
+    of_response: ClassVar = False
+    of_request: ClassVar = True
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        name = subject.method if self.reads is Reads.METHOD else subject.tool
+        return name is not None and self.fits(name, subject)
+
+    def fits(self, name: str, subject: Subject) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class NameIs(_OfName):
     names: frozenset[str]
 
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.method in self.names
+    def fits(self, name: str, subject: Subject) -> bool:
+        return name in self.names
 
 
 @dataclass(frozen=True, slots=True)
-class MethodStarts(_OfMethod):
+class NameStarts(_OfName):
     text: str
 
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.method is not None and subject.method.startswith(self.text)
+    def fits(self, name: str, subject: Subject) -> bool:
+        return name.startswith(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class MethodEnds(_OfMethod):
+class NameEnds(_OfName):
     text: str
 
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.method is not None and subject.method.endswith(self.text)
+    def fits(self, name: str, subject: Subject) -> bool:
+        return name.endswith(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class MethodMatches(_OfMethod):
+class NameMatches(_OfName):
     pattern: RulePattern
 
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.method is not None and self.pattern.is_in(subject.method, subject.budget)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolIs(_OfTool):
-    names: frozenset[str]
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.tool in self.names
-
-
-@dataclass(frozen=True, slots=True)
-class ToolMatches(_OfTool):
-    pattern: RulePattern
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.tool is not None and self.pattern.is_in(subject.tool, subject.budget)
+    def fits(self, name: str, subject: Subject) -> bool:
+        return self.pattern.is_in(name, subject.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,33 +180,25 @@ class Matches(_OfField):
 
 
 @dataclass(frozen=True, slots=True)
-class Greater(_OfField):
+class Compares(_OfField):
     than: Number
+    is_greater: bool
 
     def satisfied_by(self, document: Document, value: Value) -> bool:
         number = number_in(document, value)
-        return number is not None and number > self.than
+        if number is None:
+            return False
+        return number > self.than if self.is_greater else number < self.than
 
 
 @dataclass(frozen=True, slots=True)
-class Less(_OfField):
-    than: Number
+class Begins(_OfField):
+    """Tells by its first character whether a value is null, or a list."""
+
+    first: str
 
     def satisfied_by(self, document: Document, value: Value) -> bool:
-        number = number_in(document, value)
-        return number is not None and number < self.than
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull(_OfField):
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return document.text[value.start] == "n"
-
-
-@dataclass(frozen=True, slots=True)
-class IsArray(_OfField):
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return document.text[value.start] == "["
+        return document.text[value.start] == self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,26 +301,24 @@ class Not:
         return not self.condition.holds(subject, now)
 
 
-def in_order(conditions: list[Condition]) -> tuple[Condition, ...]:
+def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions on the method or tool alone first, the rest in the order given."""
     return tuple(sorted(conditions, key=lambda one: one.reads))
 
 
 MOST_LEVELS = 32
-_NO_FIELD = Field("", ())
-_NO_PATTERN = parse_rule_pattern("(?!)")
 _LONGEST_LABEL = 120
+_NOTHING = AllOf(())
+"""What we read after a mistake. (The file is not used.)"""
 
 
-def read_conditions(spot: Spot) -> tuple[tuple[Condition, ...], tuple[str, ...]]:
-    """Read a list of conditions and their labels, in the order of evaluation."""
-    pairs = []
-    for one in spot.items(what="a list of conditions"):
-        condition = read_condition(one)
-        if condition is not None:
-            pairs.append((condition, label_of(one)))
-    pairs.sort(key=lambda pair: pair[0].reads)
-    return tuple(condition for condition, _ in pairs), tuple(label for _, label in pairs)
+def _read_condition(spot: Spot) -> Condition:
+    inside = replace(spot, level=spot.level + 1)
+    if inside.level > MOST_LEVELS and len(spot.node.members or ()) == 1:
+        spot.wrong(f"conditions are nested more than {MOST_LEVELS} deep")
+        return _NOTHING
+    expected = "one condition, such as method_equals: tools/call"
+    return forms.named(inside, CONDITIONS, "condition", expected) or _NOTHING
 
 
 def label_of(spot: Spot) -> str:
@@ -362,125 +332,82 @@ def _shown(value: Json) -> str:
     return value if isinstance(value, str) else render_json(value)
 
 
-def read_field(spot: Spot) -> Field:
-    return spot.parsed(parse_field, _NO_FIELD, example="arguments.path")
+type Labelled = tuple[Condition, str]
+"""A condition, and how the rules file has it."""
 
 
-def read_pattern(spot: Spot, *, ignore_case: bool = False) -> RulePattern:
-    """Read a JavaScript regex, which must be safe: a text, or a mapping that may ignore case."""
-    if spot.node.members is not None:
-        return read_pattern_in(spot.table(["pattern"], ["ignore_case"]))
-
-    def parse(text: str) -> RulePattern:
-        try:
-            return parse_rule_pattern(text, ignore_case=ignore_case)
-        except InvalidPattern as error:
-            advice = hint(text, in_rules=True)
-            more = f". {advice}" if advice else ""
-            why = error.__cause__ or "it cannot be read"
-            raise ValueError(f"not a valid JavaScript regex: {text!r}: {why}{more}") from None
-        except UnsafePattern:
-            raise ValueError(
-                f"an unsafe regex: {text!r} could cause catastrophic backtracking"
-            ) from None
-
-    return spot.parsed(parse, _NO_PATTERN, example="^file:")
+def _sorted(pairs: Iterable[Labelled]) -> tuple[Labelled, ...]:
+    return tuple(sorted(pairs, key=lambda pair: pair[0].reads))
 
 
-def read_pattern_in(table: Table) -> RulePattern:
-    """Read the ``pattern`` of a mapping, and ``ignore_case`` beside it."""
-    if "pattern" not in table:
-        return _NO_PATTERN
-    ignore_case = table.read("ignore_case", Spot.boolean, False)
-    return read_pattern(table["pattern"], ignore_case=ignore_case)
+def _matches(part: str, field: Field, pattern: PatternOf, ignore_case: bool) -> Condition:
+    return Matches(part, field, pattern(ignore_case))
 
 
-def read_condition(spot: Spot, level: int = 1) -> Condition | None:
-    """Read one condition; None after a mistake."""
-    if (member := spot.only_member("one condition, such as method_equals: tools/call")) is None:
-        return None
-    name, inner = member
-    if level > MOST_LEVELS:
-        spot.wrong(f"conditions are nested more than {MOST_LEVELS} deep")
-        return None
-    if name in ("all", "any"):
-        found = [read_condition(one, level + 1) for one in inner.items(what="a list of conditions")]
-        if inner.node.items == []:
-            inner.wrong("expected at least one condition")
-        several = in_order([one for one in found if one is not None])
-        return AllOf(several) if name == "all" else AnyOf(several)
-    if name == "not":
-        condition = read_condition(inner, level + 1)
-        return None if condition is None else Not(condition)
-    if name not in SIMPLE:
-        spot.wrong_key(name, unknown_choice("condition", name, CONDITION_NAMES))
-        return None
-    return SIMPLE[name](inner)
+def _on_value(make: Callable[..., Condition], part: str, value: Form[Any]) -> Form[Condition]:
+    """Return the form of a condition that compares a field with a value."""
+    return forms.mapping(partial(make, part), {"field": forms.FIELD, "value": value})
 
 
-def _one_name(spot: Spot) -> frozenset[str]:
-    return frozenset([spot.text()])
+def _equals(part: str) -> Form[Condition]:
+    return _on_value(IsOneOf, part, forms.ANY.made(lambda value: (value,)))
 
 
-def _names(spot: Spot) -> frozenset[str]:
-    return frozenset(spot.texts())
+def _of_pattern(part: str) -> Form[Condition]:
+    return forms.mapping(
+        partial(_matches, part),
+        {"field": forms.FIELD, "pattern": forms.PATTERN_OF},
+        {"ignore_case": (forms.BOOLEAN, False)},
+    )
 
 
-def _field_only(part: str, kind: type[Exists | IsNull | IsArray], spot: Spot) -> Condition:
-    return kind(part, read_field(spot))
+_CONDITION = Form[Condition]({"$ref": "#/$defs/condition"}, _read_condition)
+_SEVERAL = forms.listed(
+    _CONDITION, "a list of conditions", or_else="expected at least one condition"
+)
+_VALUES = forms.listed(forms.ANY, "a list of values", or_else="expected a list that is not empty")
+_NAME = forms.TEXT.made(lambda text: frozenset([text]))
+_NAMES = forms.TEXTS.made(frozenset)
 
-
-def _equals(part: str, spot: Spot) -> Condition:
-    table = spot.table(["field", "value"])
-    return IsOneOf(part, read_field(table["field"]), (table["value"].json(),))
-
-
-def _is_in(part: str, spot: Spot) -> Condition:
-    table = spot.table(["field", "values"])
-    values = tuple(one.json() for one in table["values"].items(what="a list of values"))
-    if not values and table["values"].node.items is not None:
-        table["values"].wrong("expected a list that is not empty")
-    return IsOneOf(part, read_field(table["field"]), values)
-
-
-def _matches(part: str, spot: Spot) -> Condition:
-    table = spot.table(["field", "pattern"], ["ignore_case"])
-    return Matches(part, read_field(table["field"]), read_pattern_in(table))
-
-
-def _compares(kind: type[Greater | Less], spot: Spot) -> Condition:
-    table = spot.table(["field", "value"])
-    return kind("params", read_field(table["field"]), table["value"].number())
-
-
-def _error_code(spot: Spot) -> Condition:
-    return ErrorCodeIs(Number(str(spot.integer())))
-
-
-SIMPLE: dict[str, Callable[[Spot], Condition]] = {
-    "method_equals": lambda spot: MethodIs(_one_name(spot)),
-    "method_starts_with": lambda spot: MethodStarts(spot.text()),
-    "method_ends_with": lambda spot: MethodEnds(spot.text()),
-    "method_matches": lambda spot: MethodMatches(read_pattern(spot)),
-    "method_in": lambda spot: MethodIs(_names(spot)),
-    "tool_equals": lambda spot: ToolIs(_one_name(spot)),
-    "tool_in": lambda spot: ToolIs(_names(spot)),
-    "tool_matches": lambda spot: ToolMatches(read_pattern(spot)),
-    "param_exists": partial(_field_only, "params", Exists),
-    "param_equals": partial(_equals, "params"),
-    "param_in": partial(_is_in, "params"),
-    "param_matches": partial(_matches, "params"),
-    "param_greater_than": partial(_compares, Greater),
-    "param_less_than": partial(_compares, Less),
-    "param_is_null": partial(_field_only, "params", IsNull),
-    "param_is_array": partial(_field_only, "params", IsArray),
-    "result_exists": partial(_field_only, "result", Exists),
-    "result_equals": partial(_equals, "result"),
-    "result_matches": partial(_matches, "result"),
-    "error_code_equals": _error_code,
-    "error_message_contains": lambda spot: ErrorSays(spot.text()),
-    "session_id_equals": lambda spot: SessionIs(spot.text()),
-    "session_age_greater_than": lambda spot: SessionOlder(spot.duration()),
-    "from": lambda spot: From(spot.one_of(("client", "server")) == "client"),
+CONDITIONS: dict[str, Form[Condition]] = {
+    "method_equals": _NAME.made(partial(NameIs, Reads.METHOD)),
+    "method_starts_with": forms.TEXT.made(partial(NameStarts, Reads.METHOD)),
+    "method_ends_with": forms.TEXT.made(partial(NameEnds, Reads.METHOD)),
+    "method_matches": forms.PATTERN.made(partial(NameMatches, Reads.METHOD)),
+    "method_in": _NAMES.made(partial(NameIs, Reads.METHOD)),
+    "tool_equals": _NAME.made(partial(NameIs, Reads.TOOL)),
+    "tool_in": _NAMES.made(partial(NameIs, Reads.TOOL)),
+    "tool_matches": forms.PATTERN.made(partial(NameMatches, Reads.TOOL)),
+    "param_exists": forms.FIELD.made(partial(Exists, "params")),
+    "param_equals": _equals("params"),
+    "param_in": forms.mapping(
+        partial(IsOneOf, "params"), {"field": forms.FIELD, "values": _VALUES}
+    ),
+    "param_matches": _of_pattern("params"),
+    "param_greater_than": _on_value(partial(Compares, is_greater=True), "params", forms.NUMBER),
+    "param_less_than": _on_value(partial(Compares, is_greater=False), "params", forms.NUMBER),
+    "param_is_null": forms.FIELD.made(partial(Begins, "params", first="n")),
+    "param_is_array": forms.FIELD.made(partial(Begins, "params", first="[")),
+    "result_exists": forms.FIELD.made(partial(Exists, "result")),
+    "result_equals": _equals("result"),
+    "result_matches": _of_pattern("result"),
+    "error_code_equals": forms.INTEGER.made(lambda code: ErrorCodeIs(Number(str(code)))),
+    "error_message_contains": forms.TEXT.made(ErrorSays),
+    "session_id_equals": forms.TEXT.made(SessionIs),
+    "session_age_greater_than": forms.DURATION.made(SessionOlder),
+    "from": forms.one_of("client", "server").made(lambda who: From(who == "client")),
+    "all": _SEVERAL.made(lambda several: AllOf(in_order(several))),
+    "any": _SEVERAL.made(lambda several: AnyOf(in_order(several))),
+    "not": Form(
+        {**_CONDITION.schema, "description": f"nested at most {MOST_LEVELS} deep"},
+        lambda spot: Not(_read_condition(spot)),
+    ),
 }
-CONDITION_NAMES = (*SIMPLE, "all", "any", "not")
+"""What a condition may be: how a file writes it, and what tells whether it holds."""
+
+SCHEMA = {"oneOf": forms.named_schemas(CONDITIONS)}
+LABELLED = forms.listed(
+    Form[Labelled](_CONDITION.schema, lambda spot: (_read_condition(spot), label_of(spot))),
+    "a list of conditions",
+).made(_sorted)
+"""A rule's conditions in the order of evaluation."""

@@ -15,17 +15,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import normalize
 from urllib.parse import unquote
 
+from mcp_tool_filter.policy.rules import forms
 from mcp_tool_filter.policy.rules.fields import Json, Number, Object, parse_field
+from mcp_tool_filter.policy.rules.forms import Form
 from mcp_tool_filter.policy.rules.source import Spot, unknown_choice
 from mcp_tool_filter.policy.rules.subject import Subject
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.policy.rules.load import Machine
-
 
 # RFC 3986, appendix B, with a required scheme.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
@@ -284,79 +282,82 @@ class InterceptedExchange:
 
 OURS = ("ToolCallInterceptor", "ResourceAccessInterceptor")
 _USERS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_NOWHERE = ResourceUri("", "", ())
+_NO_PLACE = ResourceUri("", "", ())
 
 
-def read_interceptors(spot: Spot, machine: Machine) -> dict[str, MethodInterceptor]:
+def _limits(*counts: int | None) -> tuple[tuple[int, float], ...]:
+    periods = PERIODS.values()
+    return tuple((one, per) for one, per in zip(counts, periods, strict=True) if one is not None)
+
+
+_RATES = forms.mapping(_limits, {}, dict.fromkeys(PERIODS, (forms.whole(0), None)))
+
+
+def _read_rates(spot: Spot) -> tuple[tuple[int, float], ...]:
+    limits = _RATES.read(spot)
+    if not limits:
+        spot.wrong(f"expected one of {', '.join(PERIODS)}")
+    return limits
+
+
+_TOOL_CALLS = forms.mapping(
+    ToolCallInterceptor,
+    {},
+    {
+        "allowed_tools": (forms.listed(forms.TEXT, "a list of tools").made(frozenset), None),
+        "rate_limit": (Form(_RATES.schema, _read_rates), ()),
+    },
+)
+_PLACE = forms.parsed(parse_entry, _NO_PLACE, example="/workspace")
+_RESOURCES = forms.mapping(
+    ResourceAccessInterceptor,
+    {},
+    {
+        "allowed_paths": (forms.listed(_PLACE, "a list of paths"), None),
+        "deny_patterns": (forms.listed(forms.TEXT), ()),
+    },
+)
+_CONFIGS = {**forms.members_of(_TOOL_CALLS), **forms.members_of(_RESOURCES)}
+SCHEMA = forms.object_schema(
+    {"class": {"type": "string", "description": "ours, or package.module:Class"}},
+    {"config": {"type": "object", "properties": _CONFIGS}},
+)
+
+
+def _read_interceptors(spot: Spot) -> dict[str, MethodInterceptor]:
     """Read the interceptors by method."""
-    found: dict[str, MethodInterceptor] = {}
-    for method, inner in spot.members():
-        interceptor = _read_interceptor(method, inner, machine)
-        if interceptor is not None:
-            found[method] = interceptor
-    return found
+    found = ((method, _read_interceptor(method, inner)) for method, inner in spot.members())
+    return {method: interceptor for method, interceptor in found if interceptor is not None}
 
 
-def _read_interceptor(method: str, spot: Spot, machine: Machine) -> MethodInterceptor | None:
+INTERCEPTORS = Form({"type": "object", "additionalProperties": SCHEMA}, _read_interceptors)
+
+
+def _read_interceptor(method: str, spot: Spot) -> MethodInterceptor | None:
     table = spot.table(["class"], ["config"])
-    name = table["class"].text(example="ToolCallInterceptor") if "class" in table else ""
-    config = table.find("config")
+    name = table["class"].text(example="ToolCallInterceptor")
     if name == "ToolCallInterceptor":
         if method != "tools/call":
             table["class"].wrong("ToolCallInterceptor is for tools/call")
-        return _tool_calls(config) if config else ToolCallInterceptor()
+        return table.read("config", _TOOL_CALLS.read, ToolCallInterceptor())
     if name == "ResourceAccessInterceptor":
         if method not in RESOURCE_METHODS:
             table["class"].wrong(
                 f"ResourceAccessInterceptor is for {' and '.join(RESOURCE_METHODS)}"
             )
-        return _resources(config) if config else ResourceAccessInterceptor()
+        return table.read("config", _RESOURCES.read, ResourceAccessInterceptor())
     if not name:
         return None
     if not _USERS.fullmatch(name):
         known = unknown_choice("class", name, OURS)
         table["class"].wrong(f"{known}; a class of your own is written package.module:Class")
         return None
-    return _user_class(name, table["class"], config, machine)
+    return _user_class(name, table["class"], table.find("config"))
 
 
-def _tool_calls(spot: Spot) -> ToolCallInterceptor:
-    table = spot.table(optional=["allowed_tools", "rate_limit"])
-    tools = (
-        frozenset(one.text() for one in table["allowed_tools"].items(what="a list of tools"))
-        if "allowed_tools" in table
-        else None
-    )
-    limits = []
-    if "rate_limit" in table:
-        rates = table["rate_limit"].table(optional=tuple(PERIODS))
-        limits = [(rates[key].integer(0), PERIODS[key]) for key in PERIODS if key in rates]
-        if not limits:
-            table["rate_limit"].wrong(f"expected one of {', '.join(PERIODS)}")
-    return ToolCallInterceptor(tools, tuple(limits))
-
-
-def _resources(spot: Spot) -> ResourceAccessInterceptor:
-    table = spot.table(optional=["allowed_paths", "deny_patterns"])
-    allowed = (
-        tuple(
-            one.parsed(parse_entry, _NOWHERE, example="/workspace")
-            for one in table["allowed_paths"].items(what="a list of paths")
-        )
-        if "allowed_paths" in table
-        else None
-    )
-    denied = [
-        one.text() for one in (table["deny_patterns"].items() if "deny_patterns" in table else ())
-    ]
-    return ResourceAccessInterceptor(allowed, tuple(denied))
-
-
-def _user_class(
-    name: str, spot: Spot, config: Spot | None, machine: Machine
-) -> UserInterceptor | None:
+def _user_class(name: str, spot: Spot, config: Spot | None) -> UserInterceptor | None:
     try:
-        made = machine.import_object(name)
+        made = spot.machine.import_object(name)
     except ValueError as error:
         spot.wrong(str(error))
         return None

@@ -1,49 +1,28 @@
-"""Read and check a rules file: all mistakes are reported together."""
+"""Read and check a rules file: all mistakes are reported together.
+
+A file's JSON schema derives from what reads it. ``load_policy`` also checks what a schema cannot
+express.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple
 
-from mcp_tool_filter.policy.rules.actions import read_action
-from mcp_tool_filter.policy.rules.conditions import read_conditions
-from mcp_tool_filter.policy.rules.fields import render_json
-from mcp_tool_filter.policy.rules.interceptors import read_interceptors
+from mcp_tool_filter.policy.rules import actions, conditions, forms
+from mcp_tool_filter.policy.rules.actions import NAMED, Action, is_of_request, is_of_response
+from mcp_tool_filter.policy.rules.conditions import LABELLED, Labelled
+from mcp_tool_filter.policy.rules.fields import Json, render_json
+from mcp_tool_filter.policy.rules.forms import Form, Schema
+from mcp_tool_filter.policy.rules.interceptors import INTERCEPTORS, MethodInterceptor
 from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, Rule, StateSettings
-from mcp_tool_filter.policy.rules.source import InvalidRules, Spot, Table, Unreadable, read_source
-
-RULE_KEYS = ("name", "enabled", "priority", "on", "conditions", "metadata")
-TOP_KEYS = (
-    "enabled",
-    "mode",
-    "chain",
-    "rules",
-    "method_interceptors",
-    "state",
-    "session_ttl",
+from mcp_tool_filter.policy.rules.source import (
+    InvalidRules,
+    Machine,
+    NoMachine,
+    Spot,
+    Unreadable,
+    read_source,
 )
-CHAIN_KEYS = ("fail_fast", "parallel", "timeout", "default_action", "on_error")
-STATE_KEYS = ("url", "prefix", "session_ttl")
-
-
-class Machine(Protocol):
-    """What loading a policy needs to know about the machine it will run on."""
-
-    def import_object(self, name: str) -> object:
-        """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
-
-    def find_script(self, path: str) -> str:
-        """Return a script's absolute path. Raises ValueError if it cannot be executed."""
-
-
-class NoMachine:
-    """For reading a policy that uses neither scripts nor Python."""
-
-    def import_object(self, name: str) -> object:
-        raise ValueError(f"{name} cannot be imported here")
-
-    def find_script(self, path: str) -> str:
-        raise ValueError(f"{path} cannot be run here")
 
 
 def load_policy(raw: bytes, file: str = "rules", machine: Machine | None = None) -> Policy:
@@ -52,147 +31,112 @@ def load_policy(raw: bytes, file: str = "rules", machine: Machine | None = None)
         root, mistakes = read_source(raw)
     except Unreadable as error:
         raise InvalidRules(file, error.mistakes) from None
-    top = Spot(root, "", mistakes).table(["interceptor"])
-    policy = _read_policy(top["interceptor"], machine or NoMachine())
+    policy = _FILE.read(Spot(root, "", mistakes, machine or NoMachine()))
     if mistakes:
         raise InvalidRules(file, mistakes)
     return policy
 
 
-def _read_policy(spot: Spot, machine: Machine) -> Policy:
-    table = spot.table(optional=TOP_KEYS)
-    enabled = table.read("enabled", Spot.boolean, True)
-    mode = table.read("mode", lambda one: one.one_of(("mcp", "transport")), "mcp")
-    chain = _read_chain(table["chain"]) if "chain" in table else ChainSettings()
-    rules = _read_rules(table, machine)
-    interceptors = (
-        read_interceptors(table["method_interceptors"], machine)
-        if "method_interceptors" in table
-        else {}
-    )
-    warnings = []
-    if not enabled:
-        warnings.append("the rules are off: enabled is false")
-    elif mode == "transport":
-        warnings.append("the rules are off: mode transport does not look at messages")
-    else:
-        warnings += shadowed_rules(rules, fail_fast=chain.fail_fast)
-    return Policy(
-        rules=rules,
-        chain=chain,
-        interceptors=interceptors,
-        state=_read_state(table["state"]) if "state" in table else StateSettings(),
-        session_ttl=_read_session_ttl(table),
-        warnings=tuple(warnings),
-        enabled=enabled and mode == "mcp",
-    )
+def json_schema() -> Schema:
+    """Return the schema of rules files, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Rules of mcp-tool-filter",
+        **_FILE.schema,
+        "$defs": {"condition": conditions.SCHEMA, "action": actions.SCHEMA},
+    }
 
 
-def _read_chain(spot: Spot) -> ChainSettings:
-    table = spot.table(optional=CHAIN_KEYS)
-
-    def is_block(key: str, default: str) -> bool:
-        return table.read(key, lambda one: one.one_of(("allow", "block")), default) == "block"
-
-    return ChainSettings(
-        fail_fast=table.read("fail_fast", Spot.boolean, True),
-        parallel=table.read("parallel", Spot.boolean, False),
-        timeout=table.read("timeout", lambda one: one.duration(least=0.001), 5.0),
-        default_block=is_block("default_action", "allow"),
-        allow_on_error=not is_block("on_error", "block"),
-    )
+# Rules
 
 
-def _read_state(spot: Spot) -> StateSettings:
-    table = spot.table(optional=STATE_KEYS)
-    return StateSettings(
-        url=table.read("url", lambda one: one.parsed(_redis_url, ""), "") or None,
-        prefix=table.read("prefix", Spot.text, "mcp:"),
-    )
+class _Written(NamedTuple):
+    """A rule as the file has it."""
+
+    id: str
+    actions: tuple[tuple[str, Action] | None, ...]
+    name: str
+    enabled: bool
+    priority: int
+    on: str | None
+    conditions: tuple[Labelled, ...]
+    metadata: Json
 
 
-def _read_session_ttl(table: Table) -> float:
-    """Read how long an idle session is remembered; the key may also be under ``state``."""
-    state = table.find("state")
-    in_state = state is not None and "session_ttl" in (state.node.members or {})
-    holder = state.table(optional=STATE_KEYS) if state and in_state else table
-    return holder.read("session_ttl", lambda one: one.duration(least=1), 3600.0)
+def _read_name(spot: Spot) -> str:
+    """Read what a rule is called: free-form, so it need not be a text."""
+    name = spot.json()
+    return name if isinstance(name, str) else render_json(name)
 
 
-def _redis_url(text: str) -> str:
-    if not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("expected a URL such as redis://localhost:6379/0")
-    return text
+def _read_id(spot: Spot) -> str:
+    return spot.name(example="no-deletes")
 
 
-def _read_rules(table: Table, machine: Machine) -> tuple[Rule, ...]:
-    if "rules" not in table:
-        return ()
+_RULE = forms.mapping(
+    _Written,
+    {
+        "id": Form({"type": "string", "minLength": 1}, _read_id),
+        "actions": forms.listed(NAMED, "a list of actions", or_else="expected at least one action"),
+    },
+    {
+        "name": (Form({}, _read_name), ""),
+        "enabled": forms.with_default(forms.BOOLEAN, True),
+        "priority": forms.with_default(forms.INTEGER, 0),
+        "on": (forms.one_of("request", "response", "any"), None),
+        "conditions": (LABELLED, ()),
+        "metadata": (forms.ANY, None),
+    },
+)
+
+
+def _read_rules(spot: Spot) -> tuple[Rule, ...]:
     ids: dict[str, str] = {}
     read: list[Rule] = []
-    for spot in table["rules"].items(what="a list of rules"):
-        rule, is_enabled = _read_rule(spot, machine)
+    for one in spot.items(what="a list of rules"):
+        written = _RULE.read(one)
+        rule = _rule_of(written, one)
         if rule.id and rule.id in ids:
-            _id_spot(spot).wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
-        ids.setdefault(rule.id, spot.path)
-        if is_enabled:
+            one.inside("id").wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
+        ids.setdefault(rule.id, one.path)
+        if written.enabled:
             read.append(rule)
     return tuple(sorted(read, key=lambda one: -one.priority))
 
 
-def _id_spot(spot: Spot) -> Spot:
-    members = spot.node.members or {}
-    return spot.member("id", members["id"]) if "id" in members else spot
+_RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
 
 
-@dataclass(slots=True)
-class _Direction:
-    """Which parts of a rule refer to the response, and which only to requests."""
-
-    of_response: list[str] = field(default_factory=list)
-    of_request: list[str] = field(default_factory=list)
-
-
-def _read_rule(spot: Spot, machine: Machine) -> tuple[Rule, bool]:
-    table = spot.table(["id", "actions"], RULE_KEYS)
-    conditions, labels = read_conditions(table["conditions"]) if "conditions" in table else ((), ())
-    if "actions" in table and table["actions"].node.items == []:
-        table["actions"].wrong("expected at least one action")
-    actions = [
-        read_action(one, machine)
-        for one in (table["actions"].items(what="a list of actions") if "actions" in table else ())
-    ]
-    found = [one for one in actions if one is not None]
-    direction = _Direction(
-        [label for one, label in zip(conditions, labels, strict=True) if one.of_response]
-        + [name for name, _, of_response, _ in found if of_response],
-        [name for name, _, _, of_request in found if of_request],
-    )
-    for_requests, for_responses = _read_direction(table, direction)
-    rule = Rule(
-        id=table["id"].name(example="no-deletes") if "id" in table else "",
-        name=table.read("name", _name, ""),
-        priority=table.read("priority", Spot.integer, 0),
-        conditions=conditions,
-        labels=labels,
-        actions=tuple(action for _, action, _, _ in found),
-        action_names=tuple(name for name, _, _, _ in found),
+def _rule_of(written: _Written, spot: Spot) -> Rule:
+    named = [one for one in written.actions if one is not None]
+    for_requests, for_responses = _direction_of(written, named, spot)
+    return Rule(
+        id=written.id,
+        name=written.name,
+        priority=written.priority,
+        conditions=tuple(condition for condition, _ in written.conditions),
+        labels=tuple(label for _, label in written.conditions),
+        actions=tuple(action for _, action in named),
+        action_names=tuple(name for name, _ in named),
         for_requests=for_requests,
         for_responses=for_responses,
     )
-    return rule, table.read("enabled", Spot.boolean, True)
 
 
-def _read_direction(table: Table, direction: _Direction) -> tuple[bool, bool]:
+def _direction_of(
+    written: _Written, named: list[tuple[str, Action]], spot: Spot
+) -> tuple[bool, bool]:
     """Return whether a rule is for requests, and whether it is for responses."""
-    default = "response" if direction.of_response else "request"
-    on = table.read("on", lambda one: one.one_of(("request", "response", "any")), default)
-    where = table.find("on") or table.spot
-    if on == "request" and direction.of_response:
-        where.wrong(f"a rule on requests cannot refer to the response ({direction.of_response[0]})")
-    if on == "response" and direction.of_request:
+    of_response = [label for one, label in written.conditions if one.of_response]
+    of_response += [name for name, action in named if is_of_response(action)]
+    of_request = [name for name, action in named if is_of_request(action)]
+    on = written.on or ("response" if of_response else "request")
+    where = spot.inside("on")
+    if on == "request" and of_response:
+        where.wrong(f"a rule on requests cannot refer to the response ({of_response[0]})")
+    if on == "response" and of_request:
         where.wrong(
-            f"{direction.of_request[0]} is for requests, but this rule is on responses; "
+            f"{of_request[0]} is for requests, but this rule is on responses; "
             "write on: any, or make two rules"
         )
     return on != "response", on != "request"
@@ -204,8 +148,8 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
     ending: list[tuple[frozenset[object], Rule]] = []
     for rule in rules:
         wanted = frozenset[object](rule.conditions)
-        for conditions, earlier in ending:
-            if conditions <= wanted and _covers(earlier, rule):
+        for known, earlier in ending:
+            if known <= wanted and _covers(earlier, rule):
                 warnings.append(
                     f"the rule {rule.id!r} can never match: {earlier.id!r} comes before it and "
                     "ends the chain under the same conditions"
@@ -222,7 +166,97 @@ def _covers(earlier: Rule, later: Rule) -> bool:
     )
 
 
-def _name(spot: Spot) -> str:
-    """Read what a rule is called: free-form, so it need not be a text."""
-    name = spot.json()
-    return name if isinstance(name, str) else render_json(name)
+# The rest of the file
+
+
+def _chain(
+    fail_fast: bool, parallel: bool, timeout: float, default_action: str, on_error: str
+) -> ChainSettings:
+    return ChainSettings(
+        fail_fast=fail_fast,
+        parallel=parallel,
+        timeout=timeout,
+        default_block=default_action == "block",
+        allow_on_error=on_error == "allow",
+    )
+
+
+def _redis_url(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected a URL such as redis://localhost:6379/0")
+    return text
+
+
+def _policy(
+    enabled: bool,
+    mode: str,
+    chain: ChainSettings,
+    rules: tuple[Rule, ...],
+    interceptors: dict[str, MethodInterceptor],
+    state: tuple[StateSettings, float | None],
+    session_ttl: float,
+) -> Policy:
+    settings, ttl_in_state = state
+    warnings = []
+    if not enabled:
+        warnings.append("the rules are off: enabled is false")
+    elif mode == "transport":
+        warnings.append("the rules are off: mode transport does not look at messages")
+    else:
+        warnings += shadowed_rules(rules, fail_fast=chain.fail_fast)
+    return Policy(
+        rules=rules,
+        chain=chain,
+        interceptors=interceptors,
+        state=settings,
+        session_ttl=session_ttl if ttl_in_state is None else ttl_in_state,
+        warnings=tuple(warnings),
+        enabled=enabled and mode == "mcp",
+    )
+
+
+_TTL = forms.duration(least=1)
+_CHAIN = forms.mapping(
+    _chain,
+    {},
+    {
+        "fail_fast": forms.with_default(forms.BOOLEAN, True),
+        "parallel": forms.with_default(forms.BOOLEAN, False),
+        "timeout": (forms.TIMEOUT, 5.0),
+        "default_action": (forms.one_of("allow", "block"), "allow"),
+        "on_error": (forms.one_of("block", "allow"), "block"),
+    },
+)
+_STATE = forms.mapping(
+    lambda url, prefix, ttl: (StateSettings(url=url or None, prefix=prefix), ttl),
+    {},
+    {
+        "url": (forms.parsed(_redis_url, ""), None),
+        "prefix": (forms.TEXT, "mcp:"),
+        "session_ttl": (_TTL, None),
+    },
+)
+
+
+def _only(policy: Policy) -> Policy:
+    return policy
+
+
+_FILE = forms.mapping(
+    _only,
+    {
+        "interceptor": forms.mapping(
+            _policy,
+            {},
+            {
+                "enabled": forms.with_default(forms.BOOLEAN, True),
+                "mode": (forms.one_of("mcp", "transport"), "mcp"),
+                "chain": (_CHAIN, ChainSettings()),
+                "rules": (_RULES, ()),
+                "method_interceptors": (INTERCEPTORS, {}),
+                "state": (_STATE, (StateSettings(), None)),
+                "session_ttl": (_TTL, 3600.0),
+            },
+        )
+    },
+)

@@ -216,7 +216,7 @@ def may_be_kept(text: str, result: Value) -> bool:
 def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
     """Carry out an action that never waits and never changes the message."""
     match action:
-        case Log(level, message):
+        case Log(message, level):
             text = printable((yield from run.text(message, rule.id)))
             subject, session = run.subject, run.subject.about.session_id
             yield WriteLog(level, text, rule.id, session, subject.method, subject.tool, subject.id)

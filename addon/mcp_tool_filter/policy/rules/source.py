@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.rules.fields import Document, Json, Number, Object
@@ -371,6 +371,32 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+LONGEST = 3650 * 86400.0  # seconds that a duration may have
+
+
+class Machine(Protocol):
+    """What reading a policy needs to know about the machine it will run on."""
+
+    def import_object(self, name: str) -> object:
+        """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
+
+    def find_script(self, path: str) -> str:
+        """Return a script's absolute path. Raises ValueError if it cannot be executed."""
+
+
+class NoMachine:
+    """For reading a policy that uses neither scripts nor Python."""
+
+    def import_object(self, name: str) -> object:
+        raise ValueError(f"{name} cannot be imported here")
+
+    def find_script(self, path: str) -> str:
+        raise ValueError(f"{path} cannot be run here")
+
+
+_NO_MACHINE = NoMachine()
+
+
 @dataclass(frozen=True, slots=True)
 class Spot:
     """A place in the file, and the list to which mistakes are added."""
@@ -378,6 +404,13 @@ class Spot:
     node: YamlNode
     path: str
     mistakes: list[Mistake]
+    machine: Machine = _NO_MACHINE
+    level: int = 0
+    """How many conditions are around it."""
+
+    def at(self, node: YamlNode, path: str) -> Spot:
+        """Return a place inside."""
+        return Spot(node, path, self.mistakes, self.machine, self.level)
 
     def wrong(self, text: str) -> None:
         self.mistakes.append(Mistake(self.node.line, self.node.column, self.path, text))
@@ -445,7 +478,7 @@ class Spot:
             return least
         return value
 
-    def duration(self, *, least: float = 0.0, most: float = 3650 * 86400.0) -> float:
+    def duration(self, *, least: float = 0.0, most: float = LONGEST) -> float:
         """Read seconds: a number, or a text such as 200ms."""
         value = self.node.value
         found = _DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -489,14 +522,7 @@ class Spot:
             self._expected(what)
             return
         for number, item in enumerate(self.node.items):
-            yield Spot(item, f"{self.path}[{number}]", self.mistakes)
-
-    def texts(self) -> list[str]:
-        """Read a list of texts that is not empty."""
-        found = [item.text() for item in self.items(what="a list of texts")]
-        if self.node.items == []:
-            self.wrong("expected a list that is not empty")
-        return found
+            yield self.at(item, f"{self.path}[{number}]")
 
     def table(self, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
         """Read a mapping; every key must be one of these."""
@@ -514,8 +540,13 @@ class Spot:
             self.wrong(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         return Table(self, {key: node for key, node in members.items() if key in known})
 
+    def inside(self, key: str) -> Spot:
+        """Return a member of this mapping if it has it, else the mapping."""
+        members = self.node.members or {}
+        return self.member(key, members[key]) if key in members else self
+
     def member(self, key: str, node: YamlNode) -> Spot:
-        return Spot(node, inner_path(self.path, key), self.mistakes)
+        return self.at(node, inner_path(self.path, key))
 
     def members(self) -> Iterator[tuple[str, Spot]]:
         """Yield a mapping's members, whatever their keys."""
