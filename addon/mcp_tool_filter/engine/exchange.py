@@ -547,7 +547,10 @@ class Exchange:
 
     def _send(self) -> None:
         self.phase = Phase.ASKING
-        self.down.host.connect(self, fresh=False)
+        if self.service.connect is not None and self.address is None:
+            self.service.connect(self)
+        else:
+            self.down.host.connect(self, fresh=False)
 
     # The upstream
 

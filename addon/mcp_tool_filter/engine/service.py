@@ -183,6 +183,8 @@ class Service:
         """Logins through us: may answer the exchange or change its head and body; then goes on."""
         self.before_sending: Callable[[Exchange, GoOn], None] | None = None
         """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
+        self.connect: Callable[[Exchange], None] | None = None
+        """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
         self.before_answering: Callable[[Exchange, GoOn], bool] | None = None
         """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
         sent again when the hook goes on."""

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.overview import Overview
+    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class Proxy:
         )
         self.overview: Overview | None = None
         self.dashboard: Dashboard | None = None
+        self.answer: AnswerRequest | None = None
+        """Answers all requests in this process, if the upstream is a command."""
         self._is_running = False
         self._has_warned = False
 
@@ -199,6 +202,9 @@ class Proxy:
 
         ``address`` is ours, such as ``http://127.0.0.1:6273``.
         """
+        if (answer := self.answer) is not None:
+            at_url = find_target
+            find_target = lambda config: replace(at_url(config), answer=answer)  # noqa: E731
         target = find_target(self.config)
         fetched = await fetch_or_wait(
             self.around.fetch, target, requires_list=self.config.requires_list
@@ -207,12 +213,17 @@ class Proxy:
             upstream=target.url,
             config=self.config,
             fetched=fetched,
-            names=await self.around.find_names(target.url),
+            names=None if answer else await self.around.find_names(target.url),
             keeps_host=keeps_host,
         )
         site = self.add(name, listener, find_target)
         site.login = login_to(target)
-        await self._open_logins(site)
+        if answer is None:
+            await self._open_logins(site)
+        else:  # a command has no logins
+            from mcp_tool_filter.adapters.serving.in_process import InProcess
+
+            site.service.connect = InProcess(answer, self.budget.received).connect
         report = render_report(
             introduce(listener.upstream, fetched, address), listener.snapshot, self.rules.names
         )

@@ -84,6 +84,8 @@ class Site:
     async def probe(self) -> Reach:
         """Return whether the upstream still accepts connections."""
         target, config = self.target, self.listener.config
+        if target.answer is not None:
+            return Reach.REACHED
         return await probe(parse_origin(target.url), target.tls, config.connection_timeout)
 
     async def fetch_again(self, fetch: Fetcher) -> NewList:

@@ -71,7 +71,13 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
         if name.lower().encode() not in said:
             headers.append((name.encode(), value.encode()))
     login = login_for(site.login, listener, head)
-    client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls, login=login)
+    client = HttpClient(
+        parse_origin(target.url),
+        headers=headers,
+        tls=target.tls,
+        login=login,
+        answer=target.answer,
+    )
     await post_and_forget(client, path, text)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.sockets.connect import (
@@ -27,10 +27,22 @@ from mcp_tool_filter.adapters.sockets.connect import (
     why_none,
 )
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
-from mcp_tool_filter.engine.wire import FIELD, AnswerHead, AnswerWire, End, Fault, render_request
+from mcp_tool_filter.engine.wire import (
+    END,
+    FIELD,
+    AnswerHead,
+    AnswerWire,
+    End,
+    Fault,
+    Fields,
+    render_request,
+)
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
 
 # A user must not set these: they would break the framing of our requests.
 _OUR_HEADERS = frozenset(
@@ -43,9 +55,6 @@ _CLOSED = "Connection closed by upstream"
 _GOODBYE_TIMEOUT = 0.5  # seconds for the TLS shutdown
 
 type Headers = Sequence[tuple[bytes, bytes]]
-
-our_ends: set[tuple[str, int]] = set()
-"""Our ends of all open connections: a server in this process may serve nobody else."""
 
 
 class Login(Protocol):
@@ -83,19 +92,21 @@ class HttpClient:
         resends: bool = True,
         login: Login | None = None,
         room: Room | None = None,
+        answer: AnswerRequest | None = None,
     ) -> None:
         """``resends`` allows sending a request again if an idle connection ends without an answer.
 
         Do not use it for tool calls, which may have run. A ``login`` sets
         Authorization; a request whose token the upstream refuses is sent once more. ``room`` counts
-        our connections together with others.
+        our connections together with others. If there is an ``answer``, it answers all requests,
+        and no connection is opened.
         """
         self._origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
         self._login = login
-        self._room = room
+        self._room, self._answer = room, answer
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -114,7 +125,7 @@ class HttpClient:
         try:
             yield response
         finally:
-            if connection.is_reusable:
+            if isinstance(connection, _Connection) and connection.is_reusable:
                 self._idle.append(connection)
             else:
                 await connection.close()
@@ -146,8 +157,8 @@ class HttpClient:
             raise LoginNeeded(error) from None
         return response
 
-    def _request(self, method: bytes, target: str, headers: Headers, body: bytes) -> bytes:
-        """Return a whole request. Raises HttpFailed."""
+    def _fields(self, method: bytes, target: str, headers: Headers, body: bytes) -> Fields:
+        """Return all fields of a request. Raises HttpFailed."""
         said = {name.lower() for name, _ in headers}
         theirs = [(name, value) for name, value in self._headers if name.lower() not in said]
         given = {name.lower() for name, _ in theirs}
@@ -165,13 +176,15 @@ class HttpClient:
             raise HttpFailed("The request cannot be written as HTTP: illegal header")
         if sum(name.lower() == b"host" for name, _ in fields) > 1:
             raise HttpFailed("The request cannot be written as HTTP: more than one Host")
-        fields.sort(key=lambda one: one[0].lower() != b"host")
-        return b"%b\r\n%b" % (render_request(method.decode(), target, fields), body)
+        return tuple(sorted(fields, key=lambda one: one[0].lower() != b"host"))
 
     async def _begin(
         self, method: bytes, target: str, headers: Headers, body: bytes
     ) -> HttpResponse:
-        request = self._request(method, target, headers, body)
+        fields = self._fields(method, target, headers, body)
+        if self._answer is not None:
+            return await _Answering(self._answer).send(method, target, fields, body)
+        request = b"%b\r\n%b" % (render_request(method.decode(), target, fields), body)
         while self._idle:
             connection = self._idle.pop()
             if connection.was_closed_by_peer:
@@ -191,7 +204,9 @@ class HttpClient:
 class HttpResponse:
     """A response whose head has arrived; the body is read on demand."""
 
-    def __init__(self, method: bytes, connection: _Connection, head: AnswerHead) -> None:
+    def __init__(
+        self, method: bytes, connection: _Connection | _Answering, head: AnswerHead
+    ) -> None:
         self.method = method
         self.connection = connection
         self.status = head.status
@@ -256,8 +271,6 @@ class _Connection:
         self._keeps = self._has_ended = False
         self.has_answered = False
         """True if any part of the current answer has arrived."""
-        self._our_end: tuple[str, int] = (writer.get_extra_info("sockname") or ("", 0))[:2]
-        our_ends.add(self._our_end)
 
     @classmethod
     async def open(
@@ -331,7 +344,6 @@ class _Connection:
         return event
 
     async def close(self) -> None:
-        our_ends.discard(self._our_end)
         if self._room:
             self._room.give_back()
             self._room = None
@@ -343,6 +355,37 @@ class _Connection:
             pass
         finally:
             self._writer.transport.abort()
+
+
+class _Answering:
+    """An upstream in this process, which gets one request as values."""
+
+    def __init__(self, answer: AnswerRequest) -> None:
+        self._answer = answer
+        self._parts: AsyncIterator[bytes] | None = None
+
+    async def send(self, method: bytes, target: str, fields: Fields, body: bytes) -> HttpResponse:
+        """Ask, and wait for the head of the answer."""
+        from mcp_tool_filter.adapters.sockets.server import ServedRequest  # only commands need it
+
+        headers = tuple((name.lower(), value) for name, value in fields)
+        said = await self._answer(ServedRequest(method.decode(), target, headers, body))
+        self._parts = _only(said.body) if isinstance(said.body, bytes) else said.body
+        return HttpResponse(method, self, AnswerHead(said.status, b"", tuple(said.headers)))
+
+    async def next_event(self) -> bytes | End:
+        """Return the next part of the body, or END."""
+        assert self._parts is not None
+        return await anext(self._parts, END)
+
+    async def close(self) -> None:
+        if isinstance(self._parts, AsyncGenerator):
+            await self._parts.aclose()
+
+
+async def _only(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
 
 
 def _is_usable(name: bytes) -> bool:

@@ -93,15 +93,10 @@ class Server:
         doors: Sequence[socket.socket],
         find_target: TargetFinder,
         make_tls: Callable[[], ssl.SSLContext],
-        *,
-        own: set[tuple[str, int]] | None = None,
     ) -> None:
-        """``make_tls`` returns the TLS settings towards clients; called when one uses TLS.
-
-        ``own`` gets our own ends of the connections to the upstream.
-        """
+        """``make_tls`` returns the TLS settings towards clients; called when one uses TLS."""
         self._proxy, self._doors, self._find_target = proxy, doors, find_target
-        self._make_tls, self._own = make_tls, own
+        self._make_tls = make_tls
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._clients: Clients | None = None
@@ -164,7 +159,6 @@ class Server:
             descriptors=proxy.crowd.descriptors,
             clients=lambda: len(self._clients.all) if self._clients else 0,
             reached=site.note_connection,
-            own=self._own,
         )
         self._pool = Pool(parse_origin(target.url), target.tls, limits)
         site.room = self._pool

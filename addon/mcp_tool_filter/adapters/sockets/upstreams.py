@@ -31,8 +31,6 @@ class PoolLimits:
     """Returns how many clients are connected."""
     reached: Callable[[], None]
     """Called with each new connection."""
-    own: set[tuple[str, int]] | None = None
-    """Gets our own ends, so that a server behind us can refuse all others."""
 
 
 class Pool:
@@ -163,8 +161,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = transport
         self.abort = transport.abort
         self._pool.all.add(self)
-        if (own := self._pool.limits.own) is not None:
-            own.add(transport.get_extra_info("sockname")[:2])
         self.speaks = Upstream(
             write=self._write, abort=transport.abort, hold=self.hold, idle=self.be_idle
         )
@@ -174,8 +170,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.speaks.receive(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if (own := self._pool.limits.own) is not None:
-            own.discard(self._transport.get_extra_info("sockname")[:2])
         self._pool.lost(self)
         self.speaks.lost()
 

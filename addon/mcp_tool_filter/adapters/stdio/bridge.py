@@ -1,7 +1,7 @@
 """HTTP in front of a command: Streamable HTTP at /mcp and HTTP+SSE at /sse, one child per session.
 
-It runs behind the filter, on a loopback port that serves only the filter's own connections, and
-judges nothing. Requests of 2026-07-28 have no session: they share one child, with renumbered ids.
+It runs behind the filter, in its process, and judges nothing. Requests of 2026-07-28 have no
+session: they share one child, with renumbered ids.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.sockets.client import our_ends
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
 from mcp_tool_filter.adapters.stdio.sessions import (
     BridgeSessions,
@@ -51,23 +50,16 @@ EVENTS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store
 
 
 class Bridge:
-    """The bridge. Create it in a running event loop; ``answer`` serves ``http_server``."""
+    """The bridge. Create it in a running event loop."""
 
     def __init__(self, sessions: BridgeSessions, limits: Limits) -> None:
         self.sessions = sessions
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._is_modern: bool | None = None  # whether the command speaks 2026-07-28, once known
-        self.peers: set[tuple[str, int]] = set()
-        """The peers that are served: the proxy's own connections, once there is one."""
-
-    def serves(self, peer: tuple[str, int] | None) -> bool:
-        return peer in self.peers or peer in our_ends  # the proxy also fetches lists itself
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer one HTTP request."""
-        if not self.serves(request.peer):
-            return ServedResponse(403)  # a stranger could call tools that the filter denies
         match request.method, request.path:
             case "POST", "/mcp":
                 return await self._post(request)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.policy.config import Config
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,8 @@ class Target:
     """Bytes of one message."""
     uses_login: bool = False
     """Use a stored login for the upstream, if there is one."""
+    answer: AnswerRequest | None = None
+    """Answers requests in this process: the upstream is a command, and nothing is at the URL."""
 
 
 def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:

@@ -81,8 +81,9 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
         from mcp_tool_filter.cli.commands.bridge import bridged
 
         async with bridged(settings) as command:
-            asked = Asked(command.fetch, command.name_in, command.bridge.peers)
+            asked = Asked(command.fetch, command.name_in)
             running = HttpFilter(command.settings, doors, asked)
+            running.proxy.answer = command.bridge.answer
             if command.settings.texts["rules"]:
                 running.proxy.rules.command = command.identity
             return await _serve_until_the_end(running)
@@ -114,8 +115,6 @@ class Asked:
     fetch: Fetch = fetch
     name_in: Callable[[str], str] = str
     """Names the upstream in a report as the user does."""
-    own: set[tuple[str, int]] | None = None
-    """Gets our own ends of the connections to it."""
 
 
 class HttpFilter:
@@ -158,7 +157,6 @@ class HttpFilter:
             doors,
             lambda config: target_for(config, settings.origin, tls),
             partial(_tls_to_clients, settings),
-            own=asked.own,
         )
         self.hangup = OnHangup(self.proxy.take_new_lists)
 

@@ -91,21 +91,18 @@ async def _serve_command(settings: Settings) -> int:
             lambda text: report(command.name_in(text)),
             activity,
         )
-        _serve_only(master, command)
+        _ask_in_process(master, command)
         return await _run(master)
 
 
-def _serve_only(master: Master, command: BridgedCommand) -> None:
-    """Accept at a command's inner port only the connections of this proxy."""
+def _ask_in_process(master: Master, command: BridgedCommand) -> None:
+    """Let the filter ask the command, so that nothing is asked at its URL."""
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-    from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
 
     for addon in master.addons.chain:
         if isinstance(addon, ToolFilter):
             addon.proxy.rules.command = command.identity
-    own = OwnConnections(command.address)
-    master.addons.add(own)
-    command.bridge.peers = own.peers
+            addon.proxy.answer = command.bridge.answer
 
 
 async def _run(master: Master) -> int:
