@@ -6,11 +6,10 @@
     async with http_server(answer) as server:
         ...  # clients may connect to server.origin
 
-The page, the metrics, a login's redirect, the demo, recorded upstreams and the bridges in front of
-commands share it. It reads requests with the engine's wire. Connections are kept alive. A body that
-is an async iterator is sent chunk by chunk, such as events; it is closed when its client leaves.
-Everything that a client can make us hold is limited. At the end, requests in progress get some
-time, and then are cut off.
+The page, the metrics, a login's redirect, the demo and recorded upstreams share it. It reads
+requests with the engine's wire. Connections are kept alive. A body that is an async iterator is
+sent chunk by chunk, such as events; it is closed when its client leaves. Everything that a client
+can make us hold is limited. At the end, requests in progress get some time, and then are cut off.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 65536
 _MOST_AHEAD = 65536  # bytes that a client may send while we answer it
 _LINGER = 2.0  # seconds in which a client may still send bytes that we discard
-_SOON_KNOWN = (0.0, 0.01, 0.05, 0.2, 0.5)  # seconds
 _WITHOUT_BODY = (204, 304)
 
 type ServedFields = Sequence[tuple[bytes, bytes]]
@@ -55,8 +53,6 @@ class ServedRequest:
     target: str
     headers: ServedFields
     body: bytes = b""
-    peer: tuple[str, int] | None = None
-    """Address and port of the client."""
 
     @property
     def path(self) -> str:
@@ -87,7 +83,6 @@ def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
 
 
 type AnswerRequest = Callable[[ServedRequest], Awaitable[ServedResponse]]
-type ServesPeer = Callable[[tuple[str, int] | None], bool]
 type JudgeHead = Callable[[ServedRequest], ServedResponse | None]
 
 
@@ -119,7 +114,6 @@ class HttpServer:
 
     answer: AnswerRequest
     judge_head: JudgeHead | None
-    serves: ServesPeer | None
     limits: ServerLimits
     host: str = ""
     port: int = 0
@@ -136,9 +130,6 @@ class HttpServer:
         assert task
         connection = _ServedConnection(self, reader, writer)
         try:
-            if self.serves and not await self._comes_to_serve(self.serves, connection.peer):
-                await connection.refuse(403)  # it has held no seat
-                return
             if len(self._open) >= self.limits.connections and not self._make_room():
                 self._open[task] = connection
                 await connection.refuse(503)
@@ -164,14 +155,6 @@ class HttpServer:
         oldest.cancel()
         return True
 
-    async def _comes_to_serve(self, serves: ServesPeer, peer: tuple[str, int] | None) -> bool:
-        """Tell whether a peer is served; it may become known only after it has connected."""
-        for seconds in _SOON_KNOWN:
-            if serves(peer):
-                return True
-            await asyncio.sleep(seconds)
-        return serves(peer)
-
     async def close(self) -> None:
         """Let requests in progress finish, within the grace time."""
         self.is_closing = True
@@ -192,12 +175,10 @@ async def http_server(
     port: int = 0,
     tls: SSLContext | None = None,
     judge_head: JudgeHead | None = None,
-    serves: ServesPeer | None = None,
     limits: ServerLimits | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Run a server. ``judge_head`` may answer a request before its body is read; peers that it
-    does not serve are refused before anything is read."""
-    server = HttpServer(answer, judge_head, serves, limits or ServerLimits())
+    """Run a server. ``judge_head`` may answer a request before its body is read."""
+    server = HttpServer(answer, judge_head, limits or ServerLimits())
     listening = await asyncio.start_server(server.serve, host, port, ssl=tls)
     server.host, server.port = listening.sockets[0].getsockname()[:2]
     try:
@@ -225,8 +206,6 @@ class _ServedConnection:
         self._closes = True  # True if the answer is the last one
         self.is_waiting = True
         """True if nobody loses an answer when this connection is closed."""
-        peer = writer.get_extra_info("peername")
-        self.peer = (peer[0], peer[1]) if peer else None
 
     async def run(self) -> None:
         try:
@@ -258,7 +237,7 @@ class _ServedConnection:
             if (head := await self._next_head()) is None:
                 return None
             fields = tuple((name.lower(), value) for name, value in head.fields)
-            request = ServedRequest(head.method, head.target, fields, peer=self.peer)
+            request = ServedRequest(head.method, head.target, fields)
             judge = self._server.judge_head
             response = judge(request) if judge else None
             if response is None and (head.length or 0) > self._server.limits.body:
@@ -271,20 +250,12 @@ class _ServedConnection:
 
     async def _answered(self, request: ServedRequest) -> ServedResponse:
         try:
-            if self._server.serves:
-                return await self._answered_unless_gone(request)
             return await self._server.answer(request)
         except ConnectionResetError:
             raise
         except Exception:
             log.exception("internal error; the client gets 500")
             return ServedResponse(500)
-
-    async def _answered_unless_gone(self, request: ServedRequest) -> ServedResponse:
-        """Cancel the answer if the client leaves before it is there."""
-        answering = asyncio.ensure_future(self._server.answer(request))
-        await self._unless_gone(answering)
-        return answering.result()
 
     # Reading
 
