@@ -1,7 +1,8 @@
 """Check whether the traffic of each of a client's servers came through us.
 
 A client that ignores the proxy is not filtered, and nothing else would show it. So we compare the
-servers in the client's own files with the traffic that we have seen.
+servers in the client's own files with the traffic that we have seen. For ``doctor``, we remember
+the result of the last run of each client.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
@@ -18,7 +21,7 @@ from urllib.parse import urlsplit
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry, is_wrapped, words_and_url
 from mcp_tool_filter.adapters.client_files.files import BadFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
-from mcp_tool_filter.adapters.run.environment import is_mcp_remote, uses_proxy
+from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import parse_origin
 
@@ -208,3 +211,85 @@ def _key(url: str) -> tuple[str, str] | None:
 def not_seen(servers: Iterable[Server], seen: SeenTraffic) -> list[Server]:
     """Return the servers with a URL whose MCP did not come through us."""
     return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]
+
+
+_MCP_REMOTE = re.compile(r"mcp-remote(?:@.*)?")
+_ENABLE = "--enable-proxy"
+
+
+def command_for(command: Sequence[str]) -> list[str]:
+    """Return the command; mcp-remote uses a proxy only if a flag says so.
+
+    >>> command_for(["npx", "-y", "mcp-remote@latest", "https://mcp.example/mcp"])
+    ['npx', '-y', 'mcp-remote@latest', 'https://mcp.example/mcp', '--enable-proxy']
+    """
+    words = list(command)
+    return [*words, _ENABLE] if is_mcp_remote(words) and _ENABLE not in words else words
+
+
+def is_mcp_remote(command: Sequence[str]) -> bool:
+    """Tell whether a command runs mcp-remote, itself or by way of npx and the like."""
+    names = (PurePath(word.replace("\\", "/")).name for word in command)
+    return any(_MCP_REMOTE.fullmatch(name) for name in names)
+
+
+def uses_proxy(command: Sequence[str]) -> bool:
+    """Tell whether mcp-remote is told to use a proxy."""
+    return _ENABLE in command
+
+
+_MOST = 1024 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The result of the last run."""
+
+    ended: float
+    seen: tuple[str, ...]
+    """The names of servers that came through us."""
+    missing: tuple[tuple[str, str, str], ...]
+    """Name, URL and explanation of the servers that did not."""
+
+
+def state_file(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "mcp-tool-filter" / "runs.json"
+
+
+def keep_last(
+    client: str, servers: Sequence[Server], missing: Sequence[Server], seen: SeenTraffic
+) -> None:
+    """Save the result of this run; ignore it if that fails."""
+    with suppress(OSError, RuntimeError):
+        file = state_file(os.environ)
+        entry = {
+            "ended": time.time(),
+            "seen": [
+                one.name for one in servers if one not in missing and one.way is not Way.COMMAND
+            ],
+            "missing": [[one.name, one.url, why_not_seen(one, seen)] for one in missing],
+        }
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as new:
+            new.write(json.dumps({**_read(file), client: entry}).encode())
+
+
+def last_of(client: str) -> Last | None:
+    """Return the result of a client's last run; None if there was none."""
+    try:
+        entry = _read(state_file(os.environ)).get(client)
+        assert isinstance(entry, dict)
+        missing = tuple((str(a), str(b), str(c)) for a, b, c in entry["missing"])
+        return Last(float(entry["ended"]), tuple(map(str, entry["seen"])), missing)
+    except (AssertionError, KeyError, TypeError, ValueError, OSError, RuntimeError):
+        return None
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(_MOST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -28,8 +28,7 @@ from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.run.expected import Server
-    from mcp_tool_filter.adapters.run.last import Last
+    from mcp_tool_filter.adapters.run.expected import Last, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +207,7 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 def examine_client(client: str) -> Iterator[Finding]:
     """Check each server in the client's files against what the last ``run`` has seen."""
     from mcp_tool_filter.adapters.client_files.places import Surroundings
-    from mcp_tool_filter.adapters.run.expected import servers_of
-    from mcp_tool_filter.adapters.run.last import last_of
+    from mcp_tool_filter.adapters.run.expected import last_of, servers_of
 
     servers, problems = servers_of(client, (), Surroundings.of_this_process())
     for problem in problems:

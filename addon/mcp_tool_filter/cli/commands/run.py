@@ -12,21 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.client_files.places import Surroundings
-from mcp_tool_filter.adapters.run.client import find_program, run_client
-from mcp_tool_filter.adapters.run.corporate import find_proxy
-from mcp_tool_filter.adapters.run.environment import command_for, environment_for
+from mcp_tool_filter.adapters.run.client import (
+    environment_for,
+    find_program,
+    find_proxy,
+    run_client,
+    write_bundles,
+)
 from mcp_tool_filter.adapters.run.expected import (
     SeenTraffic,
     Server,
     Way,
     client_of,
+    command_for,
+    keep_last,
     named_server,
     not_seen,
     servers_of,
     why_not_seen,
 )
-from mcp_tool_filter.adapters.run.last import keep_last
-from mcp_tool_filter.adapters.run.trust import write_bundles
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.cli.commands.http import activity_for
 from mcp_tool_filter.cli.commands.in_mitmproxy import (
