@@ -158,11 +158,11 @@ def test_a_full_queue_drops_entries_and_counts_them(
     assert dropped + sum("n" in one for one in entries) == 5000
 
 
-@pytest.mark.parametrize("kind", ["folder", "nowhere"])
-def test_a_file_that_cannot_be_written_stops_the_start(kind: str, tmp_path: Path) -> None:
-    path = tmp_path if kind == "folder" else tmp_path / "none" / "audit.jsonl"
+@pytest.mark.parametrize("path", ["", "none/audit.jsonl", "/", "."])
+def test_a_file_that_cannot_be_written_stops_the_start(path: str, tmp_path: Path) -> None:
+    there = Path(path) if path == "." else tmp_path / path
     with pytest.raises(StartError, match="Cannot write the audit log"):
-        AuditWriter(AuditFile(path=path))
+        AuditWriter(AuditFile(path=there))
     assert not (tmp_path / "none").exists()
 
 

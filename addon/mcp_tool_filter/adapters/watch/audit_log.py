@@ -414,6 +414,8 @@ class AuditWriter:
 
     def _open(self) -> None:
         """Open the file; if another process writes it, a part. Raises OSError."""
+        if not self._file.path.name:  # / or .
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         beside = (*parts_of(self._file.path), *_new_parts(self._file.path))
         for path in (self._path, *beside):
             try:
