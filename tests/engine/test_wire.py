@@ -224,6 +224,20 @@ def test_a_repeated_head_keeps_what_was_decided_on_it() -> None:
     assert other.notes is not first.notes
 
 
+def test_what_an_exchange_does_to_its_head_does_not_change_one_that_is_repeated() -> None:
+    wire = RequestWire()
+    block = b"POST http://b/x HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n1"
+    for _ in range(4):
+        wire.receive(block)
+        head = wire.next()
+        assert isinstance(head, RequestHead)
+        assert (head.target, head.keeps, head.authority) == ("http://b/x", True, None)
+        head.split_target()
+        head.keeps = False
+        assert (wire.next(), wire.next()) == (b"1", END)
+        wire.next_cycle()
+
+
 def test_only_the_last_few_short_heads_are_remembered() -> None:
     wire = AnswerWire()
     first = head_of(wire, b"Y: 0\r\nContent-Length: 1\r\n")

@@ -422,8 +422,9 @@ class Exchange:
         if self.service.is_ending:
             ids = (*ids_in(self.body),) or (None,)
             return self.reply(Answered(200, _joined(_lost(id) for id in ids)))
-        if self.service.before_judging is not None:
-            return self.service.before_judging(self, self._going_on(self._judge_message))
+        before, may_be_login = self.service.before_judging, self.service.may_be_login
+        if before is not None and (may_be_login is None or may_be_login(self.head.target)):
+            return before(self, self._going_on(self._judge_message))
         return self._judge_message()
 
     def _judge_message(self) -> None:
@@ -662,7 +663,7 @@ class Exchange:
         if date_at is not None and fields[date_at][1] != head.date:
             changed = [*fields]
             changed[date_at] = fields[date_at][0], head.date or b""
-            fields = tuple(changed)
+            fields = notes.fields = tuple(changed)  # for all answers of this second
         answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
         before = self.service.before_answering
         if before is not None and before(self, self._going_on(self._send_again)):
@@ -862,11 +863,11 @@ class Exchange:
         decision = self.service.listener.judge_answer(
             asked, answer.status, notes.kind, notes.coding, raw, self
         )
-        put = partial(self._put, answer, go_on)
         if waits(decision):
+            put = partial(self._put, answer, go_on)
             self.service.effects.carry_out(decision, partial(self._later_with, self._course, put))
         else:
-            put(decision)
+            self._put(answer, go_on, decision)
         return None
 
     def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
@@ -989,6 +990,9 @@ class Exchange:
 
     def _page(self) -> Page | None:
         """Return the web page that asks, if one does."""
+        known = self.head.notes.head
+        if known is not None and b"origin" not in known.names.places:
+            return None
         origin = has_cookie = None
         for name, value in self.head.fields:
             match name.lower():

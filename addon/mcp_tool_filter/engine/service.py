@@ -116,10 +116,10 @@ class Seats:
 
     def has_begun(self, client: Silent) -> None:
         """The head of a request has come."""
-        for group in (self._new, self._idle):
-            if client in group:
-                group[client] = self._clock()
-                group.move_to_end(client)
+        group = self._idle if client in self._idle else self._new
+        if client in group:
+            group[client] = self._clock()
+            group.move_to_end(client)
         if self.standing and client in self.standing:
             if len(self) >= self.most:
                 silent = self._longest_silent(self._new, _SHARE_OF_ONE_THAT_NEVER_ASKED)
@@ -179,6 +179,8 @@ class Service:
         self.is_visit: Callable[[Exchange], bool] | None = None
         """Logins through us: tells whether a browser's navigation belongs to a login, so that a
         page of another site may cause it. Only ``before_judging`` may answer such a request."""
+        self.may_be_login: Callable[[str], bool] | None = None
+        """Logins through us: tells by a target whether ``before_judging`` has to see a request."""
         self.before_judging: Callable[[Exchange, GoOn], None] | None = None
         """Logins through us: may answer the exchange or change its head and body; then goes on."""
         self.before_sending: Callable[[Exchange, GoOn], None] | None = None

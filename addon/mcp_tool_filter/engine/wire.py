@@ -31,7 +31,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
@@ -135,6 +134,13 @@ class RequestHead:
     """The host of an absolute target, once it is split; or HTTP/2's ``:authority``."""
     notes: RequestNotes = field(default_factory=RequestNotes)
 
+    def again(self) -> RequestHead:
+        """Return the same head for another exchange, with the same notes."""
+        return RequestHead(
+            self.method, self.target, self.fields, self.is_11, self.keeps, self.length,
+            self.is_chunked, self.expects, self.authority, self.notes,
+        )  # fmt: skip
+
     def split_target(self) -> None:
         """Make a target that is a URL a path; every server must accept one (RFC 9112, 3.2.2)."""
         if absolute := _ABSOLUTE.fullmatch(self.target):
@@ -177,6 +183,13 @@ class AnswerHead:
     date: bytes | None = None
     notes: AnswerNotes = field(default_factory=AnswerNotes)
 
+    def again(self) -> AnswerHead:
+        """Return the same head for another exchange, with the same notes."""
+        return AnswerHead(
+            self.status, self.reason, self.fields, self.is_11, self.keeps, self.length,
+            self.is_chunked, self.date, self.notes,
+        )  # fmt: skip
+
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 FIELD: Final = re.compile(rb"%b+:[^\0-\x08\x0a-\x1f\x7f]*" % _TOKEN)
@@ -212,6 +225,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._singly = 0  # chunks that came together and were passed on one by one
         self._remembered: dict[tuple[bytes, ...], tuple[H, tuple[int, ...]]] = {}
         """Heads by their bytes without what varies, and the places of the fields that vary."""
+        self._last: tuple[bytes, H] | None = None
+        """The last remembered head with all of its bytes: most are repeated as they were."""
         self._has_ended = False
         self._before = b"", 0
 
@@ -313,6 +328,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
     def _read(self, block: bytes) -> H:
         """Return a head, perhaps a remembered one with another length and date."""
+        if self._last is not None and self._last[0] == block:
+            return self._last[1].again()
         parts: list[bytes] = _VARIES.split(block)
         values = parts[2::3]
         if len(block) > self._limits.longest_kept or len(values) > 2:
@@ -320,6 +337,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         key = (*parts[::3], *parts[1::3])
         seen = self._remembered.get(key)
         if seen is not None and (again := self._again(*seen, values)) is not None:
+            self._last = block, again.again()
             return again
         head = self._parse(block)
         varying = {
@@ -329,7 +347,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             if len(self._remembered) >= self._limits.heads:
                 del self._remembered[next(iter(self._remembered))]
             # An exchange may change its own, but the notes are shared.
-            self._remembered[key] = copy(head), tuple(varying.values())
+            self._remembered[key] = head.again(), tuple(varying.values())
         return head
 
     @abstractmethod

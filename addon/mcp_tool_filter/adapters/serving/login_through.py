@@ -52,7 +52,7 @@ def open_logins(site: Site, make_tls: MakeTls) -> None:
     elif config.login_through != "off":
         logins = LoginsThrough(site, make_tls)
         service.is_visit = is_visit
-        service.before_judging = logins.before_judging
+        service.may_be_login, service.before_judging = logins.may_concern, logins.before_judging
         service.rewrite_head = logins.rewrite_head
         service.rewrite_body = logins.rewrite_body
 
@@ -79,13 +79,14 @@ class LoginsThrough:
         """Set once a client may have started a login. Until then, no document has to be
         rewritten."""
 
+    def may_concern(self, target: str) -> bool:
+        """Tell whether a request for this may be part of a login."""
+        if target.startswith(_USUAL) or "/.well-known/" in target:
+            return True
+        return self._begun is not None and self._begun.is_resource_document(target)
+
     def before_judging(self, exchange: Exchange, go_on: Callable[[], None]) -> None:
         """Answer a request that is part of a login; let all others pass."""
-        target = exchange.head.target
-        if not (target.startswith(_USUAL) or "/.well-known/" in target):
-            begun = self._begun
-            if begun is None or not begun.is_resource_document(target):
-                return go_on()
         head, through = head_of(exchange), self._through()
         if not through.concerns(head) or problem_in_size(head) or problem_in_fields(head):
             return go_on()

@@ -119,18 +119,21 @@ class Watchers:
 
     def _observer(self, name: str) -> Observer:
         counted = self.statistics.setdefault(name, Statistics())
-        tell, log, clock = self._audience.tell, self.log, time.time
+        log, clock = self.log, time.time
+        others: list[Observer] = []
+        if self._audience.tell is not None:
+            others.append(partial(self._audience.tell, name))
+        if self._watching is not None:
+            others.append(self._watching.observe)
+        if self._tracer is not None:
+            others.append(partial(_trace, self._tracer))
 
         def observe(judged: Judged) -> None:
             counted.note(judged, clock())
-            if tell is not None:
-                tell(name, judged)
             if not isinstance(judged.verdict, Forward):
                 log.tell_of(judged)
-            if self._watching is not None:
-                self._watching.observe(judged)
-            if self._tracer is not None:
-                _trace(self._tracer, judged)
+            for other in others:
+                other(judged)
 
         return observe
 

@@ -154,6 +154,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._received = pool.limits.budget.received
         self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,7 +167,7 @@ class UpstreamConnection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        self._pool.limits.budget.received(len(data))
+        self._received(len(data))
         self.speaks.receive(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
