@@ -112,3 +112,13 @@ async def test_an_answer_that_cannot_be_passed_on_is_replaced_by_an_error() -> N
         assert answer["id"] == 1
         assert answer["error"]["message"] == "The server sent an invalid response"
     assert said[0].startswith("Warning: The command sent an invalid message: ")
+
+
+async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind() -> None:
+    async with session() as ours:
+        asking = asyncio.ensure_future(ours.ask([calling("read_file", id="1")], ["1"]))
+        while not ours.is_in_use:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert not ours.is_in_use

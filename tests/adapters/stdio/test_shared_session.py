@@ -120,3 +120,13 @@ async def test_a_log_message_reaches_the_only_request_that_it_can_be_about(
         _, outbox = await session.ask(asking("tools/call", id="2", params=params))
         assert ("method" in await heard(outbox)) == is_heard
         assert [one.drain() for one in quiet] == [[] for _ in quiet]
+
+
+async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with shared(tmp_path / "journal") as ours:
+        asking = asyncio.ensure_future(ours.ask(calling("read_file", id="1")))
+        while not ours.session.is_in_use:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert not ours.session.is_in_use

@@ -34,6 +34,7 @@ from tests.stdio_client import filtered, is_alive, upstream
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One filter for the tests that leave it as it was."""
     with served(tmp_path_factory.mktemp("home")) as one:
+        assert one.has_children(0)  # the one that has listed the tools is gone
         yield one
 
 
@@ -255,6 +256,8 @@ for line in sys.stdin:
         say(id=asked["id"], result={"resultType": "complete", "supportedVersions": ["2026-07-28"],
                                     "capabilities": {"tools": {}}})
     elif method == "tools/list":
+        with open(sys.argv[3], "a") as lists:
+            lists.write("1" * ("sampling" in line))
         say(id=asked["id"], result={"resultType": "complete", "ttlMs": 0, "cacheScope": "private",
             "tools": [{"name": "work", "inputSchema": {"type": "object"}}]})
     elif method == "tools/call":
@@ -275,7 +278,14 @@ for line in sys.stdin:
 def progressing(home: Path) -> Iterator[Served]:
     program = home / "program.py"
     program.write_text(PROGRESSING)
-    words = ("--", sys.executable, str(program), str(home / "go"), str(home / "cancelled"))
+    words = (
+        "--",
+        sys.executable,
+        str(program),
+        str(home / "go"),
+        str(home / "cancelled"),
+        str(home / "listed"),
+    )
     with filtered(*DENY, "--port", "0", *words, home=home) as process:
         port = re.search(r"http://127.0.0.1:(\d+)/", process.said_on_stderr("Saved:"))
         assert port
@@ -299,6 +309,20 @@ def test_progress_and_logs_of_a_stateless_request_come_as_they_happen(tmp_path: 
         (tmp_path / "go").touch()
         assert json.loads(next(said)[6:])["id"] == 7
         connection.close()
+
+
+def test_a_client_of_another_kind_gets_a_list_of_its_own(tmp_path: Path) -> None:
+    """We ask the command for it as this client, before we decide on its call."""
+    with progressing(tmp_path) as serving:
+        (tmp_path / "go").touch()
+        for name, is_there in (("nothing", False), ("work", True)):
+            body, headers = stateless("tools/call", 7, name=name, arguments={})
+            asked = json.loads(body)
+            said_of_us = asked["params"]["_meta"]
+            said_of_us["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
+            said = serving.post(json.dumps(asked).encode(), **headers).messages()[-1]
+            assert ("result" in said) is is_there
+        assert (tmp_path / "listed").read_text().startswith("1")
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])

@@ -270,8 +270,12 @@ class ChildSession:
         outbox = Outbox(only_answers=only_answers)
         if not self.expect(ids, outbox):
             raise IdTaken
-        for line in lines:
-            await self.tell(line)
+        try:
+            for line in lines:
+                await self.tell(line)
+        except asyncio.CancelledError:  # the client has left
+            self.forget(ids)
+            raise
         return outbox
 
     def expect(self, ids: Sequence[str], outbox: Outbox) -> bool:
@@ -488,7 +492,11 @@ class SharedSession:
         number, renumbered = self._numbers.renumber(line)
         self._asked[number] = _Shared(outbox, _LOG_LEVEL in line, is_subscription)
         self.session.expect([str(number)], outbox)
-        await self.session.tell(renumbered)
+        try:
+            await self.session.tell(renumbered)
+        except asyncio.CancelledError:  # the client has left
+            self.leave(number)
+            raise
         return number, outbox
 
     def leave(self, number: int) -> None:
