@@ -58,9 +58,8 @@ async def reached(
 ) -> AsyncIterator[tuple[LegacyUpstream, UrlListener, RawUpstream]]:
     listener = UrlListener()
     async with raw_upstream(script) as upstream:
-        origin = parse_origin(upstream.url)
-        http = HttpClient(origin, resends=False)
-        ours = LegacyUpstream(http, origin, "/sse", listener, Limits())
+        http = HttpClient(parse_origin(upstream.url), resends=False)
+        ours = LegacyUpstream(http, "/sse", listener, Limits())
         try:
             yield ours, listener, upstream
         finally:
@@ -104,7 +103,7 @@ async def test_the_end_of_the_stream_is_the_end_of_the_session() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (answer(b""), "HTTP 200 OK instead of an event stream"),
+        (answer(b""), "HTTP 200 OK with application/json: that is not MCP"),
         (SSE_HEAD + LAST_CHUNK, "The event stream ended without an endpoint event"),
         (
             SSE_HEAD + chunk(b"event: endpoint\ndata: http://evil.example/x\n\n"),

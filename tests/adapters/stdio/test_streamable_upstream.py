@@ -69,6 +69,26 @@ async def test_an_answer_keeps_its_bytes(said: bytes) -> None:
         assert (listener.heard, listener.failed) == ([ANSWER], [])
 
 
+@pytest.mark.parametrize(
+    ("location", "heard", "failed"),
+    [
+        ("/there", [ANSWER], []),
+        (
+            "http://elsewhere.example/mcp",
+            [],
+            [(("1",), -32603, "HTTP 307 Go: redirected to http://elsewhere.example/mcp")],
+        ),
+    ],
+)
+async def test_a_redirect_is_followed_at_the_same_origin_only(
+    location: str, heard: list[bytes], failed: list[object]
+) -> None:
+    moved = answer(b"", status="307 Go", kind=f"a/b\r\nLocation: {location}")
+    async with reached(in_turn(moved, answer(ANSWER))) as (ours, listener, _):
+        await ours.post(ASK, ["1"], [])
+        assert (listener.heard, listener.failed, listener.problems) == (heard, failed, [])
+
+
 async def test_later_requests_name_the_session_and_the_revision() -> None:
     opened = answer(ANSWER, kind="application/json\r\nMcp-Session-Id: s1")
     async with reached(in_turn(opened, answer(ANSWER), answer(b""))) as (ours, _, upstream):

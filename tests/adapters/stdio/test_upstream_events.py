@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.stdio.http_upstream import (
     reporting_failure,
     words_for,
 )
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
@@ -70,12 +71,12 @@ async def test_the_beginning_of_an_event_that_is_too_long_is_heard() -> None:
 async def test_a_compressed_stream_is_refused() -> None:
     """We did not ask for it, and what cannot be read must not pass."""
     head = SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
-    with pytest.raises(HttpFailed, match=r"compressed \(gzip\)"):
+    with pytest.raises(ProtocolError, match=r"compressed \(gzip\)"):
         await heard_of(head, LAST_CHUNK)
 
 
-def lose(why: str) -> None:
-    raise ConnectionLost(why)
+def lose(why: str, kind: type[Exception] = ConnectionLost) -> None:
+    raise kind(why)
 
 
 async def test_a_failure_answers_the_request_and_is_looked_into() -> None:
@@ -85,6 +86,14 @@ async def test_a_failure_answers_the_request_and_is_looked_into() -> None:
     text = "Upstream connection lost: Connection reset by upstream"
     assert listener.failed == [(("1",), -32000, text)]
     assert listener.problems == ["ConnectionLost: Connection reset by upstream"]
+
+
+async def test_an_answer_that_cannot_be_read_fails_its_request_only() -> None:
+    listener = UrlListener()
+    async with reporting_failure(listener, ["1"]):
+        lose("HTTP 307: redirected to http://elsewhere", ProtocolError)
+    assert listener.failed == [(("1",), -32603, "HTTP 307: redirected to http://elsewhere")]
+    assert listener.problems == []
 
 
 async def test_a_request_that_has_its_answer_gets_no_error() -> None:

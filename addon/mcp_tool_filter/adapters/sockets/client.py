@@ -101,7 +101,7 @@ class HttpClient:
         our connections together with others. If there is an ``answer``, it answers all requests,
         and no connection is opened.
         """
-        self._origin = origin
+        self.origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
@@ -163,7 +163,7 @@ class HttpClient:
         theirs = [(name, value) for name, value in self._headers if name.lower() not in said]
         given = {name.lower() for name, _ in theirs}
         usual = [
-            (b"host", self._origin.authority.encode()),
+            (b"host", self.origin.authority.encode()),
             (b"accept-encoding", b"identity"),
             (b"user-agent", b"mcp-tool-filter/" + __version__.encode()),
         ]
@@ -197,7 +197,7 @@ class HttpClient:
                 # nothing.
                 if connection.has_answered or not self._resends:
                     raise
-        connection = await _Connection.open(self._origin, self._tls, self._room)
+        connection = await _Connection.open(self.origin, self._tls, self._room)
         return await connection.send(method, request)
 
 

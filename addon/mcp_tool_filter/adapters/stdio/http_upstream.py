@@ -5,8 +5,8 @@ event stream, which is resumed if it breaks. If the upstream has lost our sessio
 another one with the client's own ``initialize``, and send the message again: it has not run.
 ``LegacyUpstream`` gets all answers on one GET stream (HTTP+SSE, 2024-11-05).
 
-Both pass each message of the upstream to an ``UpstreamListener``, which judges it; nothing is
-judged here.
+Both send with the MCP client of ``adapters.upstream``, and pass each message of the upstream to an
+``UpstreamListener``, which judges it; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Protocol
 
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, HttpResponse
 from mcp_tool_filter.adapters.sockets.connect import (
@@ -24,10 +24,17 @@ from mcp_tool_filter.adapters.sockets.connect import (
     LoginNeeded,
     NotConnected,
 )
-from mcp_tool_filter.adapters.upstream.replies import plain
-from mcp_tool_filter.adapters.upstream.streamable import endpoint_path, read_away
+from mcp_tool_filter.adapters.upstream.legacy import LegacyStream
+from mcp_tool_filter.adapters.upstream.replies import EventReader, Refused, plain
+from mcp_tool_filter.adapters.upstream.streamable import (
+    EVENTS,
+    JSON_BODY,
+    JSON_OR_EVENTS,
+    Poster,
+    read_away,
+)
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import (
@@ -37,16 +44,13 @@ from mcp_tool_filter.protocol.messages import (
     NOT_LOGGED_IN,
     UPSTREAM_LOST,
 )
-from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
+from mcp_tool_filter.protocol.sse import Event, Oversized
 
 _ERROR_BODY: Final = 64 * 1024
 _RETRY: Final = 1.0  # seconds, unless the upstream states another time
 _LONGEST_RETRY: Final = 30.0
 _MOST_TRIES: Final = 8  # attempts to resume a stream without receiving anything
 _GOODBYE: Final = 2.0  # seconds
-_JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
-_EVENTS: Final = (b"accept", b"text/event-stream")
-_JSON: Final = (b"content-type", b"application/json")
 
 
 class UpstreamListener(Protocol):
@@ -71,8 +75,7 @@ class StreamableUpstream:
     def __init__(
         self, http: HttpClient, path: str, listener: UpstreamListener, limits: Limits
     ) -> None:
-        self._http = http
-        self._path = path
+        self._poster = Poster(http, path, limit=limits.message)
         self._listener = listener
         self._limits = limits
         self._session: bytes | None = None
@@ -103,8 +106,8 @@ class StreamableUpstream:
 
     async def _post(self, body: bytes, ids: Sequence[str], headers: Headers, method: str) -> bool:
         """Send a message, and receive its answer; return whether the session is lost instead."""
-        sent = [_JSON_OR_EVENTS, _JSON, *self._session_headers(headers), *headers]
-        async with self._http.exchange(b"POST", self._path, sent, body) as response:
+        sent = [JSON_OR_EVENTS, JSON_BODY, *self._session_headers(headers), *headers]
+        async with self._poster.exchange(b"POST", sent, body) as response:
             if method == "initialize" and response.status < 300:
                 self._session = response.header(b"mcp-session-id") or None
             if response.status == 404 and any(name == b"mcp-session-id" for name, _ in sent):
@@ -126,8 +129,8 @@ class StreamableUpstream:
         return True
 
     async def _reopen(self, opening: bytes) -> bool:
-        sent = [_JSON_OR_EVENTS, _JSON]
-        async with self._http.exchange(b"POST", self._path, sent, opening) as response:
+        sent = [JSON_OR_EVENTS, JSON_BODY]
+        async with self._poster.exchange(b"POST", sent, opening) as response:
             session = response.header(b"mcp-session-id")
             async for said in self._messages_in(response):
                 if (revision := _revision_in(said)) is not None:
@@ -146,7 +149,7 @@ class StreamableUpstream:
     async def _messages_in(self, response: HttpResponse) -> AsyncIterator[bytes]:
         if response.status != 200:
             return
-        if response.media_type == "text/event-stream":
+        if response.media_type == EVENT_STREAM:
             async for event in events_of(response, self._limits):
                 if isinstance(event, Event) and event.is_message and event.data:
                     yield event.data
@@ -168,10 +171,10 @@ class StreamableUpstream:
             self._stream.cancel()
             await asyncio.wait([self._stream])
         if self._session:
-            with suppress(HttpFailed, TimeoutError):
+            with suppress(HttpFailed, ProtocolError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
                     named = self._session_headers(())
-                    async with self._http.exchange(b"DELETE", self._path, named) as response:
+                    async with self._poster.exchange(b"DELETE", named) as response:
                         await response.read(_ERROR_BODY)
 
     def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
@@ -184,7 +187,7 @@ class StreamableUpstream:
     async def _take(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
         if response.status >= 300:
             await self._take_refusal(response, ids, method)
-        elif response.media_type == "text/event-stream" and response.status == 200:
+        elif response.media_type == EVENT_STREAM and response.status == 200:
             await self._take_stream(response, ids)
         elif response.media_type == "application/json":
             await self._take_body(response, ids)
@@ -219,7 +222,7 @@ class StreamableUpstream:
         place = _Place()
         try:
             await self._receive_events(response, place, ids)
-        except HttpFailed as error:
+        except (HttpFailed, ProtocolError) as error:
             if place.last_id is None:
                 raise ConnectionLost(str(error)) from None
         while self._listener.waits_for(ids) and place.may_resume():
@@ -230,11 +233,13 @@ class StreamableUpstream:
                 await self._listener.missed(error)
             except HttpFailed:
                 pass
+            except ProtocolError:
+                place.give_up()
 
     async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
-        headers = [_EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
-        async with self._http.exchange(b"GET", self._path, headers) as response:
-            if response.status == 200 and response.media_type == "text/event-stream":
+        headers = [EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
+        async with self._poster.exchange(b"GET", headers) as response:
+            if response.status == 200 and response.media_type == EVENT_STREAM:
                 await self._receive_events(response, place, ids)
             elif response.status < 500:
                 place.give_up()
@@ -253,18 +258,20 @@ class StreamableUpstream:
         """Receive the GET stream, as long as the upstream offers one."""
         place = _Place(endless=True)
         while place.may_resume():
-            headers = [_EVENTS, *self._session_headers(())]
+            headers = [EVENTS, *self._session_headers(())]
             if place.last_id:
                 headers.append((b"last-event-id", place.last_id))
             try:
-                async with self._http.exchange(b"GET", self._path, headers) as response:
-                    if response.status != 200 or response.media_type != "text/event-stream":
+                async with self._poster.exchange(b"GET", headers) as response:
+                    if response.status != 200 or response.media_type != EVENT_STREAM:
                         return  # the upstream offers none
                     await self._receive_events(response, place)
             except NotConnected as error:
                 await self._listener.missed(error)
             except HttpFailed:
                 pass
+            except ProtocolError:
+                return  # a stream that we cannot read
             await place.wait()
 
 
@@ -308,54 +315,36 @@ class LegacyUpstream:
     """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
 
     def __init__(
-        self,
-        http: HttpClient,
-        origin: Origin,
-        path: str,
-        listener: UpstreamListener,
-        limits: Limits,
+        self, http: HttpClient, path: str, listener: UpstreamListener, limits: Limits
     ) -> None:
-        self._http = http
-        self._origin = origin
-        self._path = path
+        self._stream = LegacyStream(http, path, limit=limits.pending)
         self._listener = listener
-        self._limits = limits
-        self._opened = AsyncExitStack()
         self._reader: asyncio.Task[None] | None = None
-        self._post_path: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._revision: bytes | None = None
 
     async def open(self) -> None:
         """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
-        request = self._http.exchange(b"GET", self._path, [_EVENTS])
-        response = await self._opened.enter_async_context(request)
-        if response.status != 200 or response.media_type != "text/event-stream":
-            raise HttpFailed(f"{plain(response.status_line)} instead of an event stream")
-        self._reader = asyncio.create_task(self._read(response))
-        either: set[asyncio.Future[Any]] = {self._post_path, self._reader}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self._post_path.done():
-            raise ConnectionLost("The event stream ended without an endpoint event")
-        self._post_path.result()
+        try:
+            await self._stream.open()
+        except (Refused, ProtocolError) as error:
+            raise HttpFailed(str(error)) from None
+        self._reader = asyncio.create_task(self._read())
 
     async def post(
         self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
     ) -> None:
         """Send a message; its answer comes on the stream."""
-        revision = [(b"mcp-protocol-version", self._revision)] if self._revision else []
-        sent = [(b"accept", b"*/*"), _JSON, *revision]
         async with reporting_failure(self._listener, ids):
-            path = await self._post_path
-            async with self._http.exchange(b"POST", path, sent, body) as response:
-                if response.status >= 300:
-                    text = f"The server answered {plain(response.status_line)}"
-                    is_probe = method == "server/discover" and response.status < 500
-                    code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
-                    await self._listener.fail(ids, code, text)
-                await read_away(response)
+            try:
+                await self._stream.tell(body)
+            except Refused as refused:
+                text = f"The server answered {refused.status_line}"
+                is_probe = method == "server/discover" and refused.status < 500
+                code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
+                await self._listener.fail(ids, code, text)
 
     def agree_on(self, revision: str) -> None:
-        self._revision = revision.encode() if revision.isascii() else None
+        if revision.isascii():
+            self._stream.revision = revision
 
     def listen(self) -> None:
         """The stream is open already."""
@@ -364,30 +353,16 @@ class LegacyUpstream:
         if self._reader:
             self._reader.cancel()
             await asyncio.wait([self._reader])
-        await self._opened.aclose()
+        await self._stream.close()
 
-    async def _read(self, response: HttpResponse) -> None:
-        error: HttpFailed = ConnectionLost("The event stream has ended")
+    async def _read(self) -> None:
+        why = "The event stream has ended"
         try:
-            async for event in events_of(response, self._limits):
-                if isinstance(event, Event) and event.name == b"endpoint":
-                    self._meet_endpoint(event)
-                else:
-                    await receive_event(event, self._listener)
-        except HttpFailed as failed:
-            error = failed
-        if self._post_path.done():
-            await self._listener.missed(StreamEnded(str(error)))
-
-    def _meet_endpoint(self, event: Event) -> None:
-        if self._post_path.done():
-            return
-        try:
-            path = endpoint_path(event.data or b"", self._origin, self._path)
-        except ProtocolError as error:
-            self._post_path.set_exception(HttpFailed(str(error)))
-        else:
-            self._post_path.set_result(path)
+            while (event := await self._stream.events.next_or_long()) is not None:
+                await receive_event(event, self._listener)
+        except (HttpFailed, ProtocolError) as error:
+            why = str(error)
+        await self._listener.missed(StreamEnded(why))
 
 
 class StreamEnded(HttpFailed):
@@ -396,9 +371,11 @@ class StreamEnded(HttpFailed):
 
 @asynccontextmanager
 async def reporting_failure(listener: UpstreamListener, ids: Sequence[str]) -> AsyncIterator[None]:
-    """Answer these requests with an error if the upstream cannot be reached."""
+    """Answer these requests with an error if the upstream gives no answer that can be read."""
     try:
         yield
+    except ProtocolError as error:
+        await listener.fail(ids, INTERNAL_ERROR, plain(str(error)))
     except HttpFailed as error:
         await listener.fail(ids, *words_for(error))
         await listener.missed(error)
@@ -412,13 +389,10 @@ async def receive_event(event: Event | Oversized, listener: UpstreamListener) ->
 
 
 async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
-    """Yield the events of a response as they arrive. Raises HttpFailed."""
-    if response.coding:
-        raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
-    parser = EventParser(max_pending=limits.pending)
-    while chunk := await response.next_chunk():
-        for event in parser.feed(chunk):
-            yield event
+    """Yield the events of a response as they arrive. Raises HttpFailed, ProtocolError."""
+    events = EventReader(response, limits.pending)
+    while (event := await events.next_or_long()) is not None:
+        yield event
 
 
 def words_for(error: HttpFailed) -> tuple[int, str]:

@@ -101,11 +101,11 @@ async def fetch_as_client(
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
             if asked_by.page is not None:
-                client = LegacyClient(http, origin, asked_by.page, limit=target.limit)
+                client = LegacyClient(http, asked_by.page, limit=target.limit)
                 opened.push_async_callback(client.close)
                 await _shake_hands(client, asked_by)
                 return await fetch_pages(client.request, target.limit)
-            poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
+            poster = Poster(http, asked_by.head.target, limit=target.limit)
             poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
             has_method = asked_by.head.said.method is not None
             named = [(b"mcp-method", b"tools/list")] if has_method else []

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from mcp_tool_filter.adapters.sockets.client import HttpClient, HttpResponse
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed
 from mcp_tool_filter.adapters.upstream.replies import (
     INITIALIZE,
@@ -24,12 +24,10 @@ from mcp_tool_filter.adapters.upstream.replies import (
     reply_in,
 )
 from mcp_tool_filter.adapters.upstream.streamable import (
-    MAX_REDIRECTS,
+    EVENTS,
     NO_ANSWER,
     Poster,
-    endpoint_path,
     no_mcp,
-    redirect_target,
     refusal,
 )
 from mcp_tool_filter.errors import ProtocolError
@@ -37,50 +35,84 @@ from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.protocol.limits import Transport
 
-_EVENTS = (b"accept", EVENT_STREAM.encode())
 
+class LegacyStream:
+    """A GET stream that brings all answers, and names the path to post to."""
 
-class LegacyClient:
-    """2024-11-05: a GET stream brings all answers, and names the path to post to."""
+    events: EventReader
 
-    transport = Transport.LEGACY_SSE
-    has_session = False  # a session with an id
-
-    def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
+    def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
         self._http = http
-        self._origin = origin
         self._limit = limit
         self._stack = AsyncExitStack()
-        self._background = Background()
-        self._waiting: dict[int, asyncio.Future[ResultReply]] = {}
-        self._lost: Exception | None = None
-        self._next_id = 0
+        self._post_path = ""
         self.path = path
         self.revision = ""
+        """What the upstream has agreed to, once it is known."""
 
     async def open(self) -> None:
-        """Open the stream and wait until it names the path to post to."""
-        response = await self._get()
+        """Open the stream and wait until it names the path to post to.
+
+        Raises Refused, ProtocolError, HttpFailed.
+        """
+        poster = Poster(self._http, self.path, limit=self._limit)
+        response = await self._stack.enter_async_context(poster.exchange(b"GET", [EVENTS]))
+        self.path = poster.path
         if response.status != 200:
             raise await refusal(response)
         if response.media_type != EVENT_STREAM:
             raise no_mcp(response)
-        events = EventReader(response, self._limit)
-        while (event := await events.next_event()) and event.name != b"endpoint":
+        self.events = EventReader(response, self._limit)
+        while (event := await self.events.next_event()) and event.name != b"endpoint":
             if event.data:
                 raise ProtocolError("The event stream does not begin with an endpoint event")
         if event is None or event.data is None:
             raise ConnectionLost("The event stream ended without an endpoint event")
-        self._post_path = endpoint_path(event.data, self._origin, self.path)
-        self._background.start(self._listen(events))
+        self._post_path = _endpoint_path(event.data, self._http.origin, self.path)
+
+    async def tell(self, message: bytes) -> None:
+        """Post a message. Raises Refused, ProtocolError, HttpFailed."""
+        poster = Poster(self._http, self._post_path, limit=self._limit)
+        headers = [(b"mcp-protocol-version", self.revision.encode())] if self.revision else []
+        await poster.tell(message, headers)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+class LegacyClient:
+    """Asks on a stream of its own."""
+
+    transport = Transport.LEGACY_SSE
+    has_session = False  # a session with an id
+
+    def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
+        self._stream = LegacyStream(http, path, limit=limit)
+        self._background = Background()
+        self._waiting: dict[int, asyncio.Future[ResultReply]] = {}
+        self._lost: Exception | None = None
+        self._next_id = 0
+
+    @property
+    def path(self) -> str:
+        return self._stream.path
+
+    @property
+    def revision(self) -> str:
+        return self._stream.revision
+
+    async def open(self) -> None:
+        """Open the stream. Raises Refused, ProtocolError, HttpFailed."""
+        await self._stream.open()
+        self._background.start(self._listen(self._stream.events))
 
     async def initialize(self) -> ResultReply:
         return await self.request("initialize", INITIALIZE)
 
     async def initialized(self, revision: str) -> None:
-        self.revision = revision
+        self._stream.revision = revision
         with suppress(Refused):
-            await self._tell(INITIALIZED)
+            await self._stream.tell(INITIALIZED)
 
     async def request(self, method: str, params: Result) -> ResultReply:
         self._next_id += 1
@@ -92,7 +124,7 @@ class LegacyClient:
             if self._lost:
                 raise self._lost
             # The answer may arrive before the POST ends: some upstreams end it last.
-            told = self._background.start(self._tell(render_request(number, method, params)))
+            told = self._background.start(self._stream.tell(render_request(number, method, params)))
             either: set[asyncio.Future[Any]] = {told, answered}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not answered.done():
@@ -104,22 +136,7 @@ class LegacyClient:
 
     async def close(self) -> None:
         await self._background.close()
-        await self._stack.aclose()
-
-    async def _get(self) -> HttpResponse:
-        for _ in range(MAX_REDIRECTS):
-            request = self._http.exchange(b"GET", self.path, [_EVENTS])
-            response = await self._stack.enter_async_context(request)
-            target = redirect_target(response, self._origin, self.path)
-            if target is None:
-                return response
-            self.path = target
-        raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
-
-    async def _tell(self, message: bytes) -> None:
-        poster = Poster(self._http, self._origin, self._post_path, limit=self._limit)
-        headers = [(b"mcp-protocol-version", self.revision.encode())] if self.revision else []
-        await poster.tell(message, headers)
+        await self._stream.close()
 
     async def _listen(self, events: EventReader) -> None:
         try:
@@ -138,10 +155,19 @@ class LegacyClient:
                     answered.set_exception(error)
                 return
         if answer := answer_to(message):
-            self._background.answer(self._tell(answer))
+            self._background.answer(self._stream.tell(answer))
 
     def _lose(self, error: Exception) -> None:
         self._lost = error
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(error)
+
+
+def _endpoint_path(data: bytes, origin: Origin, path: str) -> str:
+    """Return the path that an ``endpoint`` event names. Raises ProtocolError."""
+    said = data.decode("utf-8", "replace").strip()
+    target = origin.path_to(said, at=path)
+    if target is None:
+        raise ProtocolError(f"The endpoint event names another origin: {plain(said)}")
+    return target

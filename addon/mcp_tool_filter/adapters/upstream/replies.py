@@ -230,6 +230,7 @@ class EventReader:
     """The events of a response body, and the messages in them."""
 
     def __init__(self, response: HttpResponse, limit: int) -> None:
+        """An event longer than the limit is an error, except for ``next_or_long``."""
         self._response = response
         self._limit = limit
         self._parser = EventParser(max_pending=limit)
@@ -249,6 +250,16 @@ class EventReader:
 
     async def next_event(self) -> Event | None:
         """Return the next event; None at the end of the body. Raises HttpFailed, ProtocolError."""
+        event = await self._next(self._limit)
+        if isinstance(event, Oversized):
+            raise self._too_long()
+        return event
+
+    async def next_or_long(self) -> Event | Oversized | None:
+        """Return the next event, or the beginning of one that is too long, once it has ended."""
+        return await self._next(None)
+
+    async def _next(self, most_unfinished: int | None) -> Event | Oversized | None:
         if self._response.coding:
             raise ProtocolError(f"The event stream is compressed ({plain(self._response.coding)})")
         unfinished = 0  # bytes that are not an event yet
@@ -258,12 +269,12 @@ class EventReader:
                 return None
             self._events.extend(self._parser.feed(chunk))
             unfinished += len(chunk)
-            if unfinished > self._limit and not self._events:
-                raise ProtocolError(f"An event is longer than {self._limit} bytes")
-        event = self._events.popleft()
-        if isinstance(event, Oversized):
-            raise ProtocolError(f"An event is longer than {self._limit} bytes")
-        return event
+            if most_unfinished and unfinished > most_unfinished and not self._events:
+                raise self._too_long()
+        return self._events.popleft()
+
+    def _too_long(self) -> ProtocolError:
+        return ProtocolError(f"An event is longer than {self._limit} bytes")
 
 
 _MAX_ANSWERS = 100  # at the same time

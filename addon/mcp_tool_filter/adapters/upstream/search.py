@@ -86,10 +86,9 @@ class Search:
         self._limit = target.limit
         self._patience = target.connect_timeout / 2  # while another transport is left to try
         self._opened = opened
-        self._origin = parse_origin(target.url)
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
         self._http = HttpClient(
-            self._origin, headers=headers, tls=target.tls, login=login_to(target)
+            parse_origin(target.url), headers=headers, tls=target.tls, login=login_to(target)
         )
         opened.push_async_callback(self._http.close)
 
@@ -184,7 +183,7 @@ class Search:
         return Found(client, introduction)
 
     async def _by_stream(self, path: str) -> Found:
-        client = LegacyClient(self._http, self._origin, path, limit=self._limit)
+        client = LegacyClient(self._http, path, limit=self._limit)
         self._opened.push_async_callback(client.close)
         try:
             async with asyncio.timeout(self._patience):
@@ -203,7 +202,7 @@ class Search:
         return Found(client, introduction)
 
     def _poster(self, path: str) -> Poster:
-        poster = Poster(self._http, self._origin, path, limit=self._limit)
+        poster = Poster(self._http, path, limit=self._limit)
         self._opened.push_async_callback(poster.close_sessions)
         return poster
 

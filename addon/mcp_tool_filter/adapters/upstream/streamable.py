@@ -43,8 +43,9 @@ _STREAM_END_TIMEOUT = 0.1  # seconds for a stream to end after its answer, to ke
 _GOODBYE_TIMEOUT = 2.0  # seconds to close our sessions
 NO_ANSWER = "The event stream ended without an answer"
 
-_JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
-_JSON_BODY = (b"content-type", b"application/json")
+JSON_OR_EVENTS: Final = (b"accept", b"application/json, text/event-stream")
+EVENTS: Final = (b"accept", EVENT_STREAM.encode())
+JSON_BODY: Final = (b"content-type", b"application/json")
 
 type Answering = Callable[[bytes], Coroutine[None, None, None]]
 
@@ -52,9 +53,8 @@ type Answering = Callable[[bytes], Coroutine[None, None, None]]
 class Poster:
     """Posts messages to one path, which a redirect may change."""
 
-    def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
+    def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
         self._http = http
-        self._origin = origin
         self._limit = limit
         self._next_id = 0
         self.path = path
@@ -68,7 +68,7 @@ class Poster:
         """Send a request and return its result. Raises Refused, ProtocolError, HttpFailed."""
         self._next_id += 1
         message = render_request(self._next_id, method, params)
-        async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
+        async with self.exchange(b"POST", [JSON_OR_EVENTS, JSON_BODY, *headers], message) as got:
             if got.status >= 300:
                 refused = await refusal(got)
                 refused.path = self.path
@@ -85,11 +85,11 @@ class Poster:
 
     async def tell(self, message: bytes, headers: Headers = ()) -> None:
         """Send a message that has no answer. Raises Refused, HttpFailed."""
-        async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
+        async with self.exchange(b"POST", [JSON_OR_EVENTS, JSON_BODY, *headers], message) as got:
             if got.status >= 300:
                 raise await refusal(got)
             if got.media_type != EVENT_STREAM:  # an event stream may never end
-                await got.read(_ERROR_BODY_LIMIT)
+                await read_away(got)
 
     async def close_sessions(self, headers: Headers = ()) -> None:
         """End every session we got. (An upstream may refuse that with 405.)"""
@@ -97,19 +97,23 @@ class Poster:
             async with asyncio.timeout(_GOODBYE_TIMEOUT):
                 while self._sessions:
                     named = [(b"mcp-session-id", self._sessions.pop()), *headers]
-                    async with self._exchange(b"DELETE", named) as response:
+                    async with self.exchange(b"DELETE", named) as response:
                         await response.read(_ERROR_BODY_LIMIT)
 
     @asynccontextmanager
-    async def _exchange(
+    async def exchange(
         self, method: bytes, headers: Headers, body: bytes = b""
     ) -> AsyncIterator[HttpResponse]:
+        """Send a request; follow redirects that stay at the origin.
+
+        Raises HttpFailed, and ProtocolError if a redirect leads elsewhere.
+        """
         for _ in range(MAX_REDIRECTS):
             async with self._http.exchange(method, self.path, headers, body) as response:
                 if method == b"POST" and (session := response.header(b"mcp-session-id")):
                     self.session = session
                     self._sessions.add(session)
-                target = redirect_target(response, self._origin, self.path)
+                target = redirect_target(response, self._http.origin, self.path)
                 if target is None:
                     yield response
                     return
@@ -167,15 +171,6 @@ def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | 
     if target is None:
         raise ProtocolError(f"{plain(response.status_line)}: redirected to {plain(location)}")
     return target if response.status in followed else None
-
-
-def endpoint_path(data: bytes, origin: Origin, path: str) -> str:
-    """Return the path that an ``endpoint`` event names. Raises ProtocolError."""
-    said = data.decode("utf-8", "replace").strip()
-    target = origin.path_to(said, at=path)
-    if target is None:
-        raise ProtocolError(f"The endpoint event names another origin: {plain(said)}")
-    return target
 
 
 class McpClient(Protocol):

@@ -107,9 +107,8 @@ async def _until_a_signal() -> None:
 
 async def _look(url: str, calls: Sequence[str]) -> _Seen:
     """Connect as an agent's client would, list the tools, and call some."""
-    origin = parse_origin(url)
-    http = HttpClient(origin)
-    client = StreamableClient(Poster(http, origin, PATH, limit=_LIMIT))
+    http = HttpClient(parse_origin(url))
+    client = StreamableClient(Poster(http, PATH, limit=_LIMIT))
     reply = await client.initialize()
     await client.initialized(str(reply.result["protocolVersion"]))
     listed = await client.request("tools/list", {})

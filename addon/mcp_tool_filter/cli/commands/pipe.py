@@ -143,11 +143,9 @@ def _pipe(
     pipe.learn_tools(known.snapshot)
     headers = [(name.encode(), value.encode()) for name, value in target.headers]
     http = HttpClient(origin, headers=headers, tls=target.tls, resends=False, login=login)
-    path, limits = known.fetched.endpoint, config.limits
-    if known.fetched.transport is Transport.LEGACY_SSE:
-        pipe.upstream = LegacyUpstream(http, origin, path, pipe, limits)
-    else:
-        pipe.upstream = StreamableUpstream(http, path, pipe, limits)
+    is_legacy = known.fetched.transport is Transport.LEGACY_SSE
+    kind = LegacyUpstream if is_legacy else StreamableUpstream
+    pipe.upstream = kind(http, known.fetched.endpoint, pipe, config.limits)
     return pipe
 
 
