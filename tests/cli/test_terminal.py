@@ -1,10 +1,12 @@
-"""Colour and columns where a person looks, and nowhere else; whole lines, above a status."""
+"""Colour and columns where a person looks, whole lines above a status, and Ctrl+C."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.terminal import Colour, log_to_stderr, paint, say, set_status, shortened
+from mcp_tool_filter.cli.terminal import (
+    Colour,
+    log_to_stderr,
+    on_signals,
+    paint,
+    say,
+    set_status,
+    shortened,
+)
 from tests.cli.launched import surroundings
 
 DEMO = [sys.executable, "-m", "mcp_tool_filter", "demo"]
@@ -148,3 +158,19 @@ def test_log_lines_are_written_above_the_status(
     set_status("")
     say("another")
     assert capsys.readouterr().err == f"asking …\r{clear}a line\nasking …\r{clear}another\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_calls_the_newest_handler(number: signal.Signals) -> None:
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(number)
+    left = asyncio.Event()
+    try:
+        on_signals(loop, lambda: pytest.fail("another was named since"))
+        on_signals(loop, left.set)
+        os.kill(os.getpid(), number)
+        await left.wait()
+    finally:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+        signal.signal(number, before)

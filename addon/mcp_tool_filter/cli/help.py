@@ -1,4 +1,4 @@
-"""What the program says of itself: ``--help``, the manual page, and longer pages.
+"""What the program says of itself: ``--help``, the manual page, longer pages, and its own path.
 
 >>> print(_escaped(".a -b …"))
 \\&.a \\-b \\[u2026]
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import WORDS, Given, no_such
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import GROUPS, Option
 
 TOP = """\
@@ -195,4 +196,23 @@ def print_page(typed: Given) -> int:
 def print_manual(_typed: Given) -> int:
     """Print the manual page, even if it was not installed."""
     print(render_manual(), end="")
+    return 0
+
+
+def print_addon_path(_typed: Given) -> int:
+    """Print the path of the script for ``mitmdump -s``."""
+    import sys
+    from pathlib import Path
+
+    from mcp_tool_filter.cli.terminal import is_terminal, say
+
+    package = Path(__file__).resolve().parents[1]
+    scripts = [folder / "tool_filter.py" for folder in (package, package.parent)]  # a checkout's
+    path = next(filter(Path.is_file, scripts), None)
+    if path is None:
+        raise StartError("The addon script is missing", why="Install mcp-tool-filter again")
+    print(path)
+    if is_terminal(sys.stdout):
+        mitmdump = Path(sys.executable).parent / "mitmdump"
+        say(f"\n{mitmdump} -s {path} --mode reverse:http://localhost:3000 --set deny='^file_'")
     return 0

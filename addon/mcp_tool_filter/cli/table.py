@@ -225,7 +225,7 @@ _ALL: Final = (
     ),
     Command(
         "wrap",
-        "commands.wrap.run",
+        "commands.clients.run_wrap",
         "put the filter in front of a server in a client's file",
         usage=(
             "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
@@ -249,7 +249,7 @@ _ALL: Final = (
     ),
     Command(
         "unwrap",
-        "commands.wrap.run_unwrap",
+        "commands.clients.run_unwrap",
         "undo what wrap did",
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
         about="Restores the entry of a server in a client's file to its state before wrap.",
@@ -394,7 +394,7 @@ _ALL: Final = (
     ),
     Command(
         "addon-path",
-        "hosts.versions.print_addon_path",
+        "help.print_addon_path",
         "print the path of the addon script, for mitmdump -s",
         usage=("addon-path",),
         about="Prints the path of the addon script for mitmdump, mitmweb and mitmproxy:\n"

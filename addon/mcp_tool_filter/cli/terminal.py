@@ -1,4 +1,4 @@
-"""What people see: colour and columns on terminals, and lines on stderr above one status line.
+"""What people see and type: colour, columns, lines on stderr above one status line, and Ctrl+C.
 
 >>> columns([("file_read", "exposed"), ("rm", "denied")], is_terminal=True)
 ['file_read  exposed', 'rm         denied']
@@ -11,16 +11,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from threading import RLock
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from mcp_tool_filter.errors import safe_lines
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 class Colour(StrEnum):
@@ -208,3 +212,20 @@ class _Formatter(logging.Formatter):
                 return f"{text}\n{self.formatException(record.exc_info)}"
             text += f": {record.exc_info[1]!r} (-v shows where)"
         return text
+
+
+def on_signals(
+    loop: AbstractEventLoop, leave: Callable[[], object], *, hangup: bool = False
+) -> None:
+    """Call ``leave`` on Ctrl+C and SIGTERM, instead of the previous handler.
+
+    ``hangup``: on SIGHUP too, unless it is ignored in this process.
+    """
+    numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32" and hangup and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        try:
+            loop.add_signal_handler(number, leave)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(leave))

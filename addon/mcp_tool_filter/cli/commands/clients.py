@@ -1,22 +1,48 @@
-"""``mcp-tool-filter clients``: the MCP servers in your clients' files, and which are filtered."""
+"""``mcp-tool-filter clients``, ``wrap`` and ``unwrap``: the servers in the files of your clients.
+
+``wrap`` puts the filter in front of a server in a client's file, and ``unwrap`` undoes it.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
+import shlex
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import (
+    WAS,
     ServerEntry,
     flags_of,
     is_filtered,
+    is_wrapped,
+    logs_in,
+    start_of,
     target_of,
+    unwrap,
+    wrap,
 )
-from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
-from mcp_tool_filter.adapters.client_files.places import Surroundings, places
-from mcp_tool_filter.cli.flags import Given
+from mcp_tool_filter.adapters.client_files.files import (
+    BadFile,
+    ClientFile,
+    EditedFile,
+    backup_of,
+    read,
+)
+from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, places
+from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
+from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
+from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, say
+from mcp_tool_filter.errors import StartError, safe_lines
+from mcp_tool_filter.observers.redaction.shown import secrets_in_words
+from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.snapshot import shown
 
 
@@ -89,3 +115,262 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "filtered": is_filtered(one.entry),
         "flags": flags_of(one.entry),
     }
+
+
+_SHORTEST_SECRET = 4  # characters
+_MOST_TRIES = 20
+
+
+def run_wrap(typed: Given) -> int:
+    """Wrap a server; return the exit status."""
+    command = COMMANDS["wrap"]
+    listed = _find(command, typed)
+    if "pick" in typed:
+        from mcp_tool_filter.cli.commands.look import pick_pattern
+
+        pattern = pick_pattern(_settings_for(listed.entry))
+        if not pattern:
+            say("Nothing changed")
+            return 1
+        typed["deny"] = [*typed.get("deny", []), pattern]
+    wrapped = wrap(listed.entry, _filter_flags(typed), _program(listed))
+    _refuse_a_bad_start(wrapped)
+    return _change(listed, wrapped, typed)
+
+
+def run_unwrap(typed: Given) -> int:
+    """Restore a server; return the exit status."""
+    command = COMMANDS["unwrap"]
+    listed = _find(command, typed)
+    return _change(listed, unwrap(listed.entry), typed)
+
+
+def _settings_for(entry: ServerEntry) -> Settings:
+    """Return settings that start the server as the client would, with nothing hidden."""
+    words, variables = start_of(wrap(unwrap(entry), [], ["mcp-tool-filter"]))
+    given = parse_flags(words)
+    if COMMAND not in given:
+        return settle(gather(given, variables))
+    if variables:
+        given["env"] = [f"{name}={value}" for name, value in variables.items()]
+    if isinstance(folder := entry.get("cwd"), str):
+        given["cwd"] = [folder]
+    return settle(gather(given, {}))
+
+
+def _filter_flags(typed: Given) -> list[str]:
+    """Return the flags for the filter, checked as at its start."""
+    from mcp_tool_filter.policy.config import parse_config
+
+    deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
+    if not deny and not allow and not globs:
+        why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
+        raise UsageError("Say what to hide: --deny PATTERN", why=why)
+    parse_config(deny=deny, allow=allow, deny_glob=globs)
+    given = (("--deny", deny), ("--deny-glob", globs), ("--allow", allow))
+    flags = [word for flag, patterns in given for one in patterns or () for word in (flag, one)]
+    flags += ["--ignore-case"] if "ignore-case" in typed else []
+    more = typed.get("flag", [])
+    parse_flags(more)
+    return [*flags, *more]
+
+
+def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
+    """Refuse what the filter would not start with: the client would only show a failed server."""
+    words, variables = start_of(wrapped)
+    known = {name: _with_values(text) for name, text in variables.items()}
+    given = gather(parse_flags([_with_values(word) for word in words]), known)
+    if typed := [name for name in given if name in OPTIONS and OPTIONS[name].only_typed]:
+        raise UsageError(f"--{typed[0]} does not filter: leave it out")
+    refuse_what_needs_http(given)
+    settings = settle(given)
+    if not settings.is_stdio:
+        raise UsageError("A client talks over stdio: leave out --port and --inspect")
+    settings.config()
+
+
+def _with_values(text: str) -> str:
+    """Return a text with some value for what only the client knows."""
+    if re.match(r"(https?:|\$)", text) and "$" in text:
+        return "http://localhost"
+    return re.sub(r"\$\{[^}]*\}", "1", text)
+
+
+def _find(command: Command, typed: Given) -> ListedServer:
+    names = typed.get(WORDS, [])
+    if len(names) < 2:
+        why = "mcp-tool-filter clients lists them"
+        raise UsageError(f"Name the client and the server: {command.name} CLIENT SERVER", why=why)
+    client, server = names
+    if client not in CLIENTS:
+        raise no_such("client", client, CLIENTS, help="mcp-tool-filter clients --help")
+    scope = typed.get("scope", [None])[-1]
+    in_client = [one for one in find_servers() if one.file.place.client == client]
+    found = [one for one in in_client if one.name == server]
+    if scope:
+        if found and all(one.file.place.scope != scope for one in found):
+            scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
+            raise UsageError(
+                f"{client} does not list {server} in scope {scope}", why=f"Try {scopes}"
+            )
+        found = [one for one in found if one.file.place.scope == scope]
+    if not found:
+        known = sorted({one.name for one in in_client})
+        if not known:
+            raise UsageError(
+                f"{client} has no MCP servers", why="mcp-tool-filter clients shows all"
+            )
+        raise no_such(
+            f"server in {client}'s file called", server, known, help="mcp-tool-filter clients"
+        )
+    if len(found) > 1:
+        scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
+        raise UsageError(f"{client} lists {server} {len(found)} times", why=f"Add {scopes}")
+    return found[0]
+
+
+def _program(listed: ListedServer) -> list[str]:
+    """Return the command that starts the filter: its name in a shared file, else its path.
+
+    Desktop programs do not have the shell's PATH.
+    """
+    found = shutil.which("mcp-tool-filter")
+    if listed.file.place.scope == "project" and found:
+        return ["mcp-tool-filter"]
+    beside = Path(sys.executable).parent / "mcp-tool-filter"
+    if path := found or shutil.which(beside):
+        return [str(Path(path).absolute())]
+    return [sys.executable, "-m", "mcp_tool_filter"]
+
+
+def _change(listed: ListedServer, entry: ServerEntry, typed: Given) -> int:
+    file, name = listed.file, listed.name
+    if entry == listed.entry:
+        say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry)}")
+        return 0
+    text = _text_with(file, name, entry)
+    print("\n".join(_diff(listed, entry, text)))
+    if "dry-run" in typed:
+        return 0
+    if "yes" not in typed and not _agrees():
+        say("Nothing changed")
+        return 1
+    _save(listed, entry, text)
+    kept = backup_of(file.place.file)
+    say(f"Saved {file.place.file}")
+    if kept.exists():
+        say(f"The file without the filter is kept at {kept}")
+    if is_wrapped(entry):
+        undo = shlex.join(["mcp-tool-filter", "unwrap", file.place.client, name])
+        say(f"Restart {file.place.client}. Undo: {undo}")
+    if is_wrapped(entry) and logs_in(unwrap(entry)):
+        say("The client logged in to this server by itself. Now the filter needs a login:")
+        say(f"mcp-tool-filter login {shlex.quote(target_of(entry))}")
+    return 0
+
+
+def _state_of(entry: ServerEntry) -> str:
+    if is_wrapped(entry):
+        return "already wrapped like this"
+    return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
+
+
+def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
+    """Save the change; make it again if a client saves its file at the same time."""
+    file = listed.file
+    for _ in range(_MOST_TRIES):
+        try:
+            return file.save(text, original=_without_filter(file, listed.name, entry))
+        except EditedFile:
+            newer = read(file.place)
+            if newer is None or newer.servers().get(listed.name) != listed.entry:
+                raise  # the entry itself is another one
+            file = newer
+            text = _text_with(file, listed.name, entry)
+    raise EditedFile(
+        f"{file.place.file} is saved again and again", why="Close the client, and try again"
+    )
+
+
+def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
+    """Return the file's text with another entry; if the backup has that, as it is spelt there."""
+    backup = _backup_of(file)
+    try:
+        spelt = file.restored(name, backup, entry) if backup else None
+    except StartError:  # a broken backup
+        spelt = None
+    return spelt or file.with_entry(name, entry)
+
+
+def _backup_of(file: ClientFile) -> ClientFile | None:
+    try:
+        raw = backup_of(file.place.file).read_bytes()
+        return ClientFile(file.place, raw, raw.decode())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _without_filter(file: ClientFile, changed: str, entry: ServerEntry) -> str | None:
+    """Return the file as it would be without the filter; None if the change makes it that."""
+    is_needed = is_wrapped(entry)
+    text = file.text
+    here = [one for one in places(Surroundings.of_this_process()) if one.file == file.place.file]
+    for place in here:  # for example, of the user and of one project
+        for name, one in ClientFile(place, b"", text).servers().items():
+            if is_wrapped(one):
+                is_needed = is_needed or (place, name) != (file.place, changed)
+                text = _text_with(ClientFile(place, b"", text), name, unwrap(one))
+    return text if is_needed else None
+
+
+def _agrees() -> bool:
+    if not is_terminal(sys.stdin):
+        raise UsageError("Cannot ask you: there is no terminal", why="Add --yes to make the change")
+    print("Make this change? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
+    """Return the change as a diff with masked secrets, because it may be shown to others."""
+    file = listed.file
+    lines = difflib.unified_diff(
+        file.text.splitlines(), text.splitlines(), str(file.place.file), "with the change",
+        lineterm="", n=2,
+    )  # fmt: skip
+    # The lines around the change, or the same line, may be about other servers.
+    secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
+    from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
+
+    finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
+    masked = redact("\n".join(lines), "***", finder).split("\n")
+    return [_coloured(safe_lines(line)) for line in masked]
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    """Yield the values of all headers and variables, plain and as JSON spells them."""
+    for key, member in value.items() if isinstance(value, dict) else ():
+        if key in ("env", "headers", "http_headers") and isinstance(member, dict):
+            yield from _spellings_of(member)
+        elif key == "args" and isinstance(member, list):
+            words = list(map(str, member))
+            yield from _spellings_of({one: one for one in secrets_in_words(words)})
+        else:
+            yield from _secrets_in(member)
+
+
+def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != WAS:
+            yield value
+            yield json.dumps(value)[1:-1]
+            yield json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _coloured(line: str) -> str:
+    match line[:1]:
+        case "+":
+            return paint(line, Colour.GREEN)
+        case "-":
+            return paint(line, Colour.RED)
+        case _:
+            return line

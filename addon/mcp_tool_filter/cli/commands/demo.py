@@ -27,12 +27,12 @@ from mcp_tool_filter.adapters.upstream.replies import Refused
 from mcp_tool_filter.adapters.upstream.streamable import Poster, StreamableClient
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import Given
-from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import (
     Colour,
     columns,
     log_to_stderr,
+    on_signals,
     paint,
     say,
     shortened,

@@ -21,11 +21,11 @@ from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context, server_context
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
-from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,
     log_to_stderr,
+    on_signals,
     progress,
     say,
     set_status,
@@ -207,13 +207,47 @@ def _tls_to_clients(settings: Settings) -> ssl.SSLContext:
     mitmproxy's, which it makes for this computer."""
     if settings.cert:
         return server_context(_file_of(settings.cert))
-    from mcp_tool_filter.cli.hosts.certificate import own_context
-
-    return own_context(settings.host)
+    return _own_context(settings.host)
 
 
 def _file_of(cert: str) -> str:
     return cert.partition("=")[2] or cert  # mitmproxy's form is DOMAIN=FILE
+
+
+def _own_context(host: str) -> ssl.SSLContext:
+    """Return the TLS settings of a listener at this address, if the user has named no certificate.
+
+    mitmproxy makes one with its own authority, which the user may have installed, and keeps that in
+    ``~/.mitmproxy``. It is imported only when the first client that uses TLS comes.
+    """
+    import tempfile
+    from ipaddress import ip_address
+    from pathlib import Path
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from mitmproxy.certs import CertStore
+    from mitmproxy.options import CONF_BASENAME, CONF_DIR, KEY_SIZE
+
+    def name_of(name: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ip_address(name))
+        except ValueError:
+            return x509.DNSName(name)
+
+    store = CertStore.from_store(Path(CONF_DIR).expanduser(), CONF_BASENAME, KEY_SIZE)
+    names = dict.fromkeys(("localhost", "127.0.0.1", "::1", host))
+    entry = store.get_cert("localhost", [name_of(name) for name in names if name])
+    key = entry.privatekey.private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
+    file, path = tempfile.mkstemp(suffix=".pem")  # only we can read it
+    try:
+        with os.fdopen(file, "wb") as pem:
+            pem.write(key + entry.cert.to_pem())
+        return server_context(path)
+    finally:
+        os.unlink(path)
 
 
 def report_for(settings: Settings) -> Report:

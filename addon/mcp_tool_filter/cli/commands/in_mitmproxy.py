@@ -26,9 +26,8 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.flags import UsageError, no_such
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
-from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.settings import Settings, target_of
-from mcp_tool_filter.cli.terminal import progress, say
+from mcp_tool_filter.cli.terminal import on_signals, progress, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 

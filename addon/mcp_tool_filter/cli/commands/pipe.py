@@ -17,7 +17,6 @@ from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
-from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.session_output import (
     SessionWatch,
     open_recorder,
@@ -28,7 +27,7 @@ from mcp_tool_filter.cli.session_output import (
     write_beside_client,
 )
 from mcp_tool_filter.cli.settings import Settings, target_of
-from mcp_tool_filter.cli.terminal import log_to_stderr
+from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.origin import parse_origin

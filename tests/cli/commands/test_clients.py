@@ -119,7 +119,7 @@ def test_what_a_client_saves_meanwhile_is_kept(
         file.write_text(file.read_text().replace(old, new))
         return True
 
-    monkeypatch.setattr("mcp_tool_filter.cli.commands.wrap._agrees", agree)
+    monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", agree)
     assert main(["wrap", "claude-code", "files", "--deny", "^rm_"]) == 0
     assert json.loads(file.read_text())["numStartups"] == 4
     assert "--deny" in file.read_text()
