@@ -100,6 +100,7 @@ _NOT_SENT = frozenset({
     b"sec-websocket-version", b"sec-websocket-extensions",
 })  # fmt: skip
 _NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
+_LOGIN_OF_CONNECTION = re.compile(rb"(?:ntlm|negotiate)\b", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\r\n\0]")
 _SCHEMA = b"inputschema"  # every tool has one
 _WITHOUT_BODY = frozenset({204, 304})
@@ -562,6 +563,19 @@ class Exchange:
             return True
         methods = self.asked.conversation.exchanges.methods if self.asked is not None else ()
         return bool(methods) and _SAFE_MESSAGES.issuperset(methods)
+
+    @property
+    def logs_connection_in(self) -> bool:
+        """Whether the client logs in for all that follows on the upstream's connection."""
+        asked = self.asked
+        return (
+            asked is not None
+            and b"authorization" in asked.head.names.places
+            and any(
+                name.lower() == b"authorization" and _LOGIN_OF_CONNECTION.match(value)
+                for name, value in self.out_fields
+            )
+        )
 
     def may_use(self, idle: float) -> bool:
         """Tell whether the request may be sent on a connection that was idle for so many

@@ -8,6 +8,9 @@ A server may close an idle connection while we send on it. The request is then r
 new connection, if it cannot have run twice with any effect: not one byte of an answer has come, and
 running it twice would change nothing. A call is therefore sent only on a connection that was idle
 for less than two seconds (``may_use``): servers close idle ones after about five.
+
+Some logins (NTLM, Negotiate) count for a connection and not for a request. A connection on which a
+client has sent one is its own from then on (``owner``): others would act in its name.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from mcp_tool_filter.engine.wire import (
 from mcp_tool_filter.http.head import WITHOUT_BODY
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.engine.host import Host
     from mcp_tool_filter.engine.passing import Passing
 
 
@@ -49,6 +53,8 @@ class Upstream:
         bytes are still unsent then, the answer came early, and the host closes it instead."""
         self.write, self.abort, self.hold, self.idle = write, abort, hold, idle
         self._close = close or abort
+        self.owner: Host | None = None
+        """The only client that may use the connection; None for all."""
         self._wire = AnswerWire(limits)
         self._exchange: Exchange | None = None
         self._passing: Passing | None = None
@@ -61,6 +67,8 @@ class Upstream:
     def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
         """Send a request; ``head`` lacks its end and the length."""
         self._exchange = exchange
+        if exchange.logs_connection_in:
+            self.owner = exchange.down.host
         self._uses += 1
         self._has_answered = False
         self._wire.asked = method

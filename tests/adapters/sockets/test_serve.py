@@ -296,3 +296,33 @@ async def test_nothing_is_said_of_writing_to_a_client_that_has_left(tmp_path: Pa
                     client.abort()
             assert names_in(await ask(it.port, LIST)) == ["read_file"]
             assert "socket.send" not in it.stderr
+
+
+@pytest.mark.parametrize("scheme", [b"NTLM", b"negotiate"])
+async def test_nobody_else_uses_a_connection_on_which_a_client_has_logged_in(
+    scheme: bytes, tmp_path: Path
+) -> None:
+    """Such a login counts for the connection: others would act in the client's name."""
+    asked: list[Link] = []
+
+    async def noting(_request: RawRequest, link: Link) -> None:
+        asked.append(link)
+        await link.say(answer(RESULT))
+
+    async with raised_on_sockets(tmp_path) as (upstream, it), raw_client(it.port) as other:
+        upstream.respond = noting
+        login = MCP_HEADERS + b"Authorization: %b TlRMTVNTUAAB\r\n" % scheme
+        async with raw_client(it.port) as client:
+            for asking, headers in (
+                (client, login),
+                (other, MCP_HEADERS),
+                (client, MCP_HEADERS),
+                (other, MCP_HEADERS),
+            ):
+                assert (await asking.ask(post(PING, headers=headers))).body == RESULT
+        first, second, third, fourth = asked
+        assert first is third
+        assert second is fourth
+        assert first is not second
+        await asyncio.wait_for(first.over.wait(), 10)
+        assert not second.over.is_set()

@@ -150,6 +150,7 @@ class ClientConnection(asyncio.Protocol):
         self._log("client disconnect")
         self._is_closing = True
         self.speaks.gone()
+        self._clients.pool.release(self)
 
     def _log(self, what: str) -> None:
         if log.isEnabledFor(logging.DEBUG):

@@ -15,6 +15,7 @@ from mcp_tool_filter.http.origin import Origin
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
+    from mcp_tool_filter.engine.host import Host
 
 _OLD = 60.0  # seconds until an idle connection is closed
 _PATIENCE = 30.0  # seconds to connect
@@ -46,6 +47,8 @@ class Pool:
         self._lent = 0  # connections of our own fetches
         self.idle: list[UpstreamConnection] = []
         """The one that was used last is at the end."""
+        self._owned: dict[Host, UpstreamConnection] = {}
+        """Idle connections of one client each."""
         self.loop = asyncio.get_running_loop()
 
     def connect(self, exchange: Exchange, *, fresh: bool) -> None:
@@ -79,6 +82,10 @@ class Pool:
         return most_upstream_connections(self.limits.descriptors, self.limits.clients())
 
     def _take_idle(self, exchange: Exchange) -> UpstreamConnection | None:
+        if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
+            if not own.is_closing and exchange.may_use(self.loop.time() - own.since):
+                return own
+            own.abort()
         while self.idle:
             one = self.idle[-1]
             if one.is_closing:
@@ -132,10 +139,19 @@ class Pool:
 
     def kept(self, one: UpstreamConnection) -> None:
         """Keep an idle connection, and close those that have been idle for long."""
+        if (owner := one.speaks.owner) is not None:
+            self.release(owner)
+            self._owned[owner] = one
+            return
         now = one.since
         self.idle.append(one)
         while len(self.idle) > _MOST_IDLE or now - self.idle[0].since > _OLD:
             self.idle.pop(0).abort()
+
+    def release(self, owner: Host) -> None:
+        """Close a client's own connection: the client has left."""
+        if (one := self._owned.pop(owner, None)) is not None:
+            one.abort()
 
     def lost(self, one: UpstreamConnection) -> None:
         self.all.discard(one)
