@@ -91,6 +91,8 @@ class Listener:
     """True if the upstream gets the client's own Host header."""
     is_forward: bool = False
     """True for a forward proxy: clients use the upstream's own name, so URLs stay unchanged."""
+    called: str = ""
+    """What people call the upstream if not by its URL, without secrets."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)

@@ -116,3 +116,9 @@ def test_all_of_it_is_json() -> None:
     said = json.loads(json.dumps(overview.as_json()))
     assert said["refused_edit"] == "Error: no"
     assert said["listeners"][0]["upstream"] == WHERE
+
+
+def test_a_command_is_shown_as_people_call_it() -> None:
+    door = listener()
+    door.called = "npx server"
+    assert lines_of(watched(door))["upstream"] == "npx server"

@@ -71,7 +71,7 @@ class Served:
         answer = self.post(INITIALIZE)
         self.session = answer.headers["mcp-session-id"]
         assert self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}').status == 202
-        return answer.json()
+        return answer.messages()[-1]  # events if the command has started slowly
 
     def calls(self, tool: str, /, *, id: str = "1", **arguments: object) -> Any:
         return self.post(calling(tool, id=id, arguments=json.dumps(arguments))).messages()[-1]

@@ -117,7 +117,7 @@ class Overview:
         at_work = listener.policy.rules_at_work()
         return ListenerLines(
             mode=mode,
-            upstream=shown_url(listener.upstream + fetched.endpoint),
+            upstream=listener.called or shown_url(listener.upstream + fetched.endpoint),
             server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             transport=fetched.transport.value,
             revision=fetched.revision,

@@ -28,6 +28,7 @@ from mcp_tool_filter.adapters.serving.losses import Losses, OnLoss
 from mcp_tool_filter.adapters.serving.new_lists import NewLists, tell_list_changed
 from mcp_tool_filter.adapters.serving.rules import Rules
 from mcp_tool_filter.adapters.serving.site import (
+    Command,
     Fetcher,
     Site,
     SiteService,
@@ -59,7 +60,6 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.overview import Overview
-    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
 log = logging.getLogger(__name__)
@@ -129,8 +129,8 @@ class Proxy:
         )
         self.overview: Overview | None = None
         self.dashboard: Dashboard | None = None
-        self.answer: AnswerRequest | None = None
-        """Answers all requests in this process, if the upstream is a command."""
+        self.command: Command | None = None
+        """The upstream, if it is a command in this process."""
         self._is_running = False
         self._has_warned = False
 
@@ -202,9 +202,9 @@ class Proxy:
 
         ``address`` is ours, such as ``http://127.0.0.1:6273``.
         """
-        if (answer := self.answer) is not None:
+        if (command := self.command) is not None:
             at_url = find_target
-            find_target = lambda config: replace(at_url(config), answer=answer)  # noqa: E731
+            find_target = lambda config: replace(at_url(config), answer=command.answer)  # noqa: E731
         target = find_target(self.config)
         fetched = await fetch_or_wait(
             self.around.fetch, target, requires_list=self.config.requires_list
@@ -213,20 +213,21 @@ class Proxy:
             upstream=target.url,
             config=self.config,
             fetched=fetched,
-            names=None if answer else await self.around.find_names(target.url),
+            names=None if command else await self.around.find_names(target.url),
             keeps_host=keeps_host,
         )
         site = self.add(name, listener, find_target)
         site.login = login_to(target)
-        if answer is None:
+        who = introduce(listener.upstream, fetched, address)
+        if command is None:
             await self._open_logins(site)
         else:  # a command has no logins
             from mcp_tool_filter.adapters.serving.in_process import InProcess
 
-            site.service.connect = InProcess(answer, self.budget.received).connect
-        report = render_report(
-            introduce(listener.upstream, fetched, address), listener.snapshot, self.rules.names
-        )
+            site.service.connect = InProcess(command.answer, self.budget.received).connect
+            listener.called = command.called
+            who = replace(who, upstream=command.called)
+        report = render_report(who, listener.snapshot, self.rules.names)
         if site.login:
             report += "\n  Login: requests without their own credentials use yours"
         self.around.report(report)

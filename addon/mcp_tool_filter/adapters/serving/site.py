@@ -29,10 +29,20 @@ from mcp_tool_filter.protocol.messages import Notification, Request
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Login, Room
+    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
     from mcp_tool_filter.engine.exchange import Exchange
 
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type TargetFinder = Callable[[Config], Target]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An upstream that is a command. It answers in this process; its URL is only a name."""
+
+    answer: AnswerRequest
+    called: str
+    """What people call it, without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class Site:
 
     @property
     def shown(self) -> str:
-        return shown_url(self.listener.upstream)
+        return self.listener.called or shown_url(self.listener.upstream)
 
     @property
     def url(self) -> str:

@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Command
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
@@ -55,17 +57,15 @@ class BridgedCommand:
         fetched = await fetch_from(shown, find_it)
         return replace(fetched, endpoint=PATH, sessions=has_initialize(fetched.revision))
 
-    @property
-    def identity(self) -> tuple[str, bytes]:
-        """The command as rules name it, and what identifies its user."""
-        from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
-
+    def attach_to(self, proxy: Proxy) -> None:
+        """Let a proxy ask the command, and name it."""
         typed = self.typed
-        return shlex.join(typed.command), credentials_of_command(typed.env, typed.cwd)
+        proxy.command = Command(self.bridge.answer, shown_command(typed.command))
+        if typed.texts["rules"] or typed.set:
+            from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
 
-    def name_in(self, report: str) -> str:
-        """Return a report that names the command instead of its URL."""
-        return report.replace(_ORIGIN + PATH, shown_command(self.typed.command))
+            user = credentials_of_command(typed.env, typed.cwd)
+            proxy.rules.command = shlex.join(typed.command), user
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ import ssl
 import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
@@ -81,11 +80,8 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
         from mcp_tool_filter.cli.commands.bridge import bridged
 
         async with bridged(settings) as command:
-            asked = Asked(command.fetch, command.name_in)
-            running = HttpFilter(command.settings, doors, asked)
-            running.proxy.answer = command.bridge.answer
-            if command.settings.texts["rules"]:
-                running.proxy.rules.command = command.identity
+            running = HttpFilter(command.settings, doors, command.fetch)
+            command.attach_to(running.proxy)
             return await _serve_until_the_end(running)
     except CancelledError:
         return 0
@@ -108,15 +104,6 @@ async def _serve_until_the_end(running: HttpFilter) -> int:
     return 1 if running.problem else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How an upstream is asked that is no URL of the user."""
-
-    fetch: Fetch = fetch
-    name_in: Callable[[str], str] = str
-    """Names the upstream in a report as the user does."""
-
-
 class HttpFilter:
     """The filter of one upstream as the launcher runs it."""
 
@@ -124,17 +111,16 @@ class HttpFilter:
         self,
         settings: Settings,
         doors: list[socket],
-        asked: Asked | None = None,
+        ask: Fetch | None = None,
         report: Report | None = None,
     ) -> None:
-        """Call this in the event loop. ``report`` gets the report instead of the terminal."""
-        asked = asked or Asked(_fetch_with_progress)
+        """Call this in the event loop. ``ask`` fetches the tools if the upstream is no URL;
+        ``report`` gets the report instead of the terminal."""
         self._settings = settings
         self.problem = ""
         """Why the process ends, if it ends with an error."""
         shows = report is None
         activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
-        say_report = report or report_for(settings)
         audience = Audience(
             warn=say,
             sinks=[activity.show] if activity else [],
@@ -143,10 +129,10 @@ class HttpFilter:
         self.proxy = Proxy(
             Surroundings(
                 audience=audience,
-                report=lambda text: say_report(asked.name_in(text)),
+                report=report or report_for(settings),
                 leave=self._leave,
                 make_tls=partial(_tls_to_others, settings),
-                fetch=asked.fetch,
+                fetch=ask or _fetch_with_progress,
                 edit_deny=self._edit_deny,
             )
         )

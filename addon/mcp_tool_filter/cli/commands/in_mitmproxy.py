@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from mitmproxy.master import Master
 
     from mcp_tool_filter.cli.activity import Activity
-    from mcp_tool_filter.cli.commands.bridge import BridgedCommand
 
 
 # The slowest imports, in slices of similar duration.
@@ -80,28 +79,22 @@ async def _serve_command(settings: Settings) -> int:
     """Serve a command like a URL."""
     from mcp_tool_filter.cli.commands.bridge import bridged
 
-    report = report_for(settings)
     activity = activity_for(settings, asyncio.get_running_loop())
     async with bridged(settings) as command:
+        host = await import_host(settings)
+        from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+
         master = make_master(
-            await import_host(settings),
+            host,
             command.settings,
             command.fetch,
-            lambda text: report(command.name_in(text)),
+            report_for(settings),
             activity,
         )
-        _ask_in_process(master, command)
+        for addon in master.addons.chain:
+            if isinstance(addon, ToolFilter):
+                command.attach_to(addon.proxy)
         return await _run(master)
-
-
-def _ask_in_process(master: Master, command: BridgedCommand) -> None:
-    """Let the filter ask the command, so that nothing is asked at its URL."""
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-
-    for addon in master.addons.chain:
-        if isinstance(addon, ToolFilter):
-            addon.proxy.rules.command = command.identity
-            addon.proxy.answer = command.bridge.answer
 
 
 async def _run(master: Master) -> int:
