@@ -1,10 +1,10 @@
-"""How often does a message change modules on its way? python -m tests.bench.switches [--show]
+"""How often does a message change modules on its way? python -m tests.bench.switches [--show HOST]
 
 A switch is a call of a function in another module of ours, or the return from it. Few mean that a
-reader follows a message without jumping to and fro. A real mitmproxy in this process passes each
-question once before, so that nothing is counted that happens only at the first time.
+reader follows a message without jumping to and fro. Both hosts and the relay run in this process.
+Each passes each message once before, so that nothing is counted that happens only the first time.
 
-"hooks" leaves out our replacements of mitmproxy's own layers, "core" all that knows a host.
+"no host" leaves out adapters and the command line, "core" also the HTTP engine.
 """
 
 from __future__ import annotations
@@ -13,37 +13,71 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.mcp_upstream import mcp_upstream, tool, tool_list
-from tests.proxy import proxy
+from tests.adapters.stdio.test_relay import relayed
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import SSE_HEAD, RawRequest
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer
+from tests.served import RunningSockets, served
+
+type Running = RunningProxy | RunningSockets
+type Options = dict[str, Any]
+type Show = Callable[[str, Switches], None]
 
 _OURS = "mcp_tool_filter."
 _VIEWS = {
     "all": ("no such module",),
-    "hooks": ("adapters.mitmproxy.layer", "engine."),
-    "core": ("adapters.", "cli."),
+    "no host": ("adapters.", "cli."),
+    "core": ("adapters.", "cli.", "engine."),
 }
 """What each column leaves out."""
 _DENIED = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
 _ALLOWED = _DENIED.replace(b"delete", b"read")
+_EVENT = _DENIED.replace(b"delete", b"stream")
 _LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-_READ, _DELETE = tool("read_file"), tool("delete_file")
+_RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"yes"}]}}'
+_TOOLS = [tool("read_file"), tool("delete_file"), tool("stream_file")]
+_RULES = """\
+interceptor:
+  rules:
+    - id: no-notes
+      conditions: [tool_equals: read_file]
+      actions: [block: no]
+"""
+_MESSAGES = {
+    "denied call": _DENIED,
+    "allowed call": _ALLOWED,
+    "call answered in an event": _EVENT,
+    "list": _LIST,
+}
+_HTTP_HOSTS = ("sockets", "mitmproxy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.switches", description=__doc__)
-    parser.add_argument("--show", action="store_true", help="show from where to where, too")
+    parser.add_argument(
+        "--show",
+        choices=[*_HTTP_HOSTS, "stdio"],
+        default="",
+        help="show from where to where in this host, too",
+    )
     args = parser.parse_args(argv)
+    print(f"{'switches (modules)':36}" + "".join(f"{view:>12}" for view in _VIEWS))
     with tempfile.TemporaryDirectory() as home:
-        asyncio.run(_count_all(Path(home), is_long=args.show))
+        rules = Path(home) / "rules.yaml"
+        rules.write_text(_RULES)
+        asyncio.run(_count_all(Path(home), rules, shown=args.show))
+    _count_relay(is_long=args.show == "stdio")
     return 0
 
 
@@ -82,45 +116,67 @@ def _is_ours(frame: FrameType) -> bool:
 
 @contextmanager
 def counting() -> Iterator[Switches]:
-    """Count the switches of everything that runs in this thread."""
+    """Count the switches of everything that runs in this process."""
     switches = Switches()
-    sys.setprofile(switches.follow)
+    threading.setprofile_all_threads(switches.follow)
     try:
         yield switches
     finally:
-        sys.setprofile(None)
+        threading.setprofile_all_threads(None)
 
 
-def _as_event(_request: RawRequest, id: str) -> bytes:
-    data = b"data: " + tool_list([_READ, _DELETE], id=id) + b"\n\n"
+async def _result(request: RawRequest, peer: Peer) -> None:
+    await peer.say(_as_event(_RESULT) if b"stream" in request.body else answer(_RESULT))
+
+
+def _as_event(message: bytes) -> bytes:
+    data = b"data: " + message + b"\n\n"
     return SSE_HEAD.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(data)) + data
 
 
-async def _count_all(home: Path, *, is_long: bool) -> None:
-    print(f"{'switches (modules)':24}" + "".join(f"{view:>14}" for view in _VIEWS))
-    given = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
-    async with (
-        mcp_upstream(tools=[_READ, _DELETE], lists=_as_event) as upstream,
-        proxy(ToolFilter(), to=upstream.url, home=home, **given) as it,
-        raw_client(it.port) as client,
-    ):
-        for title, body in {
-            "denied call": _DENIED,
-            "allowed call": _ALLOWED,
-            "list in an event": _LIST,
-        }.items():
+async def _count_all(home: Path, rules: Path, *, shown: str) -> None:
+    async with mcp_upstream(tools=_TOOLS, respond=_result) as upstream:
+        for host in _HTTP_HOSTS:
+
+            def running(given: Options, host: str = host) -> AbstractAsyncContextManager[Running]:
+                options = {"deny": ["^delete_"], "endpoint": ["/mcp"], **given}
+                if host == "sockets":
+                    return served(to=upstream.url, **options)
+                return proxy(ToolFilter(), to=upstream.url, home=home, host="lean", **options)
+
+            show = partial(_show, host, is_long=host == shown)
+            await _count(running({}), _MESSAGES, show)
+            await _count(
+                running({"rules": [str(rules)]}), {"call that a rule blocks": _ALLOWED}, show
+            )
+
+
+async def _count(
+    running: AbstractAsyncContextManager[Running], messages: dict[str, bytes], show: Show
+) -> None:
+    async with running as it, raw_client(it.port) as client:
+        for title, body in messages.items():
             await client.ask(post(body, headers=MCP_HEADERS))
             with counting() as switches:
                 await client.ask(post(body, headers=MCP_HEADERS))
-            _show(title, switches, is_long=is_long)
+            show(title, switches)
 
 
-def _show(title: str, switches: Switches, *, is_long: bool) -> None:
+def _count_relay(*, is_long: bool) -> None:
+    with relayed() as (session, _):
+        for title, line in {"denied call": _DENIED, "allowed call": _ALLOWED}.items():
+            session.asks(line)
+            with counting() as switches:
+                session.asks(line)
+            _show("stdio", title, switches, is_long=is_long)
+
+
+def _show(host: str, title: str, switches: Switches, *, is_long: bool) -> None:
     found = [switches.without(*left_out) for left_out in _VIEWS.values()]
     counted = [f"{len(one) - 1} ({len({module for module, _ in one})})" for one in found]
-    print(f"{title:24}" + "".join(f"{one:>14}" for one in counted))
+    print(f"{host + ': ' + title:36}" + "".join(f"{one:>12}" for one in counted))
     if is_long:
-        for module, function in found[1]:
+        for module, function in found[0]:
             print(f"    {module:48} {function}")
 
 
