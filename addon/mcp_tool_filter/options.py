@@ -214,14 +214,15 @@ GROUPS: Final = {
     ),
     "More": (
         _flag("config", "read settings from this TOML file", "FILE"),
-        _both("fast", "false: turn off our speed-ups, to find out if one of them causes a problem",
-              "BOOL", choices=("true", "false"), default="true", needs=(HTTP,),
-              key_help="Use our speed-ups. Set it to false to find out if one of them causes a"
-                       " problem."),
         _flag("set", "set any mitmproxy option", "OPTION=VALUE", many=True, needs=(HTTP,)),
         _flag("help", "show this help", short="h", only_typed=True),
         _flag("version", "show the version", only_typed=True),
     ),
 }  # fmt: skip
-OPTIONS: Final = {option.name: option for group in GROUPS.values() for option in group}
+RETIRED: Final = (
+    _both("fast", "has no effect any more: there are no speed-ups to turn off", "BOOL",
+          choices=("true", "false"), default="true"),
+)  # fmt: skip
+"""Options that we still accept, with a warning. Help and completion do not name them."""
+OPTIONS: Final = {option.name: option for group in (*GROUPS.values(), RETIRED) for option in group}
 KEYS: Final = {option.key: option for option in OPTIONS.values() if option.key}

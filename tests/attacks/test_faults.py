@@ -136,11 +136,7 @@ async def standing(home: Path, host: str, scenario: Scenario) -> AsyncIterator[F
     if host == "sockets":
         options = {**scenario.options, "on_sockets": True}
     else:
-        options = {
-            **scenario.options,
-            "host": host,
-            "fast": ["true" if host == "lean" else "false"],
-        }
+        options = {**scenario.options, "host": host}
     async with filtered(home, respond=respond, lists=list_tools, **options) as between:
         yield between
 

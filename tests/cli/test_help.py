@@ -16,7 +16,7 @@ from mcp_tool_filter.cli.help import render_manual
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.settings import settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS
-from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.options import OPTIONS, RETIRED
 from tests.cli.launched import ADDON, run
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
@@ -41,7 +41,7 @@ def test_the_manual_describes_each_command_and_flag() -> None:
         for part in command.about.split("\n"):
             assert " ".join(part.split()) in " ".join(page.split())
     own = {flag for command in COMMANDS.values() for flag in command.flags}
-    for flag in {*OPTIONS.values(), *own}:
+    for flag in {*OPTIONS.values(), *own} - {*RETIRED}:
         assert re.search(rf"--{flag.name}{f' {flag.value}' if flag.value else ''}\s+\S", page)
         assert flag.help in page
 

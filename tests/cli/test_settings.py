@@ -150,7 +150,7 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
         ("port = true", "port in {file} cannot be true or false"),
         ("deny = 3", 'cannot be a number\nWrite it as deny = "PATTERN" or deny = ["PATTERN"]'),
         ("max-clients = true", "cannot be true or false\nWrite it as max-clients = 1"),
-        ("fast = 1", "fast in {file} cannot be a number\nWrite it as fast = true"),
+        ("strict = 1", "strict in {file} cannot be a number\nWrite it as strict = true"),
         ("deny = [3]", "deny in {file} cannot be a number"),
         ("deny = [0]", "deny in {file} cannot be a number"),
         ('deny = ["^a", false]', "deny in {file} cannot be true or false"),
@@ -202,6 +202,15 @@ def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
     assert f"did you mean MCP_TOOL_FILTER_{meant}?" in complaint(**{name: "^a"})
 
 
+def test_a_retired_setting_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """Old files and scripts must not stop the start, nor hear nothing."""
+    said = "Warning: --fast has no effect any more: there are no speed-ups to turn off\n"
+    assert settings("--fast=false").texts["fast"] == "true"
+    assert capsys.readouterr().err == said
+    assert settings(fast="true").texts["fast"] == "true"
+    assert capsys.readouterr().err == said
+
+
 def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert settings(quite_another="x", list_tools="1").port == 6273
     assert capsys.readouterr().err.splitlines() == [
@@ -251,10 +260,10 @@ def test_variables_of_other_programs_are_ignored() -> None:
 
 def test_a_file_may_contain_numbers_and_switches_without_quotes(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
-    file.write_text("max-clients = 5\nmax_children = 2\nfast = false\n")
+    file.write_text("max-clients = 5\nmax_children = 2\nstrict = true\n")
     found = settings("--config", str(file))
     assert (found.texts["max_clients"], found.max_children) == ("5", 2)
-    assert found.texts["fast"] == "false"
+    assert found.texts["strict"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, parse_flags
 from mcp_tool_filter.errors import EmptyList, InvalidOption
-from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, Option, Texts
+from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, Option, Texts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -233,6 +233,9 @@ def gather(typed: Given, environment: Mapping[str, str]) -> Given:
             given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
         sums = {name: given.get(name, []) + source.get(name, []) for name in _ADD_UP}
         given |= source | {name: values for name, values in sums.items() if values}
+    for option in RETIRED:
+        if given.pop(option.name, None):
+            _warn(f"--{option.name} {option.help}")
     return given
 
 

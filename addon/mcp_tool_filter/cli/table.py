@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.flags import Given, parse_flags
-from mcp_tool_filter.options import GROUPS, OPTIONS, Option
+from mcp_tool_filter.options import GROUPS, OPTIONS, RETIRED, Option
 
 TOPICS: Final = (
     "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises",
@@ -32,7 +32,7 @@ _OF_A_FILE: Final = (
     Option("dry-run", "only show what would change", only_typed=True),
     Option("yes", "do not ask", short="y"),
 )
-SETTINGS: Final = tuple(flag for flag in OPTIONS.values() if not flag.only_typed)
+SETTINGS: Final = tuple(flag for group in GROUPS.values() for flag in group if not flag.only_typed)
 """The flags that configure the filter."""
 
 CLIENTS: Final = (
@@ -68,7 +68,7 @@ class Command(NamedTuple):
         """Parse a command line. Raises UsageError for the first mistake in it."""
         return parse_flags(
             argv,
-            self.all_flags,
+            (*self.all_flags, *RETIRED),
             most_words=self.most_words,
             takes_command=self.has_settings or self.takes_command,
             help=f"mcp-tool-filter {self.name} --help".replace("  ", " "),
@@ -134,7 +134,7 @@ _ALL: Final = (
             *(OPTIONS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
                 "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
-                "otel", "verbose", "quiet", "config", "fast", "set",
+                "otel", "verbose", "quiet", "config", "set",
             )),
         ),
         takes_command=True,

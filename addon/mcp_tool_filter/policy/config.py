@@ -221,8 +221,6 @@ class Config:
     """None: as many as the file descriptors allow."""
     rules: str = ""
     """The path of a rules file; empty means no rules."""
-    fast: bool = True
-    """Use our shortcuts instead of mitmproxy's own code."""
     audit: Audit | None = None
     metrics_port: int | None = None
     otel: bool = False
@@ -333,7 +331,6 @@ def parse_config(*, environment: Mapping[str, str] = os.environ, **texts: Texts)
         fail_fast=given.is_on("fail_fast"),
         max_clients=_parse_max_clients(given.one("max_clients")),
         rules=given.one("rules"),
-        fast=given.is_on("fast"),
         audit=_parse_audit(given),
         metrics_port=given.port("metrics_port"),
         otel=given.is_on("otel"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ async def test_the_user_hears_once_which_options_have_no_effect() -> None:
     said = "Warning: stream_large_bodies, websocket have no effect"
     assert idle_options(options).startswith(said)
     assert idle_options(await stock_options(rawtcp=True)) == ""
+    retired = await stock_options()
+    retired.add_option("fast", Sequence[str], ("true",), "")
+    assert idle_options(retired) == ""
+    retired.update(fast=["false"])
+    assert idle_options(retired).startswith("Warning: fast has no effect")
 
 
 @pytest.mark.parametrize(

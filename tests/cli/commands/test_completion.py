@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.commands.completion import flags_of
 from mcp_tool_filter.cli.table import COMMANDS, FILTER
 from tests.cli.launched import run
 
@@ -122,7 +121,7 @@ def test_each_shell_has_a_script_that_knows_every_command_and_flag(
     assert ended.returncode == 0
     for command in (*COMMANDS.values(), FILTER):
         assert command.name in ended.stdout
-        for flag in flags_of(command):
+        for flag in command.all_flags:
             assert f"-l {flag.name} " in ended.stdout or f"--{flag.name}" in ended.stdout
 
 

@@ -19,7 +19,7 @@ FOR_FETCHES = [
     "--tool-list-timeout=9",
 ]
 ABOUT_HEADERS = ["--header-paths=*", "--header-override", "--login-through=off"]
-FOR_PROXIES = ["--max-children=2", "--no-browser", "--show-secrets", "--fast=false", "--set=a=b",
+FOR_PROXIES = ["--max-children=2", "--no-browser", "--show-secrets", "--set=a=b",
                "--paths=all", "--max-clients=9"]  # fmt: skip
 
 

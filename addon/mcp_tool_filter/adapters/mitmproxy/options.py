@@ -6,7 +6,6 @@ We declare every option as text, so that mitmproxy cannot fail to parse it and t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 def declare_options(loader: Loader) -> None:
     """Declare our options to mitmproxy, also for its ``--options`` and its web page."""
     for key, option in KEYS.items():
-        text = os.environ.get(option.variable, option.text) if key == "fast" else option.text
-        default = (text,) if isinstance(text, str) else text or ()
+        default = (option.text,) if isinstance(option.text, str) else option.text or ()
         loader.add_option(key, Sequence[str], default, option.help_in_mitmproxy)
 
 

@@ -53,6 +53,7 @@ _IDLE: dict[str, Callable[[Any], bool]] = {
     "validate_inbound_headers": lambda value: not value,
     "websocket": lambda value: not value,
     "connection_strategy": lambda value: value == "eager",
+    "fast": lambda value: list(value) != ["true"],
 }
 """Options that our own HTTP engine does not read."""
 
@@ -80,7 +81,7 @@ def idle_options(options: Options) -> str:
     if not names:
         return ""
     are = "has" if len(names) == 1 else "have"
-    return f"Warning: {', '.join(names)} {are} no effect: the tool filter has its own limits"
+    return f"Warning: {', '.join(names)} {are} no effect: the tool filter reads HTTP itself"
 
 
 def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:

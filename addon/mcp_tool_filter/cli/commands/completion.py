@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, Command
-from mcp_tool_filter.options import OPTIONS, Option
+from mcp_tool_filter.options import Option
 
 _PATHS = ("FILE", "DIR")
 _BASH = """\
@@ -62,18 +62,13 @@ def run(typed: Given) -> int:
     return 0
 
 
-def flags_of(command: Command) -> tuple[Option, ...]:
-    """Return the flags that can be completed after a command, or without one."""
-    return tuple(OPTIONS.values()) if command is FILTER else command.all_flags
-
-
 def _bash() -> str:
     parts = [*map(_bash_case, COMMANDS.values()), _bash_case(FILTER)]
     return _BASH.format(commands="\n".join(parts), names=" ".join(COMMANDS))
 
 
 def _bash_case(command: Command) -> str:
-    flags = flags_of(command)
+    flags = command.all_flags
     lines = [
         f"    {command.name or '*'})",
         f'        flags="{" ".join(f"--{flag.name}" for flag in flags)}"',
@@ -108,7 +103,7 @@ def _zsh_case(command: Command) -> str:
     (``_arguments`` counts the words after the command, or from the start without one.)
     """
     shift = ["        shift words; (( CURRENT-- ))"] if command.name else []
-    specs = [spec for flag in flags_of(command) for spec in _zsh_flags(flag)]
+    specs = [spec for flag in command.all_flags for spec in _zsh_flags(flag)]
     if command.choices:
         specs.append(_quoted(f"1:word:({' '.join(command.choices)})"))
     specs.append(_quoted("*:file:_files"))
@@ -141,7 +136,7 @@ def _fish() -> str:
         )
         if command.choices:
             lines.append(f'{_FISH} {where} -f -a "{" ".join(command.choices)}"')
-        lines += [f"{_FISH} {where} {_fish_flag(flag)}" for flag in flags_of(command)]
+        lines += [f"{_FISH} {where} {_fish_flag(flag)}" for flag in command.all_flags]
     return "\n".join(lines) + "\n"
 
 
