@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
-from mcp_tool_filter.policy.snapshot import drift_of, shown
-from tests.make import answering, definition, listing, one_definition, snapshot, snapshot_of
+from mcp_tool_filter.observers.sentences import denying_pattern, describe
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
+from mcp_tool_filter.policy.snapshot import (
+    Standing,
+    UnlistedTools,
+    drift_of,
+    shown,
+)
+from mcp_tool_filter.policy.tool_filter import decide_call
+from mcp_tool_filter.policy.verdict import Reply
+from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.protocol.tools import parse_tool_call
+from tests.make import (
+    answering,
+    calling,
+    definition,
+    listing,
+    message,
+    one_definition,
+    page,
+    snapshot,
+    snapshot_of,
+)
 
 NEW_TOOL = (
     "the upstream has a new tool new: hidden until you restart the filter; "
@@ -126,3 +150,44 @@ def test_drift_lists_later_differences_from_the_snapshot(raw: bytes, sentence: s
 )
 def test_shown_names_are_escaped(name: str, text: str) -> None:
     assert shown(name) == text
+
+
+ALLOWED, DENIED, UNKNOWN = Standing
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "by_page", "unlisted"),
+    [
+        ("read", ALLOWED, ALLOWED, ALLOWED),
+        ("rm", DENIED, DENIED, DENIED),
+        ("rm_other", UNKNOWN, DENIED, DENIED),
+        ("read_other", UNKNOWN, UNKNOWN, ALLOWED),
+        ("other", UNKNOWN, DENIED, DENIED),
+        ("", UNKNOWN, DENIED, DENIED),
+        ("read" * MAX_NAME, UNKNOWN, UNKNOWN, UNKNOWN),
+        ("read" + "\U0001f600" * (MAX_NAME - 4), UNKNOWN, UNKNOWN, UNKNOWN),
+    ],
+)
+def test_a_name_stands_as_the_list_says_and_else_as_the_patterns_say(
+    name: str, listed: Standing, by_page: Standing, unlisted: Standing
+) -> None:
+    known = snapshot("read", "rm", deny="^rm", allow="^read")
+    assert known.standing(name) is listed
+    learning = UnlistedTools(*known.patterns)
+    assert learning.snapshot.standing(name) is unlisted
+    of_page = learning.judge_page(page(listing("read", "rm")))
+    assert of_page.standing(name) is by_page
+
+
+def test_a_denied_call_asks_its_pattern_once_while_the_list_is_unknown() -> None:
+    """Those who report a decision ask about the same name again."""
+    (deny,) = parse_config(deny=["^rm"]).deny
+    taken = UnlistedTools([deny], []).snapshot
+    call = message(calling("rm_rf"))
+    assert isinstance(call, Request)
+    with patch.object(Pattern, "matches", autospec=True, side_effect=Pattern.matches) as matches:
+        verdict = decide_call(parse_tool_call(call), taken)
+        assert describe(verdict, taken) == "not found: rm_rf (denied by ^rm)"
+        assert isinstance(verdict, Reply)
+        assert denying_pattern(verdict.reason, taken) == "^rm"
+    assert matches.call_count == 1

@@ -75,7 +75,7 @@ from mcp_tool_filter.policy.effects import (
     waits,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation, Via
-from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, take_snapshot
 from mcp_tool_filter.policy.tool_filter import (
     decide_in_steps,
     filter_from_client,
@@ -326,7 +326,7 @@ class Conversation:
         # A client that states no revision has no session that needs one: the upstream usually
         # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
         start = self.policy.kinds.start
-        if not arrival.is_endpoint and name in start.snapshot.denied:
+        if not arrival.is_endpoint and start.snapshot.standing(name) is Standing.DENIED:
             return False
         return start.is_listed and name not in start.snapshot.allowed
 
@@ -648,7 +648,7 @@ class Conversation:
             return None
         found = read_tool_result(raw, envelope, self.policy.config.limits)
         snapshot = self._kind_of(asked).snapshot
-        if found is None or shows_tool(found.rest, snapshot.denied):
+        if found is None or shows_tool(found.rest, snapshot.hidden_names):
             return None
         judged.message, judged.exchange, judged.snapshot = found.response, asked, snapshot
         return FORWARD

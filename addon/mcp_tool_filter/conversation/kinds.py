@@ -26,7 +26,13 @@ from mcp_tool_filter.conversation.memory import LONGEST_ENVELOPE, Envelopes
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client
-from mcp_tool_filter.policy.snapshot import Snapshot, UnlistedTools, means_the_same, take_snapshot
+from mcp_tool_filter.policy.snapshot import (
+    NamesByPattern,
+    Snapshot,
+    UnlistedTools,
+    means_the_same,
+    take_snapshot,
+)
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import Message, Request, parse_message, singles
@@ -493,13 +499,12 @@ type OnListed = Callable[[Snapshot], None]
 class OnlyKind(Kind):
     """Learns its list from the answers to the client's requests."""
 
-    __slots__ = ("_denied", "_envelopes", "_on_listed", "_revision")
+    __slots__ = ("_envelopes", "_on_listed", "_revision")
 
     def __init__(self, kind: Kind, on_listed: OnListed) -> None:
         """Replace a kind about which nothing is known."""
         super().__init__(kind._lists, kind._config)
         self._on_listed = on_listed
-        self._denied = self.snapshot.denied
         self._envelopes = Envelopes()
         self._revision = ""
 
@@ -522,7 +527,8 @@ class OnlyKind(Kind):
         super()._follow_list()
         if self._listed is not None:
             # Denied by pattern, not by list: a tool that the list lacks may be shown elsewhere.
-            self.snapshot = replace(self.snapshot, denied=self._denied)
+            by_pattern = NamesByPattern(self._config.deny, self._config.allow)
+            self.snapshot = replace(self.snapshot, by_pattern=by_pattern)
 
 
 class OnlyKinds(Kinds):

@@ -390,7 +390,7 @@ class Listener:
             if may_be_event_stream(answer.content_type):
                 raise error
             refuse_non_text(answer.content_type, answer.body)
-            denied = exchange.conversation.kind.snapshot.denied
+            denied = exchange.conversation.kind.snapshot.hidden_names
             if could_show_tool(answer.body, denied, self.config.limits):
                 raise error
         except ProtocolError as why:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from mcp_tool_filter.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request
 
@@ -61,7 +61,7 @@ def subject_of(message: Request | Notification) -> tuple[str, str] | None:
 
 def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
     """Return the pattern that denies the called tool."""
-    found = (snapshot.denied.get(name) for name in reason.tools)
+    found = map(snapshot.denying, reason.tools)
     return next((pattern.text for pattern in found if pattern), None)
 
 
@@ -107,14 +107,14 @@ def pattern_of(tool: str, snapshot: Snapshot) -> str:
     >>> pattern_of("a", take_snapshot([], deny=[]))
     'the upstream has no such tool'
     """
-    if tool not in snapshot.denied:
+    if tool not in snapshot.hidden_names:
         return "the upstream has no such tool"
-    pattern = snapshot.denied[tool]
+    pattern = snapshot.denying(tool)
     return f"denied by {pattern.text}" if pattern else "matches no allow pattern"
 
 
 def _not_found(tool: str, snapshot: Snapshot) -> str:
-    if tool in snapshot.allowed:
+    if snapshot.standing(tool) is Standing.ALLOWED:
         return shown(tool)
     return f"not found: {shown(tool)} ({pattern_of(tool, snapshot)})"
 
@@ -131,9 +131,9 @@ def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
 
 
 def _label(tool: str, snapshot: Snapshot) -> str:
-    if tool not in snapshot.denied:
+    if tool not in snapshot.hidden_names:
         return "not in the snapshot"
-    pattern = snapshot.denied[tool]
+    pattern = snapshot.denying(tool)
     return pattern.text if pattern else "matches no allow pattern"
 
 

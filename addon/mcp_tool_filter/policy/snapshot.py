@@ -10,8 +10,8 @@ it. Then the list is complete and becomes an ordinary snapshot.
 
 >>> from mcp_tool_filter.policy.patterns import parse_pattern
 >>> tools = UnlistedTools([parse_pattern("^rm")], [])
->>> "read_file" in tools.snapshot.allowed, "rm_rf" in tools.snapshot.denied
-(True, True)
+>>> [tools.snapshot.standing(name).value for name in ("read_file", "rm_rf")]
+['allowed', 'denied']
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import MappingProxyType
 
 from mcp_tool_filter.errors import printable
@@ -67,6 +68,58 @@ class Definitions(Mapping[str, bytes]):
         return len(self._numbers)
 
 
+class Standing(Enum):
+    """What a tool's name is to a client."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+
+
+type _Judged = tuple[str | None, bool, Pattern | None]
+"""A name, whether it is denied, and by which pattern."""
+
+
+class NamesByPattern(Collection[str]):
+    """All names that the patterns deny: an infinite collection, which cannot be iterated.
+
+    It remembers the last name, because a call's name is asked for several times: by the decision
+    and by those who report it.
+    """
+
+    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
+        self._deny = deny
+        self._allow = allow
+        self._last: _Judged = (None, False, None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._of(name)[1]
+
+    def denying(self, name: str) -> Pattern | None:
+        """Return the pattern that denies a name; None if no allow pattern matches."""
+        return self._of(name)[2]
+
+    def _of(self, name: str) -> _Judged:
+        if len(name) > MAX_NAME:  # such a tool is never exposed, so no pattern has to read the name
+            return None, False, None
+        last = self._last  # read once: others may ask meanwhile
+        if last[0] != name:
+            last = self._last = (name, *self._judge(name))
+        return last
+
+    def _judge(self, name: str) -> tuple[bool, Pattern | None]:
+        for pattern in self._deny:
+            if pattern.matches(name):
+                return True, pattern
+        return bool(self._allow) and not any(one.matches(name) for one in self._allow), None
+
+    def __len__(self) -> int:
+        return len(self._deny) + len(self._allow)
+
+    def __iter__(self) -> Iterator[str]:
+        yield ""  # for searches in text that is not JSON, which could contain any name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     allowed: Definitions
@@ -81,6 +134,28 @@ class Snapshot:
     """The problems of tools that cannot be exposed."""
     patterns: tuple[Sequence[Pattern], Sequence[Pattern]] = ((), ())
     """The patterns it was made with: deny and allow."""
+    by_pattern: NamesByPattern | None = None
+    """If the list is not known completely: also denies names that are not in it."""
+    is_open: bool = False
+    """True if all names that the patterns do not deny are allowed, too."""
+
+    def standing(self, name: str) -> Standing:
+        """Tell whether a client may call the tool of this name."""
+        if name in self.allowed.names:
+            return Standing.ALLOWED
+        if name in self.hidden_names:
+            return Standing.DENIED
+        is_allowed = self.is_open and not _is_too_long(name)
+        return Standing.ALLOWED if is_allowed else Standing.UNKNOWN
+
+    def denying(self, name: str) -> Pattern | None:
+        """Return the pattern that denies a name; None if none does."""
+        return self.by_pattern.denying(name) if self.by_pattern else self.denied.get(name)
+
+    @property
+    def hidden_names(self) -> Collection[str]:
+        """The names that nothing may show."""
+        return self.denied if self.by_pattern is None else self.by_pattern
 
     @property
     def tools(self) -> bytes:
@@ -159,7 +234,7 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
             return None
         change = f"the upstream changed the tool {shown(name)}"
         return f"{change}: still serving the version seen at start-up"
-    if name in snapshot.denied or _is_denied(name, *snapshot.patterns):
+    if name in snapshot.hidden_names or name in NamesByPattern(*snapshot.patterns):
         return None
     if (carrying := _carrying(name)) in snapshot.faults:
         return carrying
@@ -185,13 +260,6 @@ def _fault(definition: Definition, known: Collection[str]) -> str | None:
     if _is_too_long(name):
         return _too_long(name)
     return listed_twice(name) if name in known else None
-
-
-def _is_denied(name: str, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> bool:
-    """Tell whether the patterns hide a tool."""
-    if any(pattern.matches(name) for pattern in deny):
-        return True
-    return bool(allow) and not any(pattern.matches(name) for pattern in allow)
 
 
 def _is_too_long(name: str) -> bool:
@@ -232,12 +300,14 @@ class UnlistedTools:
     def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
         self._deny = deny
         self._allow = allow
-        self._denied = _DeniedNames(deny, allow)
+        self._denied = NamesByPattern(deny, allow)
         self._pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
         self._size = 0
         self._next: str | None = None  # the cursor of the next page of the list
-        self.snapshot = Snapshot(allowed=_AllowedNames(self._denied), denied=self._denied)
+        self.snapshot = Snapshot(
+            allowed=Definitions([]), denied={}, by_pattern=self._denied, is_open=True
+        )
         """Judges calls, and everything else that names a tool, only by name."""
 
     @property
@@ -255,7 +325,7 @@ class UnlistedTools:
         pin = self._pin if pins else self._known_or
         pinned = tuple(pin(definition) for definition in page.definitions)
         partial = take_snapshot([replace(page, definitions=pinned)], self._deny, self._allow)
-        return replace(partial, denied=self._denied)
+        return replace(partial, by_pattern=self._denied)
 
     def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
         """Note the page that answers this cursor; return the snapshot if the list is complete
@@ -291,46 +361,5 @@ class UnlistedTools:
 
     def _carries_denied(self, name: str, raw: bytes) -> bool:
         """Tell whether an allowed tool shows a denied one, listed or not."""
-        return name in self.snapshot.allowed and shows_other_tool(raw.decode(), self._denied)
-
-
-class _DeniedNames(Mapping[str, Pattern | None]):
-    """All names that the patterns deny: an infinite set, which cannot be iterated."""
-
-    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
-        self._deny = deny
-        self._allow = allow
-
-    def __getitem__(self, name: str) -> Pattern | None:
-        if len(name) > MAX_NAME:
-            raise KeyError(name)  # such a tool is never exposed, so no pattern has to read the name
-        for pattern in self._deny:
-            if pattern.matches(name):
-                return pattern
-        if self._allow and not any(pattern.matches(name) for pattern in self._allow):
-            return None
-        raise KeyError(name)
-
-    def __len__(self) -> int:
-        return len(self._deny) + len(self._allow)
-
-    def __iter__(self) -> Iterator[str]:
-        yield ""  # for searches in text that is not JSON, which could contain any name
-
-
-class _AllowedNames(Definitions):
-    """All other names."""
-
-    __slots__ = ("_denied",)
-
-    def __init__(self, denied: _DeniedNames) -> None:
-        super().__init__([])
-        self._denied = denied
-        self.names = self
-
-    def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or len(name) > MAX_NAME:
-            return False
-        return len(name.encode("utf-16-le", "surrogatepass")) // 2 <= MAX_NAME and (
-            name not in self._denied
-        )
+        is_allowed = self.snapshot.standing(name) is Standing.ALLOWED
+        return is_allowed and shows_other_tool(raw.decode(), self._denied)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import ListFrom
-from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, listed_twice, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     METHOD_NOT_FOUND,
@@ -98,9 +98,10 @@ def filter_from_upstream(
 
 def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     """Forward a call to an allowed tool; answer any other as if the tool did not exist."""
-    if call.tool_name in snapshot.allowed.names:
+    standing = snapshot.standing(call.tool_name)
+    if standing is Standing.ALLOWED:
         return Forward()
-    why = Why.DENIED if call.tool_name in snapshot.denied else Why.UNKNOWN
+    why = Why.DENIED if standing is Standing.DENIED else Why.UNKNOWN
     reason = Reason(why, (call.tool_name,))
     if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
@@ -120,7 +121,7 @@ def decide_list(
     may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
     if list_from is ListFrom.UPSTREAM or not may_answer:
         return Forward()
-    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.denied):
+    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.hidden_names):
         envelope = None  # it was learned before these patterns were in force
     if envelope is None:
         if list_from is ListFrom.AUTO:
@@ -143,7 +144,7 @@ def decide_listing(
         *_, verdict = decide_in_steps(listing, snapshot, is_ours=is_ours)
         assert verdict is not None
         return verdict
-    if shows_tool_beside_content(message, snapshot.denied):
+    if shows_tool_beside_content(message, snapshot.hidden_names):
         raise ProtocolError(_HIDDEN_TOOL)
     return Forward()
 
@@ -152,7 +153,7 @@ def decide_in_steps(
     listing: Listing, snapshot: Snapshot, *, is_ours: bool = False, step: int = 1000
 ) -> Iterator[Forward | Rewrite | None]:
     """Do the same for a parsed list: yield None between steps, then the verdict."""
-    if shows_tool(listing.surroundings, snapshot.denied):
+    if shows_tool(listing.surroundings, snapshot.hidden_names):
         raise ProtocolError(_HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
@@ -204,5 +205,9 @@ def _kept(
 ) -> Iterator[tuple[str, bytes]]:
     for definition in definitions:
         name = definition.name
-        if name is not None and definition.problem is None and name in snapshot.allowed:
+        if (
+            name is not None
+            and definition.problem is None
+            and snapshot.standing(name) is Standing.ALLOWED
+        ):
             yield name, definition.raw if is_ours else snapshot.allowed[name]

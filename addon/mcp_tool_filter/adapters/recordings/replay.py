@@ -44,7 +44,7 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing
 from mcp_tool_filter.policy.verdict import Forward, Why
 from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Batch, singles
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event
@@ -52,12 +52,12 @@ from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render
 
 def find_leaks(transcript: Transcript) -> Iterator[str]:
     """Yield a sentence for each denied tool that a client saw or could call."""
-    exposed = transcript.snapshot.allowed
+    standing = transcript.snapshot.standing
     for name in dict.fromkeys(transcript.listed_after):
-        if name not in exposed:
+        if standing(name) is not Standing.ALLOWED:
             yield f"a client saw the tool {name}"
     for call in transcript.calls:
-        if call.passes and call.tool not in exposed:
+        if call.passes and standing(call.tool) is not Standing.ALLOWED:
             yield f"a call of the tool {call.tool} reached the upstream"
 
 
