@@ -458,6 +458,7 @@ class ForwardClient(H1Client):
 
     def _out(self, head: RequestHead, raw: bytes) -> bytes:
         """Return a head as the server gets it."""
+        raw = raw.lstrip(b"\r\n")  # blank lines may come before a request
         end = raw.index(b"\r\n")
         line, fields = raw[:end], raw[end:]
         if _ABSOLUTE.match(head.target):
@@ -476,7 +477,7 @@ class ForwardClient(H1Client):
         wanted = b",".join(_all(head.fields, b"upgrade")).lower()
         if any(name in wanted for name in _CARRY_HTTP):
             fields = _UPGRADE.sub(b"", fields)
-        return line.lstrip(b"\r\n") + fields
+        return line + fields
 
     def _refuse_bytes(self, fault: Fault) -> None:
         passing, self.passing = self.passing, None

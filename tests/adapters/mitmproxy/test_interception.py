@@ -32,7 +32,7 @@ from tests.adapters.mitmproxy.intercepting import (
 from tests.mcp_upstream import mcp_upstream, tool, tool_list
 from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as tool_process
-from tests.raw_client import raw_client
+from tests.raw_client import TIMEOUT, raw_client
 from tests.raw_upstream import LAST_CHUNK, RawRequest, answer, chunk
 
 
@@ -233,3 +233,25 @@ async def test_proxy_credentials_are_not_forwarded_when_a_script_changes_the_req
         (asked,) = upstream.of("tools/call")
         assert asked.all("x-changed") == ["1"]
         assert not asked.all("proxy-authorization")
+
+
+async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None:
+    async with between(tmp_path, max_clients=["1"]) as it:
+        assert await names_listed(it) == ["read_file"]
+        it.client.close()
+        seats = it.proxy.master.addons.get("toolfilter").proxy.crowd.seats
+        async with asyncio.timeout(TIMEOUT):
+            while len(seats):
+                await asyncio.sleep(0.01)
+        async with raw_client(it.proxy.port) as client:
+            to = it.upstream.url.partition("//")[2]
+            await tunnel(client, to, None)
+            await client.say(it.written(call("read_file"), "/mcp", JSON))
+            assert (await client.answer()).status == 200
+
+
+async def test_blank_lines_before_a_request_are_none_of_it(tmp_path: Path) -> None:
+    async with between(tmp_path, "absolute") as it:
+        plain = it.written(b"", "/readme", b"", "GET")
+        assert (await it.client.ask(b"\r\n\r\n" + plain)).status != 400
+        assert it.upstream.raw.requests[-1].line == "GET /readme HTTP/1.1"

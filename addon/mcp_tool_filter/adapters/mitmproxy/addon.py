@@ -324,9 +324,12 @@ class ToolFilter:
             chain.remove(self)
             chain.insert(0, self)
         connections.let_streams_be(client)
+        if client.transport_protocol == "tcp":
+            self.proxy.crowd.seats.enter(connections.Newcomer(client))
         await self.proxy.ready.wait()
 
     async def client_disconnected(self, client: Client) -> None:
+        self.proxy.crowd.seats.leave(connections.Newcomer(client))
         await connections.close_client(client)
 
     async def request(self, flow: HTTPFlow) -> None:

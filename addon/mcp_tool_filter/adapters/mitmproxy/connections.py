@@ -137,6 +137,21 @@ class Holder:
             handler.close_connection(self.client)
 
 
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """The seat of a client that the engine does not know yet: nothing of it has come through TLS,
+    or through its new tunnel. It must not keep others out."""
+
+    client: Client
+
+    def close_silent(self) -> None:
+        """Give the seat to another client."""
+        handler = handler_of(self.client)
+        io = handler.transports.get(self.client) if handler else None
+        if handler and io and io.handler:
+            handler.close_connection(self.client)
+
+
 def reset_when_closed(client: Client) -> None:
     """Make the connection end with a TCP reset: here a normal close would mean that the answer is
     complete."""

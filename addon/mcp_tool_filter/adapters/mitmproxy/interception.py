@@ -32,6 +32,7 @@ from mitmproxy.proxy.mode_specs import LocalMode, UpstreamMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.tls import ClientHelloData, TlsData
 
+from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
 from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
 from mcp_tool_filter.adapters.mitmproxy.modes import FORWARD_MODES
@@ -104,6 +105,7 @@ class ForwardLayer(EngineLayer):
         elif self._to is not None:
             yield from self._look_into_tunnel(event)
         elif self._tunnel is not None and self.context.client.alpn == b"h2":
+            self._interception.keep_seat(self.context)
             yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
         else:
             yield from super()._handle_event(event)
@@ -200,6 +202,10 @@ class ForwardLayer(EngineLayer):
     # Tunnels
 
     def _open_tunnel(self, to: Address, ahead: bytes) -> None:
+        if self._client is not None:  # what is in the tunnel has a client of its own
+            self._client.gone()
+        if (seats := self.service.seats) is not None:
+            seats.enter(Newcomer(self.context.client))
         self._to = to
         self._first += ahead
         self.send(_ESTABLISHED)
@@ -319,6 +325,7 @@ class Interception:
         """Return the layer for a connection that begins with these bytes."""
         is_raw = to is not None and to.host.lower() in self._raw_hosts()
         if is_raw and not is_tls_or_http(first):
+            self.keep_seat(context)
             return TCPLayer(context, ignore=True)
         if first[:1] == b"\x16":
             if first[1:2] != b"\x03" or first[2] > 4:
@@ -330,6 +337,11 @@ class Interception:
             tls.child_layer = ForwardLayer(context, self, within)
             return tls
         return ForwardLayer(context, self, to)
+
+    def keep_seat(self, context: Context) -> None:
+        """Let a client have its seat as long as it likes: the engine does not see what it says."""
+        if (seats := self.places.others.seats) is not None:
+            seats.is_served(Newcomer(context.client))
 
     def _refuse(self, context: Context, to: Address | None, why: str) -> layer.Layer:
         self.places.note_closed(to.host if to else "a proxy's client", why)

@@ -38,6 +38,7 @@ from mitmproxy.proxy.layers import ClientTLSLayer, ServerTLSLayer
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.websocket import WebSocketMessage
 
+from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.host import Address, Point
 from mcp_tool_filter.engine.service import Service
@@ -57,6 +58,8 @@ _TLS_HANDSHAKE = b"\x16"
 _MOST_HELD = 1 << 22
 _SECONDS_TO_READ = 2.0
 """How long a client may read our last answer."""
+_MOST_AFTERWARDS = 1 << 22
+"""How many bytes it may send meanwhile; they are thrown away."""
 
 
 class Unfinished:
@@ -132,6 +135,7 @@ class EngineLayer(layer.Layer):
         self._is_busy = self._has_closed = self._is_held = False
         self._held = bytearray()
         """What the client has sent although we do not read from it."""
+        self._sent_afterwards = 0
         self._client: H1Client | H2Client | None = None  # ALPN decides, and TLS comes first
 
     # Events in
@@ -181,10 +185,16 @@ class EngineLayer(layer.Layer):
                 self._inject(event.flow, event.message)
 
     def _from_client(self, data: bytes) -> None:
-        if not self._has_closed:
-            if self._client is None:
-                self._client = self._open_client()
-            self._client.receive(data)
+        if self._has_closed:
+            self._sent_afterwards += len(data)
+            if self._sent_afterwards > _MOST_AFTERWARDS:
+                self._close_now()
+            return
+        if self._client is None:
+            if self.service.seats is not None:  # the engine's own takes its place
+                self.service.seats.leave(Newcomer(self.context.client))
+            self._client = self._open_client()
+        self._client.receive(data)
 
     def _open_client(self) -> H1Client | H2Client:
         if self.context.client.alpn == b"h2":
