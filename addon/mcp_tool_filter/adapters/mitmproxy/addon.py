@@ -63,7 +63,7 @@ from mcp_tool_filter.adapters.mitmproxy.settings import (
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
-from mcp_tool_filter.adapters.serving.limits import Holder, most_upstream_connections
+from mcp_tool_filter.adapters.serving.limits import Holder
 from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
@@ -157,6 +157,7 @@ class ToolFilter:
         refuse_other_mitmproxy()
         declare_options(loader)
         self._hooks = Hooks(ctx.master.addons, self)
+        self.proxy.room = self._room = connections.UpstreamRoom(self.proxy.crowd)
         self._flows = Flows(self._hooks, self.views, connections, self.proxy.budget.received)
         self.proxy.more_holders = self._holders
         self._loopback.load(ctx.options)
@@ -395,8 +396,7 @@ class ToolFilter:
         if layer is None or not layer.owns(data.server):
             data.server.error = "a connection past the tool filter"
             return
-        clients, upstreams = connections.count_upstream_connections()
-        if upstreams > most_upstream_connections(self.proxy.crowd.descriptors, clients):
+        if self._room.is_overfull:
             data.server.error = "too many connections to the upstream"
 
     def server_connected(self, data: ServerConnectionHookData) -> None:

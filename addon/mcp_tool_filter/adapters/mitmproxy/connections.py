@@ -23,6 +23,8 @@ from mitmproxy.connection import Client, Connection, ConnectionState
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from mcp_tool_filter.adapters.serving.limits import Crowd, most_upstream_connections
+
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
 
@@ -45,11 +47,31 @@ def let_streams_be(client: Client) -> None:
         handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
 
 
-def count_upstream_connections() -> tuple[int, int]:
-    """Return how many connections to clients and to upstreams there are."""
-    handlers = ctx.master.addons.get("proxyserver").connections.values()
-    clients = len(handlers)
-    return clients, sum(len(handler.transports) for handler in handlers) - clients
+class UpstreamRoom:
+    """The limit of the connections to upstreams: mitmproxy's, and those of our own fetches."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+        self._lent = 0
+
+    @property
+    def is_overfull(self) -> bool:
+        handlers = ctx.master.addons.get("proxyserver").connections.values()
+        both = sum(len(one.transports) for one in handlers)
+        clients = sum(one.client in one.transports for one in handlers)  # others are leaving
+        most = most_upstream_connections(self._crowd.descriptors, clients)
+        return both - clients + self._lent > most
+
+    def take(self) -> bool:
+        """Count a connection of a fetch; False if there are too many."""
+        self._lent += 1
+        if self.is_overfull:
+            self._lent -= 1
+            return False
+        return True
+
+    def give_back(self) -> None:
+        self._lent -= 1
 
 
 def close_all_but(is_ours: Callable[[Client], bool]) -> None:

@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.overview import Overview
+    from mcp_tool_filter.adapters.sockets.client import Room
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class Proxy:
         self.effects = Effects()
         self.effects.fetch_tools = self._fetch_tools
         self.crowd = Crowd()
+        self.room: Room | None = None
+        """The host's limit of connections to upstreams; our fetches for clients count, too."""
         self.budget = MemoryBudget(self._holders)
         self.more_holders: Callable[[], Iterator[Holder]] = lambda: iter(())
         """The host's connections, which may hold unread bytes."""
@@ -296,7 +299,7 @@ class Proxy:
         policy = exchange.conversation.policy
         for site in self.sites.values():
             if site.listener.policy is policy:
-                return await site.fetch_as_client(exchange, message)
+                return await site.fetch_as_client(exchange, message, self.room)
         raise CannotList("the listener is gone")
 
     def _named(self, site: Site) -> str:

@@ -66,8 +66,6 @@ class Site:
     """Returns how to reach the upstream; the options may be edited while we run."""
     login: Login | None = None
     """The stored login, if there is one."""
-    room: Room | None = None
-    """Limits the connections of our own fetches for clients."""
     is_lost: bool = False
     """True while the upstream is lost, and reported as lost."""
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -127,11 +125,11 @@ class Site:
         return NewList(tuple(news), has_changed or not fetched.is_listed)
 
     async def fetch_as_client(
-        self, exchange: HttpExchange, message: Request | Notification
+        self, exchange: HttpExchange, message: Request | Notification, room: Room | None
     ) -> tuple[bytes, ...]:
         """Return the list that a client would get. Raises CannotList."""
         asker = asked_by(self.listener, exchange, message)
-        return await fetch_as_client(self.target, asker, self.room)
+        return await fetch_as_client(self.target, asker, room)
 
 
 class SiteService(Service):

@@ -161,7 +161,7 @@ class Server:
             reached=site.note_connection,
         )
         self._pool = Pool(parse_origin(target.url), target.tls, limits)
-        site.room = self._pool
+        proxy.room = self._pool
         self._clients = Clients(site.service, self._pool, proxy.budget, self._make_tls)
         for door in self._doors:
             server = await loop.create_server(self._clients.connect, sock=door, backlog=_BACKLOG)

@@ -1,0 +1,77 @@
+"""What the filter itself asks for its clients costs descriptors, as what they ask does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from tests.cli.commands.proxying import CALL
+from tests.mcp_upstream import RESULT
+from tests.proxy import proxy
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import Peer, answer, raw_upstream
+from tests.served import served
+
+MOST = 8  # connections that are always allowed
+CHALLENGE = '401 No\r\nWWW-Authenticate: Bearer resource_metadata="/x"'
+
+
+@asynccontextmanager
+async def hosted(host: str, to: str, home: Path) -> AsyncIterator[tuple[int, Proxy]]:
+    if host == "sockets":
+        async with served(to=to, endpoint="/mcp", deny=["^rm_"]) as running:
+            running.server.pool.limits.descriptors = 0  # as few connections as there may be
+            yield running.port, running.proxy
+    else:
+        addon = ToolFilter(report=lambda _report: None)
+        options = {"endpoint": ["/mcp"], "deny": ["^rm_"], "max_clients": ["100"]}
+        async with proxy(addon, to=to, home=home, **options) as flowing:
+            addon.proxy.crowd.descriptors = 0
+            yield flowing.port, addon.proxy
+
+
+@pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
+async def test_fetches_for_clients_share_the_limit_of_connections(
+    host: str, tmp_path: Path
+) -> None:
+    """An upstream that never lists its tools cannot use up our descriptors."""
+    listing, go_on = 0, asyncio.Event()
+
+    async def users_only(peer: Peer) -> None:
+        nonlocal listing
+        while True:
+            request = await peer.request()
+            if not request.all("authorization"):
+                await peer.say(answer(b"no", status=CHALLENGE, kind="text/plain"))
+            elif b"tools/list" in request.body:
+                listing += 1
+                await go_on.wait()
+                await peer.say(answer(b"", status="500 No"))
+            else:
+                await peer.say(answer(RESULT))
+
+    async with raw_upstream(users_only) as upstream, hosted(host, upstream.url, tmp_path) as it:
+        port, process = it
+
+        async def call(number: int) -> bytes:
+            named = b"Authorization: Bearer %d\r\nMcp-Protocol-Version: 2025-11-25\r\n" % number
+            async with raw_client(port) as client:
+                asked = post(CALL % (1, b"read_file"), headers=MCP_HEADERS + named)
+                return (await client.ask(asked)).body
+
+        calls = [asyncio.create_task(call(number)) for number in range(3 * MOST)]
+        while sum(one.done() for one in calls) < 2 * MOST or listing < MOST:
+            await asyncio.sleep(0.01)
+        assert listing == MOST
+        assert all(b"Tool not found" in one.result() for one in calls if one.done())
+        go_on.set()
+        await asyncio.gather(*calls)
+        room = process.room
+        assert room
+        assert all(room.take() for _ in range(MOST))  # all was given back
