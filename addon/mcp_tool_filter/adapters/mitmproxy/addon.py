@@ -47,19 +47,17 @@ from mcp_tool_filter.adapters.mitmproxy.modes import (
 )
 from mcp_tool_filter.adapters.mitmproxy.options import (
     ConfigReader,
+    Loopback,
     declare_options,
+    idle_options,
+    keep_quiet_streams_alive,
     overruled_option,
+    problem_in_options,
+    refuse_no_mode,
     unknown_option,
 )
 from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
-from mcp_tool_filter.adapters.mitmproxy.settings import (
-    Loopback,
-    idle_options,
-    keep_quiet_streams_alive,
-    problem_in_options,
-    refuse_no_mode,
-)
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints

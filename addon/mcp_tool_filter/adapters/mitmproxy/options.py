@@ -1,23 +1,28 @@
-"""Our options in mitmproxy: declare and read them, and detect those without effect.
+"""mitmproxy's options: our own, which we declare and read, and mitmproxy's, which may not harm.
 
-We declare every option as text, so that mitmproxy cannot fail to parse it and then lose the addon
-(mitmproxy issue 8013). ``parse_config`` checks the text.
+We declare each option of ours as text, so that mitmproxy cannot fail to parse it and then lose the
+addon (mitmproxy issue 8013); ``parse_config`` checks the text. We set those of mitmproxy's that we
+need, and refuse those that would bypass the filter. An option that the user has set is never
+changed, even if it has mitmproxy's default value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mitmproxy import ctx, optmanager
+from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode
+
 from mcp_tool_filter.errors import EmptyList, InvalidOption, StartError, UnknownOption
 from mcp_tool_filter.options import KEYS, Option, Texts
-from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.config import Config, is_loopback, parse_config
 
 if TYPE_CHECKING:
     from mitmproxy.addonmanager import Loader
+    from mitmproxy.connection import Client
     from mitmproxy.options import Options
 
 
@@ -91,3 +96,157 @@ def _read(options: Options, option: Option) -> Texts:
     if len(values) > 1:
         raise InvalidOption(option.key, ", ".join(values), why="It can be given only once")
     return values[0] if values else option.text
+
+
+LOOPBACK = "127.0.0.1"
+_YEAR = 365 * 24 * 60 * 60
+
+_BYPASSES = "Connections that it selects would pass unfiltered. Leave it out."
+_DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    # option: (is this value dangerous?, why)
+    "ignore_hosts": (bool, _BYPASSES),
+    "allow_hosts": (bool, _BYPASSES),
+    "tcp_hosts": (bool, _BYPASSES),
+    "udp_hosts": (bool, _BYPASSES),
+}
+_DANGERS_IN_FORWARD_PROXIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **_DANGERS,
+    "stream_large_bodies": (
+        lambda value: value is not None,
+        "Large messages would pass before they are checked. Leave it out.",
+    ),
+    "validate_inbound_headers": (
+        lambda value: not value,
+        "Requests could be smuggled past the tool filter. Leave it on.",
+    ),
+    "websocket": (
+        lambda value: not value,
+        "WebSocket messages would pass unfiltered. Leave it on.",
+    ),
+    "modify_body": (bool, "Messages would change after they are checked. Leave it out."),
+}
+_IDLE: dict[str, Callable[[Any], bool]] = {
+    # option: does the user expect something of this value?
+    "stream_large_bodies": bool,
+    "body_size_limit": bool,
+    "store_streamed_bodies": lambda value: not value,
+    "validate_inbound_headers": lambda value: not value,
+    "websocket": lambda value: not value,
+    "connection_strategy": lambda value: value == "eager",
+    "fast": lambda value: list(value) != ["true"],
+}
+"""Options that our own HTTP engine does not read."""
+
+
+def problem_in_options(options: Options, *, is_forward: bool = False) -> InvalidOption | None:
+    """Return the error for an option of mitmproxy that would let something pass unfiltered, or
+    None.
+
+    All others are harmless: what they change in requests and answers is judged again.
+    """
+    dangers = _DANGERS_IN_FORWARD_PROXIES if is_forward else _DANGERS
+    for name, (harms, why) in dangers.items():
+        if name in options and harms(value := getattr(options, name)):
+            return InvalidOption(name, value, why=why)
+    return None
+
+
+def idle_options(options: Options) -> str:
+    """Return a sentence about options without effect that the user has set, or an empty text."""
+    names = [
+        name
+        for name, is_wanted in _IDLE.items()
+        if name in options and was_set(options, name) and is_wanted(getattr(options, name))
+    ]
+    if not names:
+        return ""
+    are = "has" if len(names) == 1 else "have"
+    return f"Warning: {', '.join(names)} {are} no effect: the tool filter reads HTTP itself"
+
+
+def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:
+    """Allow streams and slow calls to be silent for as long as both peers want.
+
+    mitmproxy closes a connection after ten minutes without a byte. It also connects to the upstream
+    before the client has sent anything: if the upstream is down, the client gets no answer. (In a
+    forward proxy the client does get one, and there the server may send first.)
+    """
+    strategy = "eager" if is_forward else "lazy"
+    _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy=strategy)
+
+
+def bound_messages(options: Options, most: int) -> None:
+    """Limit how much of one body mitmproxy holds; our own limit is well below."""
+    _set_unless_set(options, body_size_limit=str(most))
+
+
+def was_set(options: Options, name: str) -> bool:
+    """Tell whether the user or the configuration file has set this option, even to its default."""
+    return options._options[name].value is not optmanager.unset
+
+
+def forget(options: Options, name: str) -> None:
+    """Reset an option to "not set", without notifying any addon."""
+    options._options[name].reset()
+
+
+def refuse_no_mode(options: Options) -> None:
+    """Raise StartError if no mode was chosen.
+
+    Without ``--mode reverse:URL`` mitmproxy would start a forward proxy that no client uses, and
+    the user would believe that the upstream is filtered.
+    """
+    if not was_set(options, "mode"):
+        why = (
+            "--mode reverse:http://host:port filters one MCP server; --mode regular filters all"
+            " servers that clients reach through the proxy"
+        )
+        raise StartError("There is no --mode", why=why)
+
+
+def _set_unless_set(options: Options, **values: object) -> None:
+    ours = {name: value for name, value in values.items() if not was_set(options, name)}
+    if ours:
+        options.update(**ours)
+
+
+class Loopback:
+    """Listen on loopback, unless the user names another address.
+
+    ``mitmdump -s`` binds its sockets to all addresses before it loads a script. So we refuse remote
+    clients that connect meanwhile, and bind the sockets again.
+    """
+
+    def __init__(self) -> None:
+        self._is_wanted = False
+
+    def load(self, options: Options) -> None:
+        """Call this in the ``load`` hook."""
+        self._is_wanted = not was_set(options, "listen_host")
+        if self._is_wanted:
+            options.update(listen_host=LOOPBACK)
+
+    def client_connected(self, client: Client) -> None:
+        """Call this in the hook of that name."""
+        if self._holds_for(client.proxy_mode) and not is_loopback(
+            client.peername[0].partition("%")[0]
+        ):
+            client.error = "the tool filter listens on the loopback only (see --listen-host)"
+
+    async def rebind(self) -> None:
+        """Call this before the first request is answered."""
+        servers = ctx.master.addons.get("proxyserver").servers
+        if all(map(self._is_right, servers)):
+            return
+        modes = [server.mode for server in servers]
+        await servers.update([mode for mode in modes if not self._holds_for(mode)])
+        await servers.update(modes)
+
+    def _holds_for(self, mode: ProxyMode) -> bool:
+        if isinstance(mode, LocalMode):  # it does not listen
+            return False
+        return self._is_wanted and mode.custom_listen_host is None
+
+    def _is_right(self, server: Any) -> bool:
+        bound = (address[0].partition("%")[0] for address in server.listen_addrs)
+        return not self._holds_for(server.mode) or all(map(is_loopback, bound))

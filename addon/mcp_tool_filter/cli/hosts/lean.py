@@ -29,7 +29,7 @@ from mitmproxy.options import Options
 from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
-from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mcp_tool_filter.adapters.mitmproxy.options import was_set
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import put_addons_together
 
 _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})

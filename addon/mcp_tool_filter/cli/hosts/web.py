@@ -8,7 +8,7 @@ from mitmproxy.hooks import ConfigureHook
 from mitmproxy.options import Options
 from mitmproxy.tools.web.master import WebMaster
 
-from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mcp_tool_filter.adapters.mitmproxy.options import was_set
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
 

@@ -24,7 +24,7 @@ from mitmproxy.master import Master
 from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
-from mcp_tool_filter.adapters.mitmproxy.settings import forget, was_set
+from mcp_tool_filter.adapters.mitmproxy.options import forget, was_set
 from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     MOST_KEPT,

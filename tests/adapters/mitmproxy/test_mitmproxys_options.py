@@ -11,7 +11,7 @@ from mitmproxy import options
 from mitmproxy.addons import default_addons
 from mitmproxy.master import Master
 
-from mcp_tool_filter.adapters.mitmproxy.settings import (
+from mcp_tool_filter.adapters.mitmproxy.options import (
     idle_options,
     keep_quiet_streams_alive,
     problem_in_options,
@@ -105,7 +105,7 @@ import sys
 sys.path.insert(0, {path!r})
 import logging
 from mitmproxy import ctx, http
-from mcp_tool_filter.adapters.mitmproxy.settings import Loopback
+from mcp_tool_filter.adapters.mitmproxy.options import Loopback
 
 class Filter:
     def __init__(self):
