@@ -192,6 +192,17 @@ def test_we_ask_for_the_body_only_once_the_head_is_accepted() -> None:
         assert not client.is_open  # whether the body follows is not known
 
 
+def test_a_refused_request_that_is_all_here_leaves_the_connection_open() -> None:
+    table = Table()
+    client = table.client()
+    client.says(post(b"x" * 99).replace(b"localhost", b"evil.example") + post(call("read")))
+    assert client.got.startswith(b"HTTP/1.1 403 ")
+    assert table.link.got.endswith(call("read"))  # the body was not taken for a request
+    table.link.says(answer(result()))
+    assert client.got.endswith(result())
+    assert is_open(client)
+
+
 def test_the_rest_of_a_refused_body_is_thrown_away() -> None:
     """A client that still sends would not see the answer if we closed at once."""
     table = Table()

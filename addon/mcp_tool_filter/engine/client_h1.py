@@ -229,7 +229,11 @@ class H1Client:
     def _begin(self, head: RequestHead) -> None:
         self._note_request()
         exchange = self.exchange = Exchange(self.service, self, head)
-        if not head.length and not head.is_chunked and isinstance(self._wire.next(), End):
+        if head.length:
+            if not head.expects and (body := self._wire.take_whole_body()) is not None:
+                self._note_whole()
+                exchange.has_come_with(body)
+        elif not head.is_chunked and isinstance(self._wire.next(), End):
             self._note_whole()  # so a refusal need not close the connection
             exchange.has_all = True
         exchange.begin()
@@ -352,10 +356,10 @@ class H1Client:
             self.host.abort()
 
     def _end_turn(self) -> None:
-        exchange = self.exchange
-        if self._keeps and self.turn is Turn.READING:  # only its end is still to be read
+        exchange, keeps = self.exchange, self._keeps
+        if keeps and self.turn is Turn.READING:  # only its end is still to be read
             self.exchange, self.turn = None, Turn.SKIPPING
-        elif self._keeps:
+        elif keeps:
             self.exchange, self.turn = None, Turn.IDLE
             if self.service.seats is not None:
                 self.service.seats.is_answered(self)

@@ -322,6 +322,10 @@ class Exchange:
 
     # The request
 
+    def has_come_with(self, body: bytes) -> None:
+        """Take all of the body at once, before the exchange begins."""
+        self.has_all, self._parts, self.size = True, [body], len(body)
+
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
         self.service.exchanges.add(self)
@@ -409,11 +413,10 @@ class Exchange:
             self._collected()
 
     def _collected(self) -> None:
+        parts, self._parts = self._parts, []
         if self.is_made_early:
             return self._play_made(self.service.listener.unasked())
-        parts = self._parts
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._parts = []
         self.phase = Phase.DECIDING
         self.point("request", self._judge)
         return None

@@ -206,6 +206,11 @@ class Upstream:
             elif event.status >= 200:
                 self._keeps = event.keeps
                 exchange.on_head(event)
+                if self._exchange is exchange and (body := wire.take_whole_body()) is not None:
+                    exchange.on_data(body)
+                    if self._exchange is exchange:
+                        self._release()
+                        exchange.on_end()
             elif event.status == 101:
                 exchange.on_head(event)
             # Other answers below 200 are dropped: we have sent our own 100 already.

@@ -377,6 +377,18 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             self.state = "end"
         return data
 
+    def take_whole_body(self) -> bytes | None:
+        """Return a body with a length, and end it, if all of it is here: what ``next`` would
+        say in three steps. None if it is not, or if there is no body."""
+        at, buffer = self._at, self._buffer
+        end = at + self._left
+        if self.state != "count" or end > len(buffer):
+            return None
+        self._before = buffer, at
+        self._at = self._searched = end
+        self._left, self.state = 0, "done"
+        return buffer[at:end]
+
     def _take(self, most: int) -> bytes:
         at = self._at
         if at == 0 and len(self._buffer) <= most:  # no copy

@@ -106,12 +106,12 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received(len(data))
-        if self._is_closing:
+        if self._is_plain and not self._is_closing:
+            self.speaks.receive(data)
+        elif self._is_closing:
             self._ignored += len(data)
             if self._ignored > _MOST_IGNORED:
                 self._transport.abort()
-        elif self._is_plain:
-            self.speaks.receive(data)
         elif self._tls is not None or data[:1] == _HANDSHAKE:
             self._receive_tls(data)
         else:
