@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from unittest.mock import patch
+
+import pytest
 
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client, Situation
 from mcp_tool_filter.policy.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
+from mcp_tool_filter.policy.rules.model import Candidates
+from mcp_tool_filter.policy.verdict import Reply
 from mcp_tool_filter.protocol.messages import Request
 from tests.make import policy
 from tests.policy.rules.judging import Host, call, finish, request, rules, single
@@ -105,3 +111,29 @@ def test_requests_are_bounded_in_number_and_bytes() -> None:
         memory.note("s", str(number), one)
     known = [number for number in range(20) if memory.find("s", str(number))]
     assert known == [15, 16, 17, 18, 19]
+
+
+WHEN = "conditions: [{param_equals: {field: a, value: v%s}}]"
+MANY = "".join(f"- {{id: r{n}, {WHEN % n}, actions: [block: x]}}\n" for n in range(20))
+TOLD = """
+- {id: told, on: response, conditions: [error_message_contains: x],
+   actions: [inject_error: {code: 9, message: "told ${params.a} ${id}"}]}
+"""
+
+
+@pytest.mark.parametrize(("id", "shown"), [(1, "1"), ("i", "i"), (None, "")])
+def test_an_error_of_a_rule_is_judged_as_it_is_written(id: object, shown: str) -> None:
+    """It is our own, so nothing has to parse it; and its rules are looked up once."""
+    host = Host()
+    link = RulesLink(rules(MANY + TOLD, host), host.at_once, clock=host.clock)
+    said = {"jsonrpc": "2.0", "id": id, "method": "vendor/do", "params": {"a": "v3"}}
+    asked = single(json.dumps(said))
+    looked_up = patch.object(Candidates, "possible", autospec=True, side_effect=Candidates.possible)
+    unparsed = patch("mcp_tool_filter.policy.rules.link.parse_message", side_effect=AssertionError)
+    with looked_up as possible, unparsed:
+        decision = link.decide(asked, Situation(snapshot=policy("read").snapshot, links=(link,)))
+        verdict = finish(decision, host) if waits(decision) else decision
+    assert isinstance(verdict, Reply)
+    error = {"code": 9, "message": f"told v3 {shown}"}
+    assert json.loads(verdict.text) == {"jsonrpc": "2.0", "id": id, "error": error}
+    assert possible.call_count == 2  # for the request and for its answer

@@ -3,7 +3,7 @@ action."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,12 +64,22 @@ def has_rules_for(policy: Policy, subject: Subject) -> bool:
     """Tell whether anything in the policy concerns a message."""
     if not policy.enabled:
         return False
-    index = policy.responses if subject.is_response else policy.requests
     return bool(
-        index.candidates(subject).possible(subject)
+        _possible(policy, subject)
         or _interceptor_for(policy, subject)
         or (policy.chain.default_block and not subject.is_response and not subject.about.is_carried)
     )
+
+
+def _index(policy: Policy, subject: Subject) -> RuleIndex:
+    return policy.responses if subject.is_response else policy.requests
+
+
+def _possible(policy: Policy, subject: Subject) -> Sequence[Candidate]:
+    """Return the rules that could match a message; they are looked up once."""
+    if subject.possible is None:
+        subject.possible = _index(policy, subject).candidates(subject).possible(subject)
+    return subject.possible
 
 
 def judge(
@@ -201,11 +211,6 @@ class _Walk:
 
     # Rules
 
-    @property
-    def _index(self) -> RuleIndex:
-        is_response = self.run.subject.is_response
-        return self.policy.responses if is_response else self.policy.requests
-
     def _follow_rules(self) -> Deciding[None]:
         waiting = self._candidates()
         while waiting:
@@ -229,10 +234,12 @@ class _Walk:
 
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
-        known = self._index.candidates(self.run.subject)
-        if self.trace is not None:
-            return [one for one in known.each if one.order > after]
-        return list(known.possible(self.run.subject, after))
+        subject = self.run.subject
+        if self.trace is None:
+            found = _possible(self.policy, subject)
+        else:
+            found = _index(self.policy, subject).candidates(subject).each
+        return [one for one in found if one.order > after]
 
     def _evaluate(self, candidate: Candidate) -> Deciding[None]:
         rule = candidate.rule

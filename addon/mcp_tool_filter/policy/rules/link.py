@@ -56,6 +56,7 @@ from mcp_tool_filter.policy.rules.subject import (
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Batch,
+    Place,
     Request,
     Response,
     Single,
@@ -623,9 +624,9 @@ class RulesLink:
         request = judged.message
         assert isinstance(request, Request)
         answer = replace(situation, direction=situation.direction.opposite)
-        limits = replace(situation.limits, message=len(reply.text))
-        error = parse_message(reply.text, limits)
-        assert isinstance(error, Response)
+        text = reply.text.decode()
+        id = None if request.id == "null" else request.id
+        error = Response(id, place=Place(text, 0, len(text)))
         about = replace(self._about(answer, session), is_own_error=True)
         subject = Subject(error, about, request, self._batch and self._batch[1])
         if not has_rules_for(policy, subject):

@@ -128,22 +128,19 @@ class Candidates:
         on_field.all.append(position)
         return on_field
 
-    def possible(self, subject: Subject, after: int = -1) -> Sequence[Candidate]:
-        """Return the candidates that could match this message and come after the given order."""
+    def possible(self, subject: Subject) -> Sequence[Candidate]:
+        """Return the candidates that could match this message."""
         if len(self.each) <= _FEW or not self._by_field:
-            found = self.each
-        else:
-            more: list[int] = []
-            for (part, field), on_field in self._by_field.items():
-                more += _positions(subject, part, field, on_field)
-            if not more and not self._others:
-                return ()
-            positions = {*self._others, *more}
-            if len(positions) == len(self.each):
-                found = self.each
-            else:
-                found = tuple(self.each[position] for position in sorted(positions))
-        return found if after < 0 else [one for one in found if one.order > after]
+            return self.each
+        more: list[int] = []
+        for (part, at), on_field in self._by_field.items():
+            more += _positions(subject, part, at, on_field)
+        if not more and not self._others:
+            return ()
+        positions = {*self._others, *more}
+        if len(positions) == len(self.each):
+            return self.each
+        return tuple(self.each[position] for position in sorted(positions))
 
 
 def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) -> Sequence[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.rules.fields import Document, Field
@@ -23,6 +24,9 @@ from mcp_tool_filter.protocol.messages import (
     quote_harmlessly,
 )
 from mcp_tool_filter.protocol.scan import Value
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.rules.model import Candidate
 
 _NOWHERE = Place()
 
@@ -101,6 +105,7 @@ class Subject:
         "about",
         "message",
         "method",
+        "possible",
         "request",
         "tool",
         "watch",
@@ -119,6 +124,8 @@ class Subject:
         """
         self._budget = budget
         self.watch: Watch | None = None
+        self.possible: Sequence[Candidate] | None = None
+        """The rules that could match, once they have been looked up."""
         self.message = message
         self.about = about or _NOTHING_KNOWN
         self.request = message if not isinstance(message, Response) else request
