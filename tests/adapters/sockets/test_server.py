@@ -1,4 +1,4 @@
-"""The small HTTP server for the page, logins, the demo, recordings and bridges, on real sockets."""
+"""The small HTTP server for the page, logins, the demo and recordings, on real sockets."""
 
 from __future__ import annotations
 
@@ -271,6 +271,22 @@ async def test_a_page_makes_room_for_a_new_client(begun: bytes) -> None:
         assert await hung_up(strangers[0]) == b""
         for stranger in strangers:
             stranger.close()
+
+
+async def test_a_client_that_does_not_read_loses_its_seat() -> None:
+    async def answer_at_length(_request: ServedRequest) -> ServedResponse:
+        return ServedResponse(200, TEXT, b"x" * 20_000_000)
+
+    limits = replace(PAGE_LIMITS, sending=0.05)
+    async with (
+        http_server(answer_at_length, limits=limits) as server,
+        raw_client(server.port) as client,
+    ):
+        await client.say(get())
+        await client.head()
+        async with asyncio.timeout(TIMEOUT):
+            while server._open:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_request_must_be_there_in_time() -> None:

@@ -96,6 +96,8 @@ class ServerLimits:
     """Seconds between two pieces of a request that has begun."""
     request: float | None = None
     """Seconds until a request must be there whole, counted from the end of the one before."""
+    sending: float | None = None
+    """Seconds in which a client must read some of an answer that does not fit in its socket."""
     makes_room: bool = False
     """At the limit, close the connection that has waited longest, instead of the new one."""
     grace: float = 2.0
@@ -103,7 +105,7 @@ class ServerLimits:
 
 
 PAGE_LIMITS = ServerLimits(
-    body=256 * 1024, connections=100, silence=10, request=30, makes_room=True
+    body=256 * 1024, connections=100, silence=10, request=30, sending=30, makes_room=True
 )
 """For the page and the metrics: strangers can neither fill our memory nor shut others out."""
 
@@ -375,7 +377,12 @@ class _ServedConnection:
 
     async def _write(self, data: bytes) -> None:
         self._writer.write(data)
-        await self._writer.drain()
+        try:
+            async with asyncio.timeout(self._server.limits.sending):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise ConnectionResetError from None
 
     async def _linger(self) -> None:
         """Close gently, so that the client can read our answer, which a reset could destroy."""
