@@ -39,7 +39,8 @@ in a file given with --config, as deny = ["^file_"]. A flag overrides the enviro
 environment overrides the file. Only deny adds up: the patterns of all three apply.
 
 Exit status: 0 after Ctrl+C or SIGTERM, or when the work is done; 1 if the start failed, the
-upstream was lost, or a check failed; 2 if the command line is wrong.
+upstream was lost, or a check failed; 2 if the command line is wrong; in front of a command over
+stdio, that of the command.
 """
 _COLUMN = 34
 _WIDTH = 96
