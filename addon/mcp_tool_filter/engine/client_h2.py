@@ -424,6 +424,7 @@ class H2Client:
     def _begin(self, event: RequestReceived) -> None:
         assert event.stream_id is not None
         stream = self.streams[event.stream_id] = H2Stream(self, event.stream_id)
+        stream.has_all = event.stream_ended is not None  # h2 has read the end with the head
         if self._is_retiring:
             return self.reset(stream, ErrorCodes.REFUSED_STREAM)
         try:

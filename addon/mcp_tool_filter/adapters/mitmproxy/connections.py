@@ -28,6 +28,7 @@ from mcp_tool_filter.adapters.serving.limits import Crowd, most_upstream_connect
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
 
+_MUCH_UNSENT = 1 << 20
 _MOST_AT_ONCE = 1000  # connections of one client to the upstream
 
 
@@ -172,6 +173,11 @@ class Newcomer:
         io = handler.transports.get(self.client) if handler else None
         if handler and io and io.handler:
             handler.close_connection(self.client)
+
+
+def is_slow(client: Client) -> bool:
+    """Tell whether a client, or an upstream of its, has much to read that we have sent."""
+    return Holder(client).held_bytes > _MUCH_UNSENT
 
 
 def reset_when_closed(client: Client) -> None:

@@ -56,6 +56,8 @@ type _GoOn = Callable[[Any], None]
 
 _TLS_HANDSHAKE = b"\x16"
 _MOST_HELD = 1 << 22
+_SECONDS_BETWEEN_LOOKS = 0.02
+"""How often we look whether a peer that reads slowly has read."""
 _SECONDS_TO_READ = 2.0
 """How long a client may read our last answer."""
 _MOST_AFTERWARDS = 1 << 22
@@ -330,13 +332,21 @@ class EngineLayer(layer.Layer):
         self.order(ToolFilterWaitsHook(unfinished), finished)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call this after other connections were served, or later; then carry out its orders."""
+        """Call this after other connections were served, or later; then carry out its orders.
+
+        It may make more to send, so it waits for a peer that reads slowly: mitmproxy does so
+        itself, but only before it reads from a connection again.
+        """
+        sockets = self._flows.sockets
 
         def act_and_wake() -> None:
+            if sockets.is_slow(self.context.client):
+                sockets.later(_SECONDS_BETWEEN_LOOKS, act_and_wake)
+                return
             act()
             self.wake()
 
-        self._flows.sockets.later(seconds, act_and_wake)
+        sockets.later(seconds, act_and_wake)
 
     # The upstream
 

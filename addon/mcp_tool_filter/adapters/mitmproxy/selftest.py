@@ -106,6 +106,7 @@ class _NoSockets:
     """A probe has no sockets, and ends before anything is called later."""
 
     later = hold = reset_when_closed = staticmethod(_ignore)
+    is_slow = staticmethod(lambda _client: False)
 
 
 class _Unsupported:
