@@ -7,12 +7,12 @@
 
 A request is read when the one before it is answered; what a client sends ahead waits in the wire,
 at most a mebibyte of it; after some requests that were answered at once, other clients have their
-turn. (Behind an event stream it might wait for ever: there the connection is
-cut, because whoever does not read a connection does not see its end either.) Nothing is read either
-while the client does not read our answers.
+turn. Behind an event stream it might wait for ever: there we close the connection, since while we
+do not read from it we cannot notice that the client has left. We also do not read while the client
+does not read our answers.
 
-There are no clocks here. ``tick`` compares what was here at the last tick: a request costs nothing
-for its time-outs.
+There are no timers here: ``tick`` compares the present state with that at the last tick, so
+time-outs cost a request nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
 _MOST_REQUESTS = 32
-"""Requests that we answer before others are served."""
+"""Requests of one connection that we answer in a row before we serve others."""
 
 
 class Turn(Enum):
@@ -80,10 +80,10 @@ class H1Client:
         if service.seats is not None:
             service.seats.enter(self)
 
-    # What the host says
+    # Called by the host
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the client."""
+        """Take bytes from the client."""
         try:
             if self.turn is not Turn.SOCKET:
                 if self.turn is not Turn.CLOSED:
@@ -104,7 +104,7 @@ class H1Client:
             exchange.client_left()
 
     def held(self, on: bool) -> None:
-        """The client reads slowly, or reads on: read from the upstream as slowly."""
+        """The client reads slowly, or reads again: read from the upstream as slowly."""
         self.is_slow = on
         if self.exchange is not None and self.exchange.seat is not None:
             self.exchange.seat.client_is_slow(on)
@@ -166,7 +166,7 @@ class H1Client:
     # Requests
 
     def _run(self) -> None:
-        """Read what is here, as far as it is the client's turn."""
+        """Read what has arrived, as long as it is the client's turn."""
         if self._is_running or self._waits:
             return
         self._is_running = True
@@ -199,7 +199,7 @@ class H1Client:
         return None
 
     def _go_on(self) -> None:
-        """Others were served."""
+        """Continue after other connections were served."""
         self._waits = False
         if self.turn is not Turn.CLOSED:
             self._run()
@@ -245,7 +245,7 @@ class H1Client:
             self.service.seats.is_served(self)
 
     def _refuse_bytes(self, fault: Fault) -> None:
-        """The client sent what is no HTTP: answer if an answer is due, and close."""
+        """The client's bytes are not HTTP: answer if it waits for an answer, then close."""
         exchange, self.exchange = self.exchange, None
         was_answered = self.turn in (Turn.ANSWERING, Turn.DISCARDING)
         self.turn = Turn.CLOSED
@@ -270,7 +270,7 @@ class H1Client:
             self.turn = Turn.CLOSED
             self.host.abort()
 
-    # What an exchange says
+    # Called by an exchange
 
     def go_ahead(self) -> None:
         """Let the client send the body."""
@@ -339,7 +339,7 @@ class H1Client:
         return self._wire.take_rest()
 
     def cut(self, exchange: Exchange) -> None:
-        """Break the answer off, so that the client notices."""
+        """Cut the answer off, so that the client notices."""
         if exchange is not self.exchange:
             return  # its answer is complete
         self.exchange = None

@@ -1,13 +1,12 @@
 """A client connection that speaks HTTP/2, by the h2 library: many exchanges side by side.
 
-The upstream is spoken to in HTTP/1.1, so nothing that frames can say and lines cannot may pass: a
-head is checked here, strictly, and one that is wrong gets 400 on its stream alone. Trailers are
-dropped.
+The upstream gets HTTP/1.1. A frame can hold what a line cannot, such as a line end in a value, so
+heads are checked strictly here, and a wrong one gets 400 on its own stream. Trailers are dropped.
 
 h2 gets whole frames, one at a time: it would copy its buffer for each frame, and read all of a
 frame before it judges its length. Frames that ask for nothing (pings, settings, resets, priorities,
-windows, tiny pieces of a body) are counted: whoever sends too many of them without letting us
-answer anything is hung up on.
+windows, tiny pieces of a body) are counted: a client that sends too many of them without letting us
+answer anything is disconnected.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
 _VALUE = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?").fullmatch
 _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _PATH = re.compile(rb'/[!-"$-~]*|\*').fullmatch  # no fragment
-_AUTHORITY = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]+").fullmatch  # nobody's name in it
+_AUTHORITY = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]+").fullmatch  # no user name in it
 _LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
 _PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
 _OF_CONNECTIONS = frozenset(
@@ -66,16 +65,16 @@ _OF_CONNECTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class H2Limits:
-    """What one connection may ask of us."""
+    """The limits of one connection."""
 
     frames: int = 64
     """Frames that we read before others are served."""
     useless: int = 2000
-    """Frames between two ticks that ask for nothing."""
+    """Useless frames that we accept between two ticks."""
     unsent: int = 1 << 20
     """Bytes of an answer that wait for the client; with more, its upstream is not read."""
     bodies: int = 4
-    """Bodies of the greatest length that may be incomplete together."""
+    """How many bodies of the maximum length may be incomplete at the same time."""
 
 
 DEFAULT_H2_LIMITS = H2Limits()
@@ -100,7 +99,7 @@ class H2Stream:
         """True while the client does not read this answer."""
         self._is_ended = False
 
-    # What an exchange says
+    # Called by an exchange
 
     @property
     def has_seat(self) -> bool:
@@ -191,7 +190,7 @@ class H2Stream:
         connection.flush()
 
     def abandon(self) -> None:
-        """The client does not want it any more."""
+        """The client has cancelled the request."""
         self._pieces.clear()
         self.unsent = 0
         if self.exchange is not None:
@@ -235,10 +234,10 @@ class H2Client:
         """Bytes that wait for the client."""
         return sum(stream.unsent for stream in self.streams.values())
 
-    # What the host says
+    # Called by the host
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the client."""
+        """Take bytes from the client."""
         if not self._is_closed:
             self._buffer += data
             if not self._waits:
@@ -254,7 +253,7 @@ class H2Client:
             stream.abandon()
 
     def held(self, on: bool) -> None:
-        """The client reads slowly, or reads on."""
+        """The client reads slowly, or reads again."""
         self.is_slow = on
         if on:
             for stream in self.streams.values():
@@ -289,7 +288,7 @@ class H2Client:
         return self.host.wake()
 
     def close_silent(self) -> None:
-        """Say that it is over, and close the connection."""
+        """Send GOAWAY, and close the connection."""
         self._end(ErrorCodes.NO_ERROR)
 
     def retire(self) -> None:
@@ -381,7 +380,7 @@ class H2Client:
         self._useless = max(0, self._useless - worth)
 
     def _end(self, code: ErrorCodes | None) -> None:
-        """End the connection, and all that is under way on it."""
+        """End the connection and all requests on it."""
         if self._is_closed:
             return
         if code is not None:
@@ -497,7 +496,7 @@ class H2Client:
         self._close_if_retired()
 
     def _pump_all(self) -> None:
-        """Give each stream its turn: one long answer keeps no other waiting."""
+        """Give each stream its turn: one long answer does not delay the others."""
         streams = list(self.streams.values())
         while streams:
             streams = [one for one in streams if one.send_one()]
@@ -523,7 +522,7 @@ def _answer_head(status: int, fields: Fields) -> list[tuple[bytes, bytes]]:
 
 
 def _head_of(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
-    """Return the head as HTTP/1.1 would say it. Raises Fault if it cannot, or could mislead."""
+    """Return the head in HTTP/1.1. Raises Fault if that is impossible or ambiguous."""
     pseudo: dict[bytes, bytes] = {}
     fields: list[tuple[bytes, bytes]] = []
     cookies: list[bytes] = []

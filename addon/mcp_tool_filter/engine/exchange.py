@@ -1,4 +1,4 @@
-"""One request and its answer: what is asked of the listener, in which order, and what leaves.
+"""One request and its answer: what we ask the listener, in which order, and what we send.
 
     ARRIVING ──► COLLECTING ──► DECIDING ──► ASKING ──► STREAMING ──► OVER
     the gate      the body      listener,    the         an event
@@ -90,7 +90,7 @@ FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
 _TOO_MUCH = "Too many unfinished messages: try again later"
 _RETRY = ((b"retry-after", b"1"),)
 
-# A proxy speaks for itself in these; we drop them on both ways.
+# They are about one connection: we drop them in both directions.
 _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
     b"content-length", b"upgrade", b"http2-settings",
@@ -167,8 +167,8 @@ class Tap(Protocol):
         """The client gets these bytes of a stream."""
 
     def passed(self, shown: Shown, said: Sequence[tuple[bool, bytes, bool]]) -> None:
-        """A message of a WebSocket was judged: this is said for it, each with whether the client
-        gets it, and whether it is text."""
+        """A WebSocket message was judged. ``said`` is sent for it: each time whether the client
+        gets it, the bytes, and whether they are text."""
 
 
 class ClientSide(Protocol):
@@ -213,7 +213,7 @@ class Exchange:
     proxy_login: bytes | None = None
     """Our own login to that proxy."""
     looks_for_mcp = False
-    """True if only those messages of the WebSocket are judged that are MCP; the others pass."""
+    """True if only the MCP messages of the WebSocket are judged; all others pass."""
     _tries = 0
     _course = 0  # changes when what was waited for no longer counts
     _has_ended = False  # the upstream's stream has, but some of it still waits
@@ -422,7 +422,7 @@ class Exchange:
         return None
 
     def _judge(self) -> None:
-        """Judge the request as it is now: this is the last look before it leaves."""
+        """Judge the request as it is now: this is the last check before it is sent."""
         if self.service.is_ending:
             ids = (*ids_in(self.body),) or (None,)
             return self.reply(Answered(200, _joined(_lost(id) for id in ids)))
@@ -816,7 +816,7 @@ class Exchange:
             self._say(seen)
 
     def _wake(self) -> None:
-        """Events that have waited are decided."""
+        """Some waiting events are decided now."""
         stream = self.stream
         if stream is None or not self.has_begun:
             return
@@ -830,7 +830,7 @@ class Exchange:
             self.lose(self.why)
 
     def inject(self, data: bytes) -> bool:
-        """Send bytes of ours on the event stream; False if there is none."""
+        """Send our own bytes on the event stream; return False if there is none."""
         if self.phase is not Phase.STREAMING:
             return False
         self._say(data)
@@ -888,7 +888,7 @@ class Exchange:
         return None
 
     def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
-        """Put what was decided in the place of the upstream's body."""
+        """Replace the upstream's body with what was decided."""
         if answered is not None:
             kept = [
                 (name, value)
@@ -1006,7 +1006,7 @@ class Exchange:
         return self._shown()
 
     def _page(self) -> Page | None:
-        """Return the web page that asks, if one does."""
+        """Return the web page that sent the request, if one did."""
         known = self.head.notes.head
         if known is not None and b"origin" not in known.names.places:
             return None
@@ -1081,7 +1081,7 @@ class Exchange:
             self.cut("Connection killed.")
 
     def cut(self, why: str, outcome: Outcome = Outcome.CUT) -> None:
-        """Break the exchange off; the client notices."""
+        """Cut the exchange off, so that the client notices."""
         self.why = why
         self._end(outcome)
         self.down.cut(self)
@@ -1122,7 +1122,7 @@ class Exchange:
         if up is not None:
             up.drop()
 
-    # What goes on later
+    # Steps that run later
 
     def point(self, name: str, go_on: Callable[[], None]) -> None:
         """Let other addons run, if there are any."""
@@ -1145,7 +1145,7 @@ class Exchange:
         return go_on
 
     def _later(self, course: int, step: Callable[[], None]) -> None:
-        """Take a step after something was waited for."""
+        """Run a step after a wait."""
         if course == self._course and not self.is_over:
             self._guarded(step)
             self.down.host.wake()

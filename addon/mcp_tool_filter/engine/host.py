@@ -2,7 +2,7 @@
 
 A host moves bytes and decides nothing. It creates an ``H1Client`` (or ``H2Client``) for each client
 connection, and gives it what comes: ``receive``, ``gone`` (also for a half-closed connection),
-``held`` (the client reads slowly, or reads on) and ``tick`` (every few seconds, for the time-outs).
+``held`` (the client reads slowly, or again) and ``tick`` (every few seconds, for the time-outs).
 For each connection to an upstream it creates an ``Upstream`` and calls its ``receive`` and
 ``lost``. The engine may order anything within such a call.
 """

@@ -178,7 +178,7 @@ class Passing:
     # The upstream
 
     def _connect(self, *, fresh: bool) -> None:
-        # A host needs of an exchange only what this has, too.
+        # A host uses only what this class and an exchange both have.
         self.down.host.connect(cast("Exchange", self), fresh=fresh)
 
     def may_use(self, idle: float) -> bool:
@@ -318,7 +318,7 @@ class Passing:
         self._end()
 
     def cut(self) -> None:
-        """Close both sides, so that no reader takes a part for the whole."""
+        """Close both sides, so that nobody mistakes a part for the whole."""
         self._end()
         self.down.abort()
 
@@ -365,7 +365,7 @@ class ForwardClient(H1Client):
             self.passing.cut()
             self.host.wake()
 
-    # What the host says
+    # Called by the host
 
     def receive(self, data: bytes) -> None:
         if self.passing is not None and self.passing.is_tunnel:
@@ -493,7 +493,7 @@ class ForwardClient(H1Client):
         if passing is not None:
             passing.client_left()
 
-    # What an exchange says
+    # Called by an exchange
 
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
         self._note(answer.status)
@@ -508,7 +508,7 @@ class ForwardClient(H1Client):
         if exchange is not None and exchange.address is not None and not exchange.looks_for_mcp:
             self._places.note_answer(exchange.address, exchange.head, status)
 
-    # What a passing request says
+    # Called by a passing request
 
     def hold_for(self, on: bool) -> None:
         """Do not read from the client while its server does not take what it has sent."""

@@ -102,7 +102,7 @@ class Seats:
     def _longest_silent(
         self, group: OrderedDict[Silent, float], share: float = 1.0
     ) -> Silent | None:
-        """Return who has been silent longest, if that is this share of our patience."""
+        """Return the client that is silent longest, if for this share of our patience."""
         if not group:
             return None
         client, since = next(iter(group.items()))

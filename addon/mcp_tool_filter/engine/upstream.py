@@ -82,7 +82,7 @@ class Upstream:
             self.write(b"%b\r\n%b" % (head, body))
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the upstream."""
+        """Take bytes from the upstream."""
         if self._passing is not None:
             return self._pass_answer(self._passing, data)
         exchange = self._exchange
@@ -127,7 +127,7 @@ class Upstream:
             self.hold(on)
 
     def held(self, on: bool) -> None:
-        """The upstream reads slowly, or reads on; an ordinary request is there already."""
+        """The upstream reads slowly, or again; an ordinary request is sent already."""
         if self._passing is not None:
             self._passing.upstream_is_slow(on)
         elif self._exchange is not None and self._exchange.seat is not None:

@@ -1,4 +1,4 @@
-"""A WebSocket: both sides' frames by wsproto, and each message judged.
+"""A WebSocket: wsproto reads the frames of both sides, and we judge each message.
 
 WebSockets are no standard transport of MCP, but some servers offer them. No extension is ever
 offered or accepted: a compressed message of 300 KB can hold 800 MB. Messages of one side keep their
@@ -155,7 +155,7 @@ class _Side:
             self.send(event)
 
     def busy(self, on: bool) -> None:
-        """Frames of it wait for a later turn."""
+        """True if some of its frames wait for a later turn."""
         self._is_busy = on
         self._settle()
 
@@ -207,7 +207,7 @@ class Socket:
 
         self.exchange.point("websocket_start", started)
 
-    # What the connections say
+    # Called by the connections
 
     def from_client(self, data: bytes) -> None:
         self._receive(self._client, data)
@@ -224,23 +224,23 @@ class Socket:
         self._client.full(on)
 
     def upstream_lost(self) -> None:
-        """The upstream is gone: pass what it has said before; then tell who waits, and close."""
+        """The upstream is gone: pass on what it sent, fail the waiting requests, and close."""
         self._upstream.is_gone = True
         self._read(self._upstream)
 
     def close(self) -> None:
-        """The client has left, or is to hear no more."""
+        """The client has left, or must get nothing more."""
         self._client.is_gone = True
         self._finish(CloseConnection(GOING_AWAY), by_client=True)
 
-    # What else is said
+    # Other messages and endings
 
     def inject(self, raw: bytes, *, to_client: bool, is_text: bool, view: object = None) -> None:
         """Judge a message that the user makes up, as if the other side had sent it."""
         self._guarded(partial(self._judge, Shown(not to_client, raw, is_text, view)))
 
     def say(self, raw: bytes) -> None:
-        """Send a message of ours to the upstream, behind the client's messages that still wait."""
+        """Send our own message to the upstream, after the client's messages that wait."""
         self._guarded(partial(self._say_behind, self._client, [_Said(False, raw)]))
         self._host.wake()
 
@@ -397,7 +397,7 @@ class Socket:
                 self.end(INTERNAL_ERROR, "")
 
     def _close(self, event: CloseConnection, *, by_client: bool) -> None:
-        """Tell both sides why it is over, and close both connections."""
+        """Send both sides the reason, and close both connections."""
         if not self._is_over:
             self._finish(event, by_client=by_client)
             self.exchange.talked(is_lost=self._upstream.is_gone)

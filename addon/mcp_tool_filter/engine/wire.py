@@ -57,7 +57,7 @@ END: Final = End.END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """How much and how long one connection may keep us busy."""
+    """The limits of size and time for one connection."""
 
     head: int = 64 * 1024
     """Bytes of a head, of trailers, or of a line before a chunk (there, a sixteenth)."""
@@ -86,7 +86,7 @@ DEFAULT_LIMITS = HttpLimits()
 
 
 class Fault(Exception):
-    """The peer does not speak HTTP as we accept it."""
+    """The peer's bytes are not HTTP as we accept it."""
 
     def __init__(self, why: str, status: int = 400) -> None:
         super().__init__(why)
@@ -212,8 +212,7 @@ _NO_BODY = frozenset({204, 304})
 
 
 class Wire[H: (RequestHead, AnswerHead)](ABC):
-    """What one side of a connection says. ``receive`` bytes, then call ``next`` until it has no
-    more."""
+    """What one side sends. Call ``receive`` with bytes, then ``next`` until it returns None."""
 
     def __init__(self, limits: HttpLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -352,7 +351,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
     @abstractmethod
     def _parse(self, block: bytes) -> H:
-        """Return the head that this block spells."""
+        """Parse a head."""
 
     @abstractmethod
     def _again(self, seen: H, places: tuple[int, ...], values: list[bytes]) -> H | None:

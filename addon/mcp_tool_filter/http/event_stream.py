@@ -1,8 +1,15 @@
 r"""Filter one event stream from the upstream to a client: bytes in, filtered bytes out.
 
-An accepted event is forwarded unchanged. An event that we cannot judge is dropped, and the waiting
-client gets an error. Comments and empty events pass. While the decision on an event waits, we hold
-back that event and those behind it.
+The idea: the stream is a list of events, and each is judged alone. An accepted event is forwarded
+in its original bytes. An event that we cannot judge is dropped, and the waiting client gets an
+error. Comments and empty events pass.
+
+    passing ──► waiting     a rule must wait: this event and those behind it are held back
+            ◄──             it has decided (``take``)
+    any ──► failed          after any error: nothing more comes out
+
+The cost: each byte is searched once for the end of its event, and each message is read once. Only
+an unfinished event and held events stay in memory, up to a limit.
 
 >>> from mcp_tool_filter.conversation.memory import example
 >>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce

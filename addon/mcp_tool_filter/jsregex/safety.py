@@ -17,6 +17,9 @@ A matcher backtracks only after a failure, so repetition after the last point of
 harmless. (Weber and Seidl, "On the degree of ambiguity of finite automata", 1991; Weideman et al.,
 "Analyzing matching time behavior of backtracking regular expression matchers", 2016.)
 
+The cost is limited: where a proof would take more than a fixed number of steps, the pattern counts
+as unsafe, so a hostile pattern cannot stall the start.
+
 Two consecutive loops can share a text in many ways if some text leads round the first, on to the
 second, and round that. But if repeating that text makes the pattern match, a matcher never
 backtracks: ``.*a.*a.*a`` fails only on texts with at most two a's, and those leave little to share.

@@ -1,8 +1,8 @@
 """Read JSON strictly, and note the place of every part that we look into.
 
-A message is read once. The outline tells which containers to open: of these we know the keys and
-places of the members; everything else is only checked to be JSON. So a part of a message can be
-removed or reused in its original bytes:
+The idea: a message is read once, and nothing is built that nobody needs. The outline tells which
+containers to open: of these we know the keys and places of the members; everything else is only
+checked to be JSON. So a part of a message can be removed or reused in its original bytes:
 
 >>> call = b'{"id": 1.0, "params": {"name": "a", "arguments": {"n": 1e3}}}'
 >>> text, root = scan(call, {"params": {}})

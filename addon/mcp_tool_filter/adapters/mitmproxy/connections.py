@@ -116,7 +116,7 @@ async def close_client(client: Client) -> None:
 
 
 def later(seconds: float, call: Callable[[], None]) -> object:
-    """Call a function in so many seconds; the next turn of the event loop is in none."""
+    """Call a function after so many seconds; 0 means the next turn of the event loop."""
     return asyncio.get_running_loop().call_later(seconds, call)
 
 

@@ -97,7 +97,7 @@ class ForwardLayer(EngineLayer):
         self._to: Address | None = None
         """Where the tunnel leads that was opened last."""
         self._first = bytearray()
-        """What the client has said in it, until we know what that is."""
+        """What the client has sent in it, until we know its protocol."""
 
     def _handle_event(self, event: events.Event) -> Orders:
         if self._inner is not None:
@@ -350,7 +350,7 @@ class Interception:
     # TLS
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Take HTTP/1.1 where the client can: that is what the engine frames."""
+        """Choose HTTP/1.1 if the client offers it: the engine frames it here."""
         offered = data.client_hello.alpn_protocols
         if b"http/1.1" in offered or not any(one in (b"h2", b"http/1.0") for one in offered):
             data.context.client.alpn = b"http/1.1"

@@ -64,7 +64,7 @@ class Watchers:
         self.log = VerdictLog(audience.warn)
         self.statistics: dict[str, Statistics] = {}
         self.has_ended = False
-        """True once we hang up on our clients ourselves."""
+        """True once we disconnect our clients ourselves."""
 
     def begin(self, config: Config, *, names_upstreams: bool, more: Sequence[Sink] = ()) -> None:
         """Open the audit log and serve the metrics, if configured. Raises StartError.
@@ -78,7 +78,7 @@ class Watchers:
         sinks = [*self._audience.sinks, *more]
         if config.audit is None and config.metrics_port is None and not sinks:
             return
-        from mcp_tool_filter.adapters.watch.watching import Watching  # of no use to most
+        from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
 
         self._watching = Watching(
             config.audit,
@@ -165,7 +165,7 @@ def _in_a_moment(call: Callable[[], None]) -> None:
 
 
 def _failure_of(origin: object, _client: Client, _age: float) -> Unanswered | None:
-    """Name at the end what a lost upstream has left; the other clients are left by ourselves."""
+    """Report at the end what a lost upstream left unanswered; we left the others ourselves."""
     from mcp_tool_filter.observers.audit.entries import Unanswered
 
     has_failed = isinstance(origin, Exchange) and origin.outcome is Outcome.UPSTREAM_FAILED
