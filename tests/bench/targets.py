@@ -59,12 +59,17 @@ class Target:
 def targets(results: Results) -> Iterator[Target]:
     """Compare what was measured with what was promised."""
     calls = results.calls
-    for title in (_ONE, _SIXTEEN):
-        yield from _at_least(f"launcher / mitmdump, {title}", calls, title, LAUNCHER, STOCK, 2.0)
-        yield from _at_least(f"mitmdump -s / mitmdump, {title}", calls, title, SCRIPT, STOCK, 1.0)
+    for title, ours, script in ((_ONE, 4.0, 1.4), (_SIXTEEN, 7.0, 1.8)):
+        yield from _at_least(f"launcher / mitmdump, {title}", calls, title, LAUNCHER, STOCK, ours)
+        yield from _at_least(
+            f"mitmdump -s / mitmdump, {title}", calls, title, SCRIPT, STOCK, script
+        )
         yield from _at_least(
             f"launcher / FastMCP's proxy, {title}", calls, title, LAUNCHER, FASTMCP_PROXY, 10.0
         )
+    row = calls.get(_SIXTEEN, {})
+    if (computes := _computes(row, LAUNCHER, STOCK)) is not None:
+        yield Target(f"launcher / mitmdump, processor, {_SIXTEEN}", computes, 0.13, at_most=True)
     yield from _large(results.large)
     yield from _peaks(results.peaks)
     yield from _unchanged(results.small)
@@ -84,6 +89,14 @@ def _at_least(
         yield Target(what, found, wanted)
 
 
+def _computes(row: dict[str, Measured | str], one: str, other: str) -> float | None:
+    """Return the ratio of what they compute: a busy machine disturbs it less than that of times."""
+    ours, theirs = row.get(one), row.get(other)
+    if isinstance(ours, Measured) and isinstance(theirs, Measured):
+        return ours.processor / theirs.processor
+    return None
+
+
 def _large(large: Table) -> Iterator[Target]:
     """How long a large result takes, compared with mitmdump without a filter."""
     for title, row in large.items():
@@ -91,9 +104,7 @@ def _large(large: Table) -> Iterator[Target]:
         for way in (SCRIPT, LAUNCHER):
             if times := ratio(row, STOCK, way):
                 yield Target(f"{title}, {way} / mitmdump", times, wanted, at_most=True)
-            ours, theirs = row.get(way), row.get(STOCK)
-            if isinstance(ours, Measured) and isinstance(theirs, Measured):
-                computes = ours.processor / theirs.processor  # a busy machine disturbs this less
+            if (computes := _computes(row, way, STOCK)) is not None:
                 yield Target(f"{title}, {way} / mitmdump, processor", computes, wanted,
                              at_most=True)  # fmt: skip
 
@@ -135,18 +146,19 @@ def _answered_by_us(calls: Table) -> Iterator[Target]:
 
 def _resources(results: Results) -> Iterator[Target]:
     if LAUNCHER in results.start_up:
-        yield Target("start to first answer", results.start_up[LAUNCHER], 500, "ms", at_most=True)
+        times = results.start_up[LAUNCHER] / results.start_up[STOCK]
+        yield Target("start to first answer, launcher / mitmdump", times, 0.47, at_most=True)
     by_tools = results.resident
     if by_tools and LAUNCHER in (fewest := by_tools[min(by_tools)]):
-        more = fewest[LAUNCHER][1] - fewest[STOCK][1]
-        yield Target("RSS, launcher less mitmdump", more, 0, "MB", at_most=True)
+        times = fewest[LAUNCHER][1] / fewest[STOCK][1]
+        yield Target("RSS, launcher / mitmdump", times, 0.46, at_most=True)
         grown = by_tools[max(by_tools)][LAUNCHER][0] - fewest[LAUNCHER][0]
         if len(by_tools) > 1:
             yield Target(f"RSS with {max(by_tools)} tools, more than with {min(by_tools)}",
                          grown, 10, "MB", at_most=True)  # fmt: skip
     if LAUNCHER in results.idle_stream:
         found = results.idle_stream[LAUNCHER]
-        yield Target("idle SSE session", found, 50, "KB", at_most=True)
+        yield Target("idle SSE session", found, 26, "KB", at_most=True)
 
 
 def far_off(results: Results) -> list[str]:

@@ -34,7 +34,7 @@ def test_a_target_says_whether_it_is_reached() -> None:
         LAUNCHER: measured(150, p50=0.5),
     }
     said = [str(target) for target in targets(Results(calls={ONE: calls}))]
-    assert f"launcher / mitmdump, {ONE}: 1.50 x (at least 2): NOT reached" in said
+    assert f"launcher / mitmdump, {ONE}: 1.50 x (at least 4): NOT reached" in said
     assert "added latency, launcher / mitmdump: 0.40 x (at most 0.5): reached" in said
 
 
