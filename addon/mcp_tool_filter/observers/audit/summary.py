@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from operator import itemgetter
-from statistics import median
 
 from mcp_tool_filter.observers.audit.entry import (
     Entry,
@@ -151,6 +150,8 @@ class _Usual:
     def of(cls, values: list[int]) -> _Usual | None:
         if len(values) < FEWEST:
             return None
+        from statistics import median  # late: the activity display starts without it
+
         middle = max(1.0, median(values))
         return cls(middle, median(abs(log(max(1, value) / middle)) for value in values))
 
