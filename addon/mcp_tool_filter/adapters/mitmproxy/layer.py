@@ -136,7 +136,7 @@ class EngineLayer(layer.Layer):
         self._from_tls: dict[commands.Command, TunnelLayer] = {}
         self._is_busy = self._has_closed = self._is_held = False
         self._held = bytearray()
-        """What the client has sent although we do not read from it."""
+        """What the client has sent while we do not read from it."""
         self._sent_afterwards = 0
         self._client: H1Client | H2Client | None = None  # ALPN decides, and TLS comes first
 
@@ -206,7 +206,7 @@ class EngineLayer(layer.Layer):
         return H1Client(self.service, self)
 
     def _client_left(self) -> None:
-        """The client has closed its side: half a connection counts as none."""
+        """The client has closed its side; we treat a half-closed connection as closed."""
         if self._client is not None:
             self._client.gone()
         for server in list(self._upstreams):

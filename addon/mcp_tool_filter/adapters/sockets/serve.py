@@ -85,7 +85,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
 
 
 class Server:
-    """Serves one upstream until it is told to leave."""
+    """Serves one upstream until it is told to stop."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Server:
         gc.set_threshold(20_000, 20, 100)
 
     async def run(self) -> None:
-        """Serve until told to leave; then hang up on everybody."""
+        """Serve until told to stop; then disconnect all clients."""
         await self._leaving.wait()
         await self.close()
 
@@ -185,7 +185,7 @@ class Server:
             await serving
 
     async def close(self) -> None:
-        """Accept nobody, and close every connection when its last bytes are sent."""
+        """Accept no new clients, and close every connection when its last bytes are sent."""
         self._proxy.watchers.has_ended = True
         for server in self._servers:
             server.close()

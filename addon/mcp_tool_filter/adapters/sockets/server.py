@@ -107,7 +107,7 @@ class ServerLimits:
 PAGE_LIMITS = ServerLimits(
     body=256 * 1024, connections=100, silence=10, request=30, sending=30, makes_room=True
 )
-"""For the page and the metrics: strangers can neither fill our memory nor shut others out."""
+"""For the page and the metrics: no client can fill our memory or lock others out."""
 
 
 @dataclass(slots=True)

@@ -114,14 +114,14 @@ class ServerTls:
         self.is_ready = False
         """True once the handshake is done."""
         self.has_ended = False
-        """True once the client has said that it sends no more."""
+        """True once the client has announced that it sends no more."""
 
     @property
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the socket; return what they say. Raises SSLError."""
+        """Take bytes from the socket; return them decrypted. Raises SSLError."""
         self._in.write(data)
         plain = []
         try:
@@ -145,7 +145,7 @@ class ServerTls:
             self._flush()
 
     def close(self) -> None:
-        """Say that nothing follows."""
+        """Tell the client that nothing follows."""
         with suppress(ssl.SSLError):  # it waits for the client's goodbye, and we do not
             self._tls.unwrap()
         self._flush()

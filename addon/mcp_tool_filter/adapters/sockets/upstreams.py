@@ -24,7 +24,7 @@ _MOST_IDLE = 64
 
 @dataclass(slots=True, kw_only=True)
 class PoolLimits:
-    """What a pool may use, and whom it tells."""
+    """What a pool may use, and its callbacks."""
 
     budget: MemoryBudget
     descriptors: int
@@ -205,7 +205,7 @@ class UpstreamConnection(asyncio.Protocol):
             (self._transport.pause_reading if on else self._transport.resume_reading)()
 
     def be_idle(self) -> None:
-        if self._transport.get_write_buffer_size():  # it has answered before it has read all
+        if self._transport.get_write_buffer_size():  # it answered before it had read everything
             return self._transport.abort()
         self.since = self._pool.loop.time()
         self.hold(False)
