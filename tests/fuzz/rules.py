@@ -16,15 +16,15 @@ from textwrap import indent
 
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.policy.rules.link import RulesLink
-from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.verdict import Forward, Rewrite
+from mcp_tool_filter.rules.link import RulesLink
+from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.model import Policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings
 from tests.make import at_once
 from tests.make import policy as policy_for
-from tests.policy.rules.judging import Host
+from tests.rules.judging import Host
 
 SECRET = "sk-burns"
 _COPIES = "copy-"

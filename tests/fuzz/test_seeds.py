@@ -70,11 +70,11 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("http.listener.kept_with_us", _as_it_is),
         ("http.exchange.HttpExchange.with_owed", _nothing_added),
         ("adapters.stdio.judge.refuse_hidden_line", _nothing),
-        ("policy.rules.chain._refuse_unclear", _nothing),
-        ("policy.rules.fields.could_be", _nothing),
-        ("policy.rules.fields.Document.find", _nothing_found),
-        ("policy.rules.edits._unescaped", _as_it_is),
-        ("policy.rules.chain._Walk._follow_rules", _nothing_found),
+        ("rules.chain._refuse_unclear", _nothing),
+        ("rules.fields.could_be", _nothing),
+        ("rules.fields.Document.find", _nothing_found),
+        ("rules.edits._unescaped", _as_it_is),
+        ("rules.chain._Walk._follow_rules", _nothing_found),
     ],
 )
 def test_a_weakened_filter_is_detected(

@@ -9,10 +9,10 @@ import pytest
 
 from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
 from mcp_tool_filter.adapters.effects.rules_file import ThisMachine
-from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.subject import Subject
-from tests.policy.rules.judging import call, rules, single
+from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.subject import Subject
+from tests.rules.judging import call, rules, single
 
 
 def refused_by(rehearsal: Rehearsal, text: str) -> str | None:

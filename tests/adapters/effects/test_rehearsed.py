@@ -13,9 +13,9 @@ from mcp_tool_filter.adapters.effects.rehearsal import (
     rehearse,
     shown_outcome,
 )
-from mcp_tool_filter.policy.rules.subject import Evaluated
 from mcp_tool_filter.protocol.messages import Request, Response, parse_message
-from tests.policy.rules.judging import call, request, result, rules, single
+from mcp_tool_filter.rules.subject import Evaluated
+from tests.rules.judging import call, request, result, rules, single
 
 POLICY = """
 - {id: tell, conditions: [tool_equals: told], actions: [log: {message: hello}]}

@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.effects.rules_file import (
     WatchedRules,
     read_rules,
 )
-from mcp_tool_filter.policy.rules.model import Policy
+from mcp_tool_filter.rules.model import Policy
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"
 

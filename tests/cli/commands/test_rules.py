@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.policy.rules.interceptors import to_plain
-from mcp_tool_filter.policy.rules.load import json_schema, load_policy
-from mcp_tool_filter.policy.rules.source import InvalidRules, YamlNode, read_source
+from mcp_tool_filter.rules.interceptors import to_plain
+from mcp_tool_filter.rules.load import json_schema, load_policy
+from mcp_tool_filter.rules.source import InvalidRules, YamlNode, read_source
 
-SEED = "tests/policy/rules/seed.yaml"
+SEED = "tests/rules/seed.yaml"
 
 
 def test_check_accepts_the_example_of_the_specification(

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_tool_filter.cli.launcher import main
 
-SEED = "tests/policy/rules/seed.yaml"
+SEED = "tests/rules/seed.yaml"
 CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
 
 

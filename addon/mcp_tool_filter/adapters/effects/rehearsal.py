@@ -11,10 +11,6 @@ from typing import cast
 from mcp_tool_filter.adapters.effects.rule_host import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
 from mcp_tool_filter.policy.effects import Deciding, Effect, Together
-from mcp_tool_filter.policy.rules.chain import judge
-from mcp_tool_filter.policy.rules.link import answered
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import (
     Message,
@@ -24,6 +20,10 @@ from mcp_tool_filter.protocol.messages import (
     Single,
     singles,
 )
+from mcp_tool_filter.rules.chain import judge
+from mcp_tool_filter.rules.link import answered
+from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 
 
 class Rehearsal:

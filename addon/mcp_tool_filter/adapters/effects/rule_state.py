@@ -24,8 +24,8 @@ from mcp_tool_filter.policy.rule_effects import (
     ReadCache,
     WriteCache,
 )
-from mcp_tool_filter.policy.rules.link import MOST_BYTES, Later, MemoryState, identify
-from mcp_tool_filter.policy.rules.model import StateSettings
+from mcp_tool_filter.rules.link import MOST_BYTES, Later, MemoryState, identify
+from mcp_tool_filter.rules.model import StateSettings
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Login

@@ -23,10 +23,10 @@ from mcp_tool_filter.adapters.effects.rule_host import OfflineHost, RuleHost, Se
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory, open_state
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.rules.link import RulesLink
-from mcp_tool_filter.policy.rules.load import load_policy
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.source import LARGEST
+from mcp_tool_filter.rules.link import RulesLink
+from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.source import LARGEST
 
 _LONGEST_HEAD = 256  # bytes that Linux reads of a program to find its interpreter
 

@@ -19,11 +19,11 @@ from mcp_tool_filter.adapters.effects.rules_file import read_rules
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.policy.rules.fields import render_json
-from mcp_tool_filter.policy.rules.model import Policy
-from mcp_tool_filter.policy.rules.source import Mistake, Spot, Unreadable, read_source
-from mcp_tool_filter.policy.rules.subject import Evaluated
 from mcp_tool_filter.protocol.messages import Message, Notification, Request, parse_message
+from mcp_tool_filter.rules.fields import render_json
+from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.source import Mistake, Spot, Unreadable, read_source
+from mcp_tool_filter.rules.subject import Evaluated
 
 OUTCOMES = ("pass", "block", "drop", "modify")
 
@@ -164,7 +164,7 @@ def run(typed: Given) -> int:
         case ["explain", file, message]:
             return _explain(file, message, next(iter(typed.get("answers", [])), None))
         case ["schema"]:
-            from mcp_tool_filter.policy.rules.load import json_schema
+            from mcp_tool_filter.rules.load import json_schema
 
             print(json.dumps(json_schema(), indent=2))
             return 0

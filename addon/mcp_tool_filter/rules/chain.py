@@ -1,0 +1,401 @@
+"""Apply the rules in order: method interceptors, then rules by priority, then the default
+action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
+from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, RunScript, TooLarge, Warn
+from mcp_tool_filter.protocol.messages import is_request
+from mcp_tool_filter.rules.actions import (
+    ALWAYS,
+    CHANGES,
+    Action,
+    CallFunction,
+    Script,
+)
+from mcp_tool_filter.rules.edits import ImpossibleChange, to_python
+from mcp_tool_filter.rules.fields import PatternGivenUp
+from mcp_tool_filter.rules.interceptors import (
+    RESOURCE_METHODS,
+    InterceptedExchange,
+    MethodInterceptor,
+    ResourceAccessInterceptor,
+    ToolCallInterceptor,
+    UserInterceptor,
+)
+from mcp_tool_filter.rules.model import Candidate, Policy, Rule, RuleIndex
+from mcp_tool_filter.rules.perform import (
+    Clock,
+    Run,
+    count_use,
+    message_text,
+    perform,
+    python_effect,
+    script_effect,
+    text_from_python,
+)
+from mcp_tool_filter.rules.subject import (
+    NOT_CLEAR,
+    UNCLEAR,
+    DoneAction,
+    Evaluated,
+    Refusal,
+    RulesOutcome,
+    Subject,
+    TooSlow,
+    Watch,
+    refuse,
+)
+
+_FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
+# The sender of a message can cause these, so they never mean "allow".
+_OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, TooLarge)
+_AT_ONCE = 0.05  # seconds that others wait for us
+_LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
+_NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
+
+
+def has_rules_for(policy: Policy, subject: Subject) -> bool:
+    """Tell whether anything in the policy concerns a message."""
+    if not policy.enabled:
+        return False
+    return bool(
+        _possible(policy, subject)
+        or _interceptor_for(policy, subject)
+        or (policy.chain.default_block and not subject.is_response and not subject.about.is_carried)
+    )
+
+
+def _index(policy: Policy, subject: Subject) -> RuleIndex:
+    return policy.responses if subject.is_response else policy.requests
+
+
+def _possible(policy: Policy, subject: Subject) -> Sequence[Candidate]:
+    """Return the rules that could match a message; they are looked up once."""
+    if subject.possible is None:
+        subject.possible = _index(policy, subject).candidates(subject).possible(subject)
+    return subject.possible
+
+
+def judge(
+    policy: Policy, subject: Subject, clock: Clock, trace: list[Evaluated] | None = None
+) -> Deciding[RulesOutcome]:
+    """Decide what happens to a message; yields the effects needed for it."""
+    now = clock()
+    watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
+    run = Run(subject, clock, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
+    if not policy.enabled:
+        return run.judgement
+    try:
+        yield from _timed(_Walk(policy, run, trace).go(), watch)
+    except ProtocolError as error:
+        _refuse_unclear(run, "", str(error))
+    return run.judgement
+
+
+def _timed(deciding: Deciding[None], watch: Watch) -> Deciding[None]:
+    """Note how long each effect takes: what a decision waits for is not its own work."""
+    resume: Callable[[], Effect] = partial(next, deciding)
+    while True:
+        try:
+            effect = resume()
+        except StopIteration:
+            return
+        before = watch.clock()
+        try:
+            came = yield effect
+        except GeneratorExit:
+            deciding.close()
+            raise
+        except BaseException as error:  # the effect's failure, for the decision
+            resume = partial(deciding.throw, error)
+        else:
+            resume = partial(deciding.send, came)
+        watch.waited += watch.clock() - before
+
+
+def _refuse_unclear(run: Run, rule: str, why: str) -> None:
+    run.judgement.refusal = None
+    run.refuse(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
+
+
+def _interceptor_for(policy: Policy, subject: Subject) -> MethodInterceptor | None:
+    if not policy.interceptors or subject.method is None or subject.about.is_own_error:
+        return None
+    found = policy.interceptors.get(subject.method)
+    if found is None and subject.method in RESOURCE_METHODS:
+        others = (policy.interceptors.get(method) for method in RESOURCE_METHODS)
+        found = next((one for one in others if isinstance(one, ResourceAccessInterceptor)), None)
+    if subject.is_response and not isinstance(found, UserInterceptor):
+        return None
+    return found
+
+
+@dataclass(slots=True)
+class _Walk:
+    policy: Policy
+    run: Run
+    trace: list[Evaluated] | None
+    paused_at: float = 0.0
+    """How long we had worked on the message when we last let others work."""
+
+    @property
+    def ends(self) -> bool:
+        """True if no later rule is evaluated."""
+        judgement = self.run.judgement
+        refused = judgement.refusal is not None and self.policy.chain.fail_fast
+        return refused or self.run.allowed or judgement.filtered is not None
+
+    def go(self) -> Deciding[None]:
+        interceptor = _interceptor_for(self.policy, self.run.subject)
+        if interceptor is not None:
+            yield from self._intercept(interceptor)
+        if not self.ends:
+            yield from self._follow_rules()
+        if not self.run.allowed:
+            self._apply_default()
+
+    def _apply_default(self) -> None:
+        message = self.run.subject.message
+        if (
+            self.policy.chain.default_block
+            and is_request(message)
+            and self.run.subject.about.from_client
+            and not self.run.subject.about.is_carried
+            and self.run.subject.method not in _NEVER_REFUSED
+        ):
+            self.run.refuse(refuse("Blocked by default", "default_action", "block"))
+
+    # Method interceptors
+
+    def _intercept(self, interceptor: MethodInterceptor) -> Deciding[None]:
+        run, name = self.run, self.run.subject.method or ""
+        seen = self._note(name)
+        if seen:
+            seen.is_interceptor = True
+        try:
+            if isinstance(interceptor, UserInterceptor):
+                yield from self._ask_user(interceptor, name)
+            elif reason := interceptor.problem_in(run.subject):
+                run.refuse(refuse(reason, name, "block"))
+            elif isinstance(interceptor, ToolCallInterceptor) and interceptor.limits:
+                key = ("tool", run.subject.about.session_id, run.subject.tool or "")
+                yield from count_use(run, name, key, interceptor.limits)
+        except _FAILURES as error:
+            yield from self._fail(name, "its interceptor", error)
+        if run.judgement.refusal is not None:
+            run.judgement.matched.append(name)
+            run.judgement.done.append(DoneAction(name, run.judgement.refusal.action))
+            if seen:
+                seen.matched = True
+                seen.done.append(run.judgement.refusal.action)
+
+    def _ask_user(self, interceptor: UserInterceptor, name: str) -> Deciding[None]:
+        subject = self.run.subject
+        hook = "response" if subject.is_response else "request"
+        function = getattr(interceptor.instance, hook, None)
+        if function is None:
+            return
+        who = yield from self.run.credential()
+        exchange = _exchange_of(subject, who)
+        made = yield CallPython(function, exchange, self.run.left())
+        if isinstance(made, str):
+            self.run.refuse(refuse(made, name, "block"))
+        else:
+            self.run.change(text_from_python(subject, made))
+
+    # Rules
+
+    def _follow_rules(self) -> Deciding[None]:
+        waiting = self._candidates()
+        while waiting:
+            if self.policy.chain.parallel:
+                yield from self._run_together(waiting)
+            candidate = waiting.pop(0)
+            yield from self._let_others_work()
+            subject = self.run.subject
+            yield from self._evaluate(candidate)
+            if self.ends:
+                return
+            if self.run.subject is not subject:  # other rules may match the changed message
+                waiting = self._candidates(after=candidate.order)
+
+    def _let_others_work(self) -> Deciding[None]:
+        """Let other messages go on if we have worked on this one for a while."""
+        watch = self.run.watch
+        if watch.worked > self.paused_at + _AT_ONCE:
+            self.paused_at = watch.worked
+            yield Delay(0)
+
+    def _candidates(self, after: int = -1) -> list[Candidate]:
+        """Return the rules that could match; with a trace, all rules."""
+        subject = self.run.subject
+        if self.trace is None:
+            found = _possible(self.policy, subject)
+        else:
+            found = _index(self.policy, subject).candidates(subject).each
+        return [one for one in found if one.order > after]
+
+    def _evaluate(self, candidate: Candidate) -> Deciding[None]:
+        rule = candidate.rule
+        seen = self._note(rule.id)
+        if self.run.clock() >= self.run.deadline:
+            yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
+            return
+        try:
+            matches = self._matches(candidate, seen)
+        except ProtocolError as error:
+            self._refuse_unclear(rule, error)
+            return
+        except _FAILURES as error:
+            yield from self._fail(rule.id, "a condition", error)
+            return
+        if matches:
+            self.run.judgement.matched.append(rule.id)
+            yield from self._act(rule, seen)
+
+    def _refuse_unclear(self, rule: Rule, error: ProtocolError) -> None:
+        if self.run.judgement.refusal is None:
+            _refuse_unclear(self.run, rule.id, str(error))
+
+    def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
+        subject, now = self.run.subject, self.run.clock()
+        if seen is None:
+            return all(one.holds(subject, now) for one in candidate.rest)
+        for condition, seen.asked in candidate.rule.labelled:
+            holds = condition.holds(subject, now)
+            seen.conditions.append((seen.asked, holds))
+            if not holds:
+                seen.asked = ""
+                return False
+        seen.matched, seen.asked = True, ""
+        return True
+
+    def _act(self, rule: Rule, seen: Evaluated | None) -> Deciding[None]:
+        was_refused = self.run.judgement.refusal is not None
+        for name, action in zip(rule.action_names, rule.actions, strict=True):
+            if not self._may_run(action, was_refused=was_refused):
+                continue
+            try:
+                yield from self._let_others_work()
+                self.run.watch.look()
+                yield from perform(self.run, rule, action)
+            except ProtocolError as error:
+                self._refuse_unclear(rule, error)
+                return
+            except _FAILURES as error:
+                yield from self._fail(rule.id, name, error)
+                continue
+            self.run.judgement.done.append(DoneAction(rule.id, name))
+            if seen:
+                seen.done.append(name)
+            if self.run.judgement.filtered is not None:
+                return
+
+    def _may_run(self, action: Action, *, was_refused: bool) -> bool:
+        """Tell whether an action still runs after a refusal by its own rule or an earlier one."""
+        if self.run.judgement.refusal is None or isinstance(action, ALWAYS):
+            return True
+        if not was_refused:
+            return False
+        in_background = isinstance(action, Script) and not action.decides
+        return in_background or isinstance(action, CHANGES)
+
+    def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
+        is_given_up = isinstance(error, PatternGivenUp)
+        why = f"the pattern {error} takes too long on this message" if is_given_up else error
+        is_late = self.run.clock() >= self.run.deadline
+        is_long = len(self.run.subject.message.place.text) > _LONG
+        is_of_sender = isinstance(error, _OF_THE_SENDER) or (
+            is_long and (is_late or isinstance(error, TooSlow))
+        )
+        yield Warn(f"Rule {rule!r}: {what} failed: {why}")
+        # A message's author must not be able to bypass the rules.
+        if is_of_sender or not self.policy.chain.allow_on_error:
+            detail = f"{what} failed: {why}"
+            self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
+        elif is_late:
+            self.run.allowed = True  # no time left for further rules
+
+    def _note(self, rule: str) -> Evaluated | None:
+        if self.trace is None:
+            return None
+        self.trace.append(Evaluated(rule))
+        return self.trace[-1]
+
+    # Waiting together
+
+    def _run_together(self, waiting: list[Candidate]) -> Deciding[None]:
+        """Start the effects of the next rules at the same time, as long as none of them changes the
+        message."""
+        run = self.run
+        if run.judgement.refusal is not None:
+            return
+        pairs: list[tuple[Action, RunScript | CallPython]] = []
+        for rule, action in self._next_waits(waiting):
+            if (known := run.prefetched.get(id(action))) and known[0] is run.subject:
+                continue
+            if isinstance(action, Script):
+                pairs.append((action, (yield from script_effect(run, rule, action))))
+            elif isinstance(action, CallFunction):
+                pairs.append((action, python_effect(run, action)))
+        if len(pairs) < 2:
+            return
+        results = yield Together(tuple(_attempt(effect) for _, effect in pairs))
+        assert isinstance(results, list)
+        for (action, _), result in zip(pairs, results, strict=True):
+            run.prefetched[id(action)] = (run.subject, result)
+
+    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[Rule, Action]]:
+        now = self.run.clock()
+        for candidate in waiting:
+            rule = candidate.rule
+            if rule.changes_message:
+                return
+            try:
+                if not all(one.holds(self.run.subject, now) for one in candidate.rest):
+                    continue
+            except (ProtocolError, PatternGivenUp, TooSlow):
+                return  # it will end the chain when its turn comes
+            for action in rule.actions:
+                if isinstance(action, CallFunction) or (
+                    isinstance(action, Script) and action.decides
+                ):
+                    yield rule, action
+                    break
+            if rule.always_ends:
+                return
+
+
+def _attempt(effect: Effect) -> Deciding[object]:
+    try:
+        return (yield effect)
+    except EffectFailed as error:
+        return error
+
+
+def _exchange_of(subject: Subject, who: str) -> InterceptedExchange:
+    message = _as_dict(message_text(subject))
+    request = message
+    if subject.is_response:
+        place = subject.request.place if subject.request else None
+        request = _as_dict(place.text[place.start : place.end]) if place else None
+    return InterceptedExchange(
+        message=message or {},
+        request=request,
+        method=subject.method,
+        tool=subject.tool,
+        session_id=subject.about.session_id,
+        session=subject.about.session,
+        credential=who,
+    )
+
+
+def _as_dict(text: str) -> dict[str, object] | None:
+    read = to_python(text)
+    return read if isinstance(read, dict) else None

@@ -1,0 +1,289 @@
+"""The policy: a rules file that has been read. It is never changed.
+
+Its rules are found by an index, without evaluating each of them. Conditions on the method and the
+tool are evaluated once for each pair. Most of the remaining rules begin with a condition that a
+field has one of some texts, or matches a pattern: we find these rules by the field's text. A rule
+that we leave out would not have matched and would have read nothing more. So the outcome, including
+refusals, is as if we had evaluated all rules in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.patterns import common_beginning
+from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.rules.actions import (
+    CHANGES,
+    REFUSALS,
+    Action,
+    Allow,
+)
+from mcp_tool_filter.rules.conditions import Condition, IsOneOf, Matches, Reads
+from mcp_tool_filter.rules.fields import Field, PatternGivenUp
+from mcp_tool_filter.rules.interceptors import (
+    RESOURCE_METHODS,
+    MethodInterceptor,
+    UserInterceptor,
+)
+from mcp_tool_filter.rules.subject import Subject, TooSlow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    id: str
+    conditions: tuple[Condition, ...]
+    labels: tuple[str, ...]
+    """Each condition as the rules file has it."""
+    actions: tuple[Action, ...]
+    action_names: tuple[str, ...]
+    for_requests: bool
+    for_responses: bool
+    name: str = ""
+    priority: int = 0
+
+    @property
+    def labelled(self) -> Iterator[tuple[Condition, str]]:
+        """Each condition, and how the policy writes it."""
+        return zip(self.conditions, self.labels, strict=True)
+
+    @property
+    def changes_message(self) -> bool:
+        return any(isinstance(one, CHANGES) for one in self.actions)
+
+    @property
+    def always_ends(self) -> bool:
+        """True if no later rule is evaluated whenever this one matches (with ``fail_fast``)."""
+        return any(isinstance(one, Allow | REFUSALS) for one in self.actions)
+
+
+_MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
+_LONGEST_KNOWN = 256  # characters of a method or tool
+_LONGEST_LITERAL = 32  # characters of each literal that the first search looks for
+_FEW = 8  # rules; evaluating so few is as quick
+
+type Part = tuple[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rule that could match, and its conditions that are not evaluated yet."""
+
+    rule: Rule
+    order: int
+    rest: tuple[Condition, ...]
+
+
+@dataclass(slots=True)
+class _OnField:
+    """The candidates whose first condition is on one field, by their position."""
+
+    texts: dict[str, list[int]] = field(default_factory=dict)
+    literals: list[tuple[str, int]] = field(default_factory=list)
+    """A text that each match of a candidate's pattern contains, and the candidate."""
+    all: list[int] = field(default_factory=list)
+    _any_literal: re.Pattern[str] | None = None
+
+    def with_literal_in(self, text: str) -> list[int]:
+        """Return the candidates whose pattern could match a text."""
+        if len(self.literals) > _FEW:
+            if self._any_literal is None:
+                self._any_literal = re.compile(any_of([literal for literal, _ in self.literals]))
+            if self._any_literal.search(text) is None:  # quicker than searching for each of them
+                return []
+        return [at for literal, at in self.literals if literal in text]
+
+
+class Candidates:
+    """The rules that could match messages of one method and tool, in order."""
+
+    __slots__ = ("_by_field", "_others", "each")
+
+    def __init__(self, each: Sequence[Candidate]) -> None:
+        self.each = tuple(each)
+        self._by_field: dict[Part, _OnField] = {}
+        self._others: list[int] = []
+        for position, candidate in enumerate(self.each):
+            self._add(position, candidate.rest[0] if candidate.rest else None)
+
+    def _add(self, position: int, first: Condition | None) -> None:
+        if isinstance(first, IsOneOf) and all(isinstance(one, str) for one in first.values):
+            on_field = self._on(first.part, first.field, position)
+            for text in first.values:
+                assert isinstance(text, str)
+                on_field.texts.setdefault(text, []).append(position)
+        elif isinstance(first, Matches) and first.pattern.required:
+            on_field = self._on(first.part, first.field, position)
+            on_field.literals.append((first.pattern.required, position))
+        else:
+            self._others.append(position)
+
+    def _on(self, part: str, field: Field, position: int) -> _OnField:
+        on_field = self._by_field.setdefault((part, field), _OnField())
+        on_field.all.append(position)
+        return on_field
+
+    def possible(self, subject: Subject) -> Sequence[Candidate]:
+        """Return the candidates that could match this message."""
+        if len(self.each) <= _FEW or not self._by_field:
+            return self.each
+        more: list[int] = []
+        for (part, at), on_field in self._by_field.items():
+            more += _positions(subject, part, at, on_field)
+        if not more and not self._others:
+            return ()
+        positions = {*self._others, *more}
+        if len(positions) == len(self.each):
+            return self.each
+        return tuple(self.each[position] for position in sorted(positions))
+
+
+def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) -> Sequence[int]:
+    try:
+        found = subject.find(part, field)
+    except (ProtocolError, TooSlow):
+        return on_field.all  # each of them will refuse the message when its turn comes
+    positions: list[int] = []
+    for value in found:
+        text = value.text
+        if text is not None:
+            positions += on_field.texts.get(text, ())
+            if on_field.literals:
+                positions += on_field.with_literal_in(text)
+    return positions
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """Return a regex that finds the beginnings of these texts and tries each place only once.
+
+    >>> any_of(["secret1", "secret2", "sea"])
+    'se(?:a|cret(?:1|2))'
+    """
+    return _branch(sorted({text[:_LONGEST_LITERAL] for text in texts}))
+
+
+def _branch(texts: Sequence[str]) -> str:
+    """Render sorted, distinct texts with each common prefix written once."""
+    prefix = common_beginning(texts[0], texts[-1])
+    if prefix == texts[0]:  # finding it is enough
+        return re.escape(prefix)
+    tails = [text[len(prefix) :] for text in texts]
+    branches = [_branch(list(group)) for _, group in groupby(tails, key=itemgetter(0))]
+    return f"{re.escape(prefix)}(?:{'|'.join(branches)})"
+
+
+_NONE = Candidates(())
+
+
+class RuleIndex:
+    """The rules of one direction."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._known: dict[tuple[str | None, str | None], Candidates] = {}
+
+    def candidates(self, subject: Subject) -> Candidates:
+        """Return the rules that could match by method and tool."""
+        if not self._rules:
+            return _NONE
+        key = subject.method, subject.tool
+        known = self._known.get(key)
+        if known is None:
+            known = Candidates(self._choose(subject))
+            if len(subject.method or "") + len(subject.tool or "") <= _LONGEST_KNOWN:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = known
+        return known
+
+    def _choose(self, subject: Subject) -> list[Candidate]:
+        chosen = []
+        for order, rule in enumerate(self._rules):
+            static = [one for one in rule.conditions if one.reads < Reads.MESSAGE]
+            try:
+                holds = all(one.holds(subject, 0.0) for one in static)
+            except PatternGivenUp:  # the rule will fail when its turn comes
+                chosen.append(Candidate(rule, order, rule.conditions))
+                continue
+            if holds:
+                rest = tuple(one for one in rule.conditions if one.reads is Reads.MESSAGE)
+                chosen.append(Candidate(rule, order, rest))
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSettings:
+    fail_fast: bool = True
+    parallel: bool = False
+    timeout: float = 5.0
+    default_block: bool = False
+    allow_on_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings:
+    """Where to keep rate limits and caches; without a URL, in memory."""
+
+    url: str | None = None
+    prefix: str = "mcp:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A policy; ``rules`` are the enabled ones, in order of evaluation."""
+
+    rules: tuple[Rule, ...] = ()
+    chain: ChainSettings = field(default_factory=ChainSettings)
+    interceptors: dict[str, MethodInterceptor] = field(default_factory=dict)
+    state: StateSettings = field(default_factory=StateSettings)
+    session_ttl: float = 3600.0
+    warnings: tuple[str, ...] = ()
+    enabled: bool = True
+    requests: RuleIndex = field(init=False, repr=False, compare=False)
+    responses: RuleIndex = field(init=False, repr=False, compare=False)
+    _judged: dict[tuple[str, ...], bool] = field(init=False, repr=False, compare=False)
+    reads_requests: bool = field(init=False, repr=False, compare=False)
+    """True if anything in the policy looks at requests."""
+    reads_responses: bool = field(init=False, repr=False, compare=False)
+    """True if anything in the policy looks at responses."""
+    reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
+    """True if a rule for responses also depends on the request."""
+
+    def may_judge(self, *methods: str) -> bool:
+        """Tell whether anything but the default action could concern requests of these methods, or
+        their answers."""
+        known = self._judged.get(methods)
+        if known is None:
+            known = self._judged[methods] = self.enabled and any(map(self._may_judge, methods))
+        return known
+
+    def _may_judge(self, method: str) -> bool:
+        asked = Subject(Request(method, "0"))
+        same = RESOURCE_METHODS if method in RESOURCE_METHODS else (method,)
+        return bool(
+            self.requests.candidates(asked).each or self.responses.candidates(asked).each
+        ) or not self.interceptors.keys().isdisjoint(same)
+
+    def __post_init__(self) -> None:
+        on = self.rules if self.enabled else ()
+        requests = RuleIndex(tuple(rule for rule in on if rule.for_requests))
+        responses = RuleIndex(tuple(rule for rule in on if rule.for_responses))
+        object.__setattr__(self, "_judged", {})
+        object.__setattr__(self, "requests", requests)
+        object.__setattr__(self, "responses", responses)
+        judges = len(requests) > 0 or bool(self.interceptors) or self.chain.default_block
+        object.__setattr__(self, "reads_requests", self.enabled and judges)
+        users = any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
+        object.__setattr__(self, "reads_responses", self.enabled and (len(responses) > 0 or users))
+        needs = users or any(
+            one.of_request for rule in on if rule.for_responses for one in rule.conditions
+        )
+        object.__setattr__(self, "reads_requests_of_responses", self.enabled and needs)

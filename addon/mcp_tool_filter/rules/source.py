@@ -1,0 +1,617 @@
+r"""Parse a rules file into a tree of values that know their place in the file.
+
+>>> root, _ = read_source(b"a:\n  - 0x10\n  - yes\n")
+>>> [(node.line, node.column, node.value) for node in root.members["a"].items]
+[(2, 5, Number('16')), (3, 5, 'yes')]
+
+ruamel parses YAML 1.2, and we read its scalars by the core schema. JSON is read by our scanner for
+messages, because YAML parsers fail on tabs and surrogate pairs.
+
+A ``Spot`` reads a checked value from a place of the tree, and notes every mistake. After a mistake
+we continue with a harmless value, so that we find all mistakes. The result is used only if there
+are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.protocol.scan import EACH, Value, scan
+from mcp_tool_filter.rules.fields import Document, Json, Number, Object
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mistake:
+    """``path`` is the place in the file's structure; lines and columns count from 1."""
+
+    line: int
+    column: int
+    path: str
+    text: str
+
+    def shown(self, file: str) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{file}:{self.line}:{self.column}: {where}{self.text}"
+
+
+class InvalidRules(StartError):
+    """All mistakes of a file, in the order of the file."""
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        self.file = file
+        self.mistakes = tuple(sorted(set(mistakes)))
+        count = len(self.mistakes)
+        said = "1 mistake" if count == 1 else f"{count} mistakes"
+        lines = [mistake.shown(file) for mistake in self.mistakes]
+        super().__init__(f"Invalid rules file: {file} has {said}", why="\n".join(lines))
+
+
+LARGEST = 1024 * 1024  # bytes
+_DEEPEST = 100
+_MOST_NODES = 200_000  # including aliases: a few lines of anchors could expand to billions
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+_OTHER_BASE = re.compile(r"0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}")
+_FLOAT = re.compile(r"([-+]?)0*(\d*)(?:\.(\d*))?([eE][-+]?\d+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w/-]*")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Unreadable(Exception):
+    """The rest of the text cannot be read."""
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        super().__init__(mistakes)
+        self.mistakes = mistakes
+
+
+@dataclass(slots=True)
+class YamlNode:
+    """A scalar has a ``value``, a list ``items``, a mapping ``members``."""
+
+    line: int
+    column: int
+    value: bool | Number | str | None = None
+    items: list[YamlNode] | None = None
+    members: dict[str, YamlNode] | None = None
+    keys: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The line and column of each key of a mapping."""
+
+    @property
+    def kind(self) -> str:
+        if self.items is not None:
+            return "a list"
+        if self.members is not None:
+            return "a mapping"
+        match self.value:
+            case None:
+                return "nothing"
+            case bool():
+                return "true or false"
+            case str():
+                return "a text"
+            case _:
+                return "a number"
+
+    def to_json(self) -> Json:
+        if self.items is not None:
+            return tuple(item.to_json() for item in self.items)
+        if self.members is not None:
+            return Object(tuple((key, node.to_json()) for key, node in self.members.items()))
+        return self.value
+
+
+def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list[Mistake]]:
+    """Read a file; return it with the mistakes in its text that do not prevent reading it.
+
+    ``begins`` is the expected first key, for the message about an empty file.
+    Raises Unreadable for mistakes that do.
+    """
+    if len(raw) > LARGEST:
+        raise Unreadable(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise Unreadable(Mistake(1, 1, "", "the file is not UTF-8")) from None
+    text = text.removeprefix("\ufeff")
+    empty = f"the file is empty; it begins with {begins}:"
+    if not text.strip():
+        raise Unreadable(Mistake(1, 1, "", empty))
+    if text.lstrip()[0] == "{" and (read := _read_json(text)) is not None:
+        return read
+    return _Yaml(text, empty).read()
+
+
+# JSON
+
+
+def _read_json(text: str) -> tuple[YamlNode, list[Mistake]] | None:
+    """Read JSON; None if the text is not JSON, or has mistakes that YAML can explain."""
+    try:
+        _, root = scan(text.encode(), {EACH: None})
+    except ProtocolError:
+        return None
+    reader = _Json(text)
+    return reader.node(root, ""), reader.mistakes
+
+
+def inner_path(path: str, key: str) -> str:
+    """Return the path of a member in readable form."""
+    inner = key if _PLAIN_KEY.fullmatch(key) else repr(key)
+    return f"{path}.{inner}" if path else inner
+
+
+class _Json:
+    def __init__(self, text: str) -> None:
+        self.mistakes: list[Mistake] = []
+        self._document = Document(text)
+        self._text = text
+        self._line, self._line_start = 1, 0  # of the last place
+        self._at = 0
+
+    def node(self, value: Value, path: str) -> YamlNode:
+        line, column = self._place(value.start)
+        if value.text is not None:
+            return YamlNode(line, column, value.text)
+        opened = self._document.open(value)
+        node = YamlNode(line, column)
+        if opened.members is not None:
+            node.members = {}
+            for member in opened.members:
+                place = self._place(member.start)
+                inner = self.node(member.value, inner_path(path, member.key))
+                if member.key in node.keys:
+                    first = node.keys[member.key]
+                    self.mistakes.append(_repeated(member.key, place, first, path))
+                    continue
+                node.keys[member.key] = place
+                node.members[member.key] = inner
+        elif opened.elements is not None:
+            node.items = [
+                self.node(element, f"{path}[{number}]")
+                for number, element in enumerate(opened.elements)
+            ]
+        else:
+            node.value = _resolve(self._document.written(value), line, column)
+        return node
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Return line and column, counted from the last place, because places come in order."""
+        count = self._text.count("\n", self._at, at)
+        if count:
+            self._line += count
+            self._line_start = self._text.rindex("\n", self._at, at) + 1
+        self._at = at
+        return self._line, at - self._line_start + 1
+
+
+# YAML
+
+
+class _Yaml:
+    def __init__(self, text: str, empty: str) -> None:
+        self._text = text
+        self._empty = empty
+        self._anchors: dict[str, YamlNode | None] = {}
+        self._mistakes: list[Mistake] = []
+        self._nodes = 0
+
+    def read(self) -> tuple[YamlNode, list[Mistake]]:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+        try:
+            root = self._document(iter(YAML(typ="safe", pure=True).parse(self._text)))
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            what = error.problem or error.context or "this is not YAML"
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            raise Unreadable(*self._mistakes, Mistake(line, column, "", what)) from None
+        except YAMLError as error:
+            what = str(error).partition("\n")[0]
+            raise Unreadable(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
+        return root, self._mistakes
+
+    def _document(self, events: Iterator[Any]) -> YamlNode:
+        root = None
+        for event in events:
+            if type(event).__name__ == "DocumentStartEvent":
+                if root is not None:
+                    mark = event.start_mark
+                    self._note(mark.line + 1, mark.column + 1, "", "a second document")
+                    break
+                root = self._node(first := next(events), events, "", 0)
+                if _is_left_out(first):
+                    root = None
+                    break
+        if root is None:
+            raise Unreadable(Mistake(1, 1, "", self._empty))
+        return root
+
+    def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> YamlNode:
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self._alias(event.anchor, line, column, path)
+        self._count(1, line, column)
+        if depth > _DEEPEST:
+            raise Unreadable(*self._mistakes, Mistake(line, column, path, "nested too deeply"))
+        if event.tag is not None and str(event.tag) != "!":
+            self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+        if event.anchor:
+            self._anchors[event.anchor] = None  # not complete yet: it must not contain itself
+        node = YamlNode(line, column)
+        if kind == "ScalarEvent":
+            node.value = self._scalar(event, line, column)
+        elif kind == "SequenceStartEvent":
+            node.items = self._items(events, path, depth)
+        else:
+            self._fill(node, events, path, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _items(self, events: Iterator[Any], path: str, depth: int) -> list[YamlNode]:
+        items: list[YamlNode] = []
+        while type(event := next(events)).__name__ != "SequenceEndEvent":
+            items.append(self._node(event, events, f"{path}[{len(items)}]", depth + 1))
+        return items
+
+    def _fill(self, node: YamlNode, events: Iterator[Any], path: str, depth: int) -> None:
+        node.members = {}
+        while type(event := next(events)).__name__ != "MappingEndEvent":
+            line, column = event.start_mark.line + 1, event.start_mark.column + 1
+            if type(event).__name__ != "ScalarEvent":
+                raise Unreadable(
+                    *self._mistakes, Mistake(line, column, path, "a key must be a text")
+                )
+            key = _joined(event.value)
+            if event.tag is not None and str(event.tag) != "!":
+                self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+            event = next(events)
+            value = self._node(event, events, inner_path(path, key), depth + 1)
+            if _is_left_out(event):  # YAML places it where the next node begins
+                value.line, value.column = line, column
+            if key in node.members:
+                self._mistakes.append(_repeated(key, (line, column), node.keys[key], path))
+                continue
+            node.members[key] = value
+            node.keys[key] = line, column
+
+    def _scalar(self, event: Any, line: int, column: int) -> bool | Number | str | None:
+        if event.style or event.tag is not None:
+            return _joined(event.value)
+        try:
+            return _resolve(event.value, line, column)
+        except Unreadable as error:
+            self._mistakes += error.mistakes
+            return None
+
+    def _alias(self, anchor: str, line: int, column: int, path: str) -> YamlNode:
+        target = self._anchors.get(anchor)
+        if target is None:
+            what = "contains itself" if anchor in self._anchors else "is not defined"
+            raise Unreadable(*self._mistakes, Mistake(line, column, path, f"*{anchor} {what}"))
+        self._count(_size(target), line, column)
+        return target
+
+    def _count(self, nodes: int, line: int, column: int) -> None:
+        self._nodes += nodes
+        if self._nodes > _MOST_NODES:
+            what = f"the file has more than {_MOST_NODES:,} values, aliases included"
+            raise Unreadable(*self._mistakes, Mistake(line, column, "", what))
+
+    def _note(self, line: int, column: int, path: str, what: str) -> None:
+        self._mistakes.append(Mistake(line, column, path, what))
+
+
+def _is_left_out(event: Any) -> bool:
+    """Tell whether a value is missing."""
+    return type(event).__name__ == "ScalarEvent" and not (event.value or event.style)
+
+
+def _size(node: YamlNode) -> int:
+    inner = [*(node.items or ()), *(node.members or {}).values()]
+    total = 1
+    for one in inner:
+        total += _size(one)
+        if total > _MOST_NODES:
+            break
+    return total
+
+
+def _repeated(key: str, at: tuple[int, int], first: tuple[int, int], path: str) -> Mistake:
+    what = f"the key {key!r} appears twice; first at {first[0]}:{first[1]}"
+    return Mistake(*at, path, what)
+
+
+def _joined(text: str) -> str:
+    """Join surrogate pairs, which YAML's escapes leave separate."""
+    if not _SURROGATES.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _resolve(text: str, line: int, column: int) -> bool | Number | str | None:
+    """Parse a plain scalar by YAML's core schema."""
+    if text in _NULL:
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if text[0].isdecimal() or text[0] in "+-.":
+        return _number(text, line, column)
+    return text
+
+
+def _number(text: str, line: int, column: int) -> Number | str:
+    try:
+        return Number(text)
+    except ValueError:
+        pass
+    if _NOT_FINITE.fullmatch(text):
+        raise Unreadable(Mistake(line, column, "", f"{text} is not a number of JSON"))
+    if _OTHER_BASE.fullmatch(text):
+        return Number(str(int(text, 0)))
+    found = _FLOAT.fullmatch(text)
+    if found is None or not (found[2] or found[3]):
+        return text
+    sign = "-" if found[1] == "-" else ""
+    fraction = f".{found[3]}" if found[3] else ""
+    return Number(f"{sign}{found[2] or '0'}{fraction}{found[4] or ''}")
+
+
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+LONGEST = 3650 * 86400.0  # seconds that a duration may have
+
+
+class Machine(Protocol):
+    """What reading a policy needs to know about the machine it will run on."""
+
+    def import_object(self, name: str) -> object:
+        """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
+
+    def find_script(self, path: str) -> str:
+        """Return a script's absolute path. Raises ValueError if it cannot be executed."""
+
+
+class NoMachine:
+    """For reading a policy that uses neither scripts nor Python."""
+
+    def import_object(self, name: str) -> object:
+        raise ValueError(f"{name} cannot be imported here")
+
+    def find_script(self, path: str) -> str:
+        raise ValueError(f"{path} cannot be run here")
+
+
+_NO_MACHINE = NoMachine()
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in the file, and the list to which mistakes are added."""
+
+    node: YamlNode
+    path: str
+    mistakes: list[Mistake]
+    machine: Machine = _NO_MACHINE
+    level: int = 0
+    """How many conditions are around it."""
+
+    def at(self, node: YamlNode, path: str) -> Spot:
+        """Return a place inside."""
+        return Spot(node, path, self.mistakes, self.machine, self.level)
+
+    def wrong(self, text: str) -> None:
+        self.mistakes.append(Mistake(self.node.line, self.node.column, self.path, text))
+
+    def wrong_key(self, key: str, text: str) -> None:
+        line, column = self.node.keys[key]
+        self.mistakes.append(Mistake(line, column, self.path, text))
+
+    # Scalars
+
+    def text(self, *, example: str = "") -> str:
+        value = self.node.value
+        if isinstance(value, str):
+            return value
+        self._expected("a text", example)
+        return ""
+
+    def name(self, *, example: str = "") -> str:
+        """Read a text that is not empty."""
+        text = self.text(example=example)
+        if not text and isinstance(self.node.value, str):
+            self.wrong("expected a text that is not empty")
+        return text
+
+    def one_of(self, choices: Sequence[str]) -> str:
+        text = self.node.value
+        if isinstance(text, str) and text in choices:
+            return text
+        listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
+        shown = f", not {text!r}" if isinstance(text, str) else f", not {self.node.kind}"
+        self.wrong(f"expected {listed}{shown}{_did_you_mean(text, choices)}")
+        return choices[0]
+
+    def boolean(self) -> bool:
+        if isinstance(self.node.value, bool):
+            return self.node.value
+        self._expected("true or false")
+        return False
+
+    def number(self) -> Number:
+        if isinstance(self.node.value, Number):
+            return self.node.value
+        self._expected("a number")
+        return Number("0")
+
+    def real(self) -> float:
+        number = self.number()
+        value = float(number.text)
+        if value in (float("inf"), float("-inf")):
+            self.wrong("expected a smaller number")
+            return 0.0
+        return value
+
+    def integer(self, least: int = -(2**53), most: int = 2**53) -> int:
+        number = self.number()
+        if not isinstance(self.node.value, Number):
+            return least
+        try:
+            value = int(number.text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            bounds = f" of {least} or more" if most == 2**53 else f" from {least} to {most}"
+            self.wrong(f"expected a whole number{bounds if least > -(2**53) else ''}")
+            return least
+        return value
+
+    def duration(self, *, least: float = 0.0, most: float = LONGEST) -> float:
+        """Read seconds: a number, or a text such as 200ms."""
+        value = self.node.value
+        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if isinstance(value, Number):
+            seconds = float(value.text)
+        elif found is None:
+            self._expected("a duration", "5s, 200ms, 1m, 2h, 1d, or a number of seconds")
+            return 1.0
+        else:
+            seconds = float(found[1]) * _UNITS[found[2] or "s"]
+        if not least <= seconds <= most:
+            self.wrong(f"expected a duration from {_seconds(least)} to {_seconds(most)}")
+            return 1.0
+        return seconds
+
+    def json(self) -> Json:
+        return self.node.to_json()
+
+    def parsed[T](self, parse: Callable[[str], T], default: T, *, example: str = "") -> T:
+        """Read a text with a parser that raises ValueError."""
+        if not isinstance(self.node.value, str):
+            self._expected("a text", example)
+            return default
+        try:
+            return parse(self.node.value)
+        except ValueError as error:
+            self.wrong(str(error))
+            return default
+
+    def parsed_json[T](self, parse: Callable[[Json], T], default: T) -> T:
+        try:
+            return parse(self.json())
+        except ValueError as error:
+            self.wrong(str(error))
+            return default
+
+    # Lists and mappings
+
+    def items(self, *, what: str = "a list") -> Iterator[Spot]:
+        if self.node.items is None:
+            self._expected(what)
+            return
+        for number, item in enumerate(self.node.items):
+            yield self.at(item, f"{self.path}[{number}]")
+
+    def table(self, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
+        """Read a mapping; every key must be one of these."""
+        members = self.node.members
+        if members is None:
+            listed = ", ".join([*required, *optional])
+            self._expected("a mapping", f"with {listed}" if listed else "")
+            return Table(self, {})
+        known = [*required, *optional]
+        for key in members:
+            if key not in known:
+                self.wrong_key(key, _unknown_key(key, known))
+        missing = [key for key in required if key not in members]
+        if missing and self.node.members is not None:
+            self.wrong(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+        return Table(self, {key: node for key, node in members.items() if key in known})
+
+    def inside(self, key: str) -> Spot:
+        """Return a member of this mapping if it has it, else the mapping."""
+        members = self.node.members or {}
+        return self.member(key, members[key]) if key in members else self
+
+    def member(self, key: str, node: YamlNode) -> Spot:
+        return self.at(node, inner_path(self.path, key))
+
+    def members(self) -> Iterator[tuple[str, Spot]]:
+        """Yield a mapping's members, whatever their keys."""
+        if self.node.members is None:
+            self._expected("a mapping")
+            return
+        for key, node in self.node.members.items():
+            yield key, self.member(key, node)
+
+    def only_member(self, expected: str) -> tuple[str, Spot] | None:
+        """Return the member of a mapping that must have one; None after a mistake."""
+        if self.node.members is None or len(self.node.members) != 1:
+            self.wrong(f"expected {expected}")
+            return None
+        (member,) = self.members()
+        return member
+
+    def _expected(self, what: str, example: str = "") -> None:
+        such = f", such as {example}" if example and not example.startswith("with ") else ""
+        more = f" {example}" if example.startswith("with ") else such
+        self.wrong(f"expected {what}{more}, not {self.node.kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    spot: Spot
+    _members: Mapping[str, YamlNode]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._members
+
+    def __getitem__(self, key: str) -> Spot:
+        """Return a member; a missing one (noted already) reads as empty."""
+        if key in self._members:
+            return self.spot.member(key, self._members[key])
+        return Spot(YamlNode(1, 1), key, [])
+
+    def find(self, key: str) -> Spot | None:
+        return self[key] if key in self._members else None
+
+    def read[T](self, key: str, read: Callable[[Spot], T], default: T) -> T:
+        return read(self[key]) if key in self._members else default
+
+
+def _unknown_key(key: str, known: Sequence[str]) -> str:
+    guess = _did_you_mean(key, known)
+    listed = "" if guess or not known else f"; the keys here are {', '.join(known)}"
+    return f"unknown key {key!r}{guess}{listed}"
+
+
+def _did_you_mean(text: object, choices: Sequence[str]) -> str:
+    if not isinstance(text, str):
+        return ""
+    plain = text.lower().replace("-", "_")
+    close = get_close_matches(plain, choices, n=1, cutoff=0.6) or get_close_matches(
+        plain.replace("_", ""), choices, n=1, cutoff=0.6
+    )
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_choice(what: str, text: str, choices: Sequence[str]) -> str:
+    """Return a sentence that there is no such choice, and what the user may have meant."""
+    guess = _did_you_mean(text, choices)
+    return f"there is no {what} {text!r}{guess or f'; there are {", ".join(choices)}'}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g}s" if value < 3600 else f"{value / 3600:g}h"

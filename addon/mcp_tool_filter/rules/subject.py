@@ -1,0 +1,303 @@
+"""What a rule sees, and what comes of it.
+
+A ``Subject`` is one message, the request that it answers, and its session. Parts of the message are
+opened when a rule first reads them, and only then. A ``RulesOutcome`` says what happens to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.jsregex.cost import Budget
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    Notification,
+    Place,
+    Request,
+    Response,
+    Single,
+    quote_harmlessly,
+)
+from mcp_tool_filter.protocol.scan import Value
+from mcp_tool_filter.rules.fields import Document, Field
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rules.model import Candidate
+
+_NOWHERE = Place()
+
+
+def _passes(_message: Single) -> Verdict:
+    return Forward()
+
+
+class TooSlow(Exception):
+    """Our own work on a message takes longer than the chain may take."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Measures how long we have worked on a message, without what we waited for."""
+
+    clock: Callable[[], float]
+    most: float
+    began: float
+    waited: float = 0.0
+
+    @property
+    def worked(self) -> float:
+        return self.clock() - self.began - self.waited
+
+    def look(self) -> None:
+        """Raise TooSlow if it is more than allowed. Long loops ask now and then."""
+        if self.worked > self.most:
+            raise TooSlow("the rules took too long for a message of this size")
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen, because each message needs one
+class Circumstances:
+    """What we know about a message besides its text."""
+
+    from_client: bool = True
+    session_id: str = ""
+    claimed_session_id: str | None = None
+    """The session id that the client sends, if the upstream has no sessions."""
+    session_started: float = 0.0
+    """By the same clock as ``now``."""
+    session: dict[str, object] = field(default_factory=dict)
+    """What users' own classes store about the session."""
+    credentials: bytes = b""
+    """Authorization, cookies and API keys, as the client sent them, and those that we add."""
+    operator: bytes = b""
+    """The credentials that we add, given by the operator."""
+    asker: Callable[[], bytes] = field(default=bytes, repr=False)
+    """Returns all that an answer may depend on besides the message."""
+    upstream: str = ""
+    """Origin and endpoint, so that caches of different upstreams stay separate."""
+    revision: str = ""
+    filter: Callable[[Single], Verdict] = _passes
+    """The tool filter, which judges a message again after a rule has changed it."""
+    limits: Limits = field(default_factory=Limits)
+    is_answered: bool = False
+    """True if the snapshot will answer this request."""
+    is_carried: bool = False
+    """True for a message inside another one, to which the default action applies already."""
+    is_own_error: bool = False
+    """True for an error with which a rule answers; method interceptors do not judge it."""
+    origin: object = field(default=None, repr=False)
+    """The host's own object for the message, passed on in effects."""
+
+
+_NOTHING_KNOWN = Circumstances()
+
+
+class Subject:
+    """The current message, and the parts that rules have read."""
+
+    __slots__ = (
+        "_budget",
+        "_documents",
+        "_found",
+        "about",
+        "message",
+        "method",
+        "possible",
+        "request",
+        "tool",
+        "watch",
+    )
+
+    def __init__(
+        self,
+        message: Single,
+        about: Circumstances | None = None,
+        request: Request | Notification | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        """``request`` is the request that a response answers, as it was forwarded.
+
+        A changed message, or a member of a batch, shares its ``budget`` with others.
+        """
+        self._budget = budget
+        self.watch: Watch | None = None
+        self.possible: Sequence[Candidate] | None = None
+        """The rules that could match, once they have been looked up."""
+        self.message = message
+        self.about = about or _NOTHING_KNOWN
+        self.request = message if not isinstance(message, Response) else request
+        self.method = self.request.method if self.request else None
+        self.tool = tool_in(self.request)
+        self._found: dict[tuple[str, str], Sequence[Value]] = {}
+        self._documents: dict[str, Document] = {}
+
+    @property
+    def budget(self) -> Budget:
+        """The steps that patterns may still spend on this message."""
+        if self._budget is None:
+            self._budget = Budget()
+        return self._budget
+
+    @property
+    def is_response(self) -> bool:
+        return isinstance(self.message, Response)
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was written; None for a notification."""
+        return None if isinstance(self.message, Notification) else self.message.id
+
+    def look(self) -> None:
+        """Raise TooSlow if this message has taken too long."""
+        if self.watch is not None:
+            self.watch.look()
+
+    def part(self, name: str) -> Value | None:
+        """Return ``params``, ``result`` or ``error``, if there is one."""
+        if name == "params":
+            return self.request.params if self.request else None
+        if not isinstance(self.message, Response):
+            return None
+        if name == "result" or self.message.result is not None:
+            return self.message.result if name == "result" else None
+        place = self.message.place
+        document = self.document("error")
+        error = document.open(Value(place.start, place.end)).get("error")
+        return document.open(error) if error else None
+
+    def document(self, part: str) -> Document:
+        """Return the document that contains a part."""
+        owner = "params" if part == "params" else "message"
+        known = self._documents.get(owner)
+        if known is None:
+            place = self.message.place
+            if owner == "params":
+                place = self.request.place if self.request else _NOWHERE
+            known = self._documents[owner] = Document(place.text)
+        return known
+
+    def find(self, part: str, field: Field) -> Sequence[Value]:
+        """Return the values of a field. Raises Unjudgeable."""
+        key = part, field.text
+        found = self._found.get(key)
+        if found is None:
+            found = self.document(part).find(self.part(part), field.steps, field.outlines)
+            self._found[key] = found
+            self.look()
+        return found
+
+
+def tool_in(request: Request | Notification | None) -> str | None:
+    """Return the called tool, if any."""
+    if request is None or request.method != "tools/call" or request.params is None:
+        return None
+    name = request.params.get("name")
+    return name.text if name else None
+
+
+BLOCKED = -32001
+UNCLEAR = -32600
+NOT_CLEAR = "Invalid Request"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that replaces a message; ``data`` is JSON."""
+
+    code: int
+    message: str
+    data: str | None
+    rule: str
+    action: str
+    detail: str = ""
+    """For observers; a client never sees it."""
+
+    def render(self, id: str | None) -> bytes:
+        data = "" if self.data is None else f',"data":{self.data}'
+        error = f'{{"code":{self.code},"message":{quote_harmlessly(self.message)}{data}}}'
+        return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
+
+
+def refuse(
+    message: str, rule: str, action: str, *, retry_after: float | None = None, detail: str = ""
+) -> Refusal:
+    """Return a refusal with our own error code. The client learns which rule refused."""
+    more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
+    data = f'{{"rule":{quote_harmlessly(rule)},"action":{quote_harmlessly(action)}{more}}}'
+    return Refusal(BLOCKED, message, data, rule, action, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOrder:
+    """An order to store the result of this request under a key."""
+
+    key: str
+    ttl: float
+    group: str
+    max_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAction:
+    rule: str
+    action: str
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """A rule that was evaluated, for a trace."""
+
+    rule: str
+    conditions: list[tuple[str, bool]] = field(default_factory=list)
+    asked: str = ""
+    """The condition that is being evaluated; it stays here if it cannot be judged."""
+    matched: bool = False
+    done: list[str] = field(default_factory=list)
+    is_interceptor: bool = False
+
+
+@dataclass(slots=True)
+class RulesOutcome:
+    """The outcome; ``message`` is the message after the rules' changes."""
+
+    message: Single
+    is_changed: bool = False
+    refusal: Refusal | None = None
+    filtered: Verdict | None = None
+    """The tool filter's verdict on the changed message, unless it just passes."""
+    cached: bytes | None = None
+    """A stored result that answers the request."""
+    stores: list[StoreOrder] = field(default_factory=list)
+    done: list[DoneAction] = field(default_factory=list)
+    matched: list[str] = field(default_factory=list)
+    """The rules that matched."""
+
+    @property
+    def is_answered_by_rule(self) -> bool:
+        """A rule answers instead of the upstream; nothing failed, and the message was clear."""
+        return self.refusal is not None and self.refusal.action != "error"
+
+    def to_verdict(self) -> Verdict:
+        """Return the verdict on the message. (The caller answers with a cached result.)"""
+        if self.refusal is not None:
+            return self._refuse(self.refusal)
+        if self.filtered is not None:
+            return self.filtered
+        if not self.is_changed:
+            return Forward()
+        rules = ", ".join(dict.fromkeys(one.rule for one in self.done))
+        return Rewrite(self.message.place.raw, Reason(Why.CHANGED, rule=rules))
+
+    def _refuse(self, refusal: Refusal) -> Verdict:
+        detail = refusal.detail or refusal.message
+        reason = Reason(Why.BLOCKED, detail=detail, rule=refusal.rule)
+        match self.message:
+            case Notification():
+                return Drop(reason)
+            case Request(id=id):
+                return Reply(refusal.render(id), reason)
+            case Response(id=id):
+                return Rewrite(refusal.render(id), reason)

@@ -1,0 +1,276 @@
+"""The order of interceptors and rules, and what ends a chain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult, WriteLog
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
+from mcp_tool_filter.protocol.messages import Request, Single
+from mcp_tool_filter.rules.chain import has_rules_for
+from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.subject import Circumstances, Evaluated, Subject
+from tests.rules.judging import (
+    Host,
+    call,
+    judged,
+    logged,
+    message_of,
+    request,
+    result,
+    rule,
+    rules,
+    single,
+    verdict,
+)
+
+BLOCKS = """
+- {id: low, priority: 1, actions: [block: low, log: {message: low}]}
+- {id: high, priority: 5, actions: [block: high, log: {message: high}]}
+- {id: also-high, priority: 5, actions: [block: also, log: {message: also}]}
+- {id: off, priority: 9, enabled: false, actions: [block: off]}
+"""
+
+
+def test_the_first_block_by_priority_ends_the_chain() -> None:
+    host = Host()
+    found = judged(rules(BLOCKS), call(), host=host)
+    assert (message_of(found), logged(host)) == ("high", ["high"])
+
+
+def test_without_fail_fast_all_rules_run_their_side_effects() -> None:
+    host = Host()
+    found = judged(rules(BLOCKS, top="chain: {fail_fast: false}"), call(), host=host)
+    assert (message_of(found), logged(host)) == ("high", ["high", "also", "low"])
+
+
+def test_without_fail_fast_a_blocked_message_no_longer_waits_or_counts() -> None:
+    host = Host()
+    policy = rules(
+        """
+- {id: a, actions: [block: a]}
+- id: b
+  actions:
+    - delay: 1s
+    - rate_limit: {key: k, limit: 1, window: 1m}
+    - fork: {}
+    - cache: {key: k, ttl: 1m}
+    - run_script: {path: ./s, decides: true}
+    - run_script: {path: ./s}
+    - log: {message: b}
+""",
+        host,
+        top="chain: {fail_fast: false}",
+    )
+    judged(policy, call(), host=host)
+    assert [type(one) for one in host.effects] == [RunScript, WriteLog]
+
+
+def test_allow_ends_the_chain() -> None:
+    policy = rules("- {id: a, actions: [allow]}\n- {id: b, actions: [block: b]}")
+    assert judged(policy, call()).refusal is None
+
+
+def test_a_block_of_the_same_rule_wins_over_its_allow() -> None:
+    assert message_of(judged(rules("- {id: a, actions: [allow, block: a]}"), call())) == "a"
+
+
+DEFAULT_BLOCK = "chain: {default_action: block}"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        (call(), True),
+        (call("ok"), False),
+        (request("initialize"), False),
+        (request("ping"), False),
+        (request("server/discover"), False),
+        (request("tools/list"), True),
+        ('{"jsonrpc":"2.0","method":"notifications/initialized"}', False),
+        ('{"jsonrpc":"2.0","method":"vendor/event"}', False),
+        ('{"jsonrpc":"2.0","method":"tools/call","params":{"name":"bad"}}', True),
+        ('{"jsonrpc":"2.0","method":"tools/call","params":{"name":"ok"}}', False),
+        ('{"jsonrpc":"2.0","method":"ping"}', False),
+        (result({}), False),
+    ],
+)
+def test_the_default_action_blocks_requests_that_no_rule_allows(text: str, refused: bool) -> None:
+    policy = rule("{tool_equals: ok}", "allow", top=DEFAULT_BLOCK)
+    found = judged(policy, text)
+    assert (found.refusal is not None) == refused
+    if found.refusal:
+        assert (found.refusal.rule, found.refusal.action) == ("default_action", "block")
+
+
+def test_the_default_action_does_not_concern_requests_from_the_upstream() -> None:
+    about = Circumstances(from_client=False)
+    assert judged(rules("", top=DEFAULT_BLOCK), request("roots/list"), about=about).refusal is None
+
+
+def test_disabled_rules_do_nothing() -> None:
+    for top in ("enabled: false", "mode: transport"):
+        policy = rules(BLOCKS, top=top)
+        assert len(policy.warnings) == 1
+        assert verdict(policy, call()) == Forward()
+
+
+def test_two_rules_that_undo_each_other_come_to_an_end() -> None:
+    rename = "- {{id: {0}, conditions: [tool_equals: {1}], actions: [{2}]}}\n"
+    change = "set_param: {{field: name, value: {0}}}"
+    text = rename.format("there", "read", change.format("write"))
+    text += rename.format("back", "write", change.format("read"))
+    text += rename.format("there-again", "read", change.format("write"))
+    found = judged(rules(text), call("read"))
+    assert found.matched == ["there", "back", "there-again"]
+    assert b'"write"' in found.message.place.raw
+
+
+def test_a_changed_message_is_judged_again() -> None:
+    seen: list[bytes] = []
+
+    def other(effect: RunScript) -> ScriptResult:
+        seen.append(effect.input)
+        return ScriptResult(0, call("c").encode() if len(seen) == 1 else b"")
+
+    class Changing(Host):
+        def at_once(self, effect: object) -> object:
+            if isinstance(effect, RunScript):
+                return other(effect)
+            return super().at_once(effect)  # type: ignore[arg-type]  # any effect
+
+    text = """
+- {id: a, priority: 2, actions: [run_script: {path: ./a, decides: true}]}
+- {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
+"""
+    host = Changing()
+    found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
+    assert found.message.place.raw.decode() == call("c")
+    assert seen == [call().encode(), call().encode(), call("c").encode()]
+
+
+def only_allowed(message: Single) -> Verdict:
+    """A tool filter that knows one tool."""
+    if isinstance(message, Request) and message.params:
+        name = message.params.get("name")
+        if name is None:
+            raise ProtocolError("no name")
+        if name.text != "read":
+            return Reply(b"not found", Reason(Why.UNKNOWN, (name.text or "",)))
+    return Forward()
+
+
+def test_no_rule_makes_a_denied_tool_callable() -> None:
+    about = Circumstances(filter=only_allowed)
+    policy = rule("", "set_param: {field: name, value: rm}, log: {message: x}")
+    host = Host()
+    found = judged(policy, call("read"), host=host, about=about)
+    assert found.to_verdict() == Reply(b"not found", Reason(Why.UNKNOWN, ("rm",)))
+    assert logged(host) == []
+
+
+def test_a_changed_list_request_that_the_snapshot_answers_is_judged_to_the_end() -> None:
+    """Its answer is no refusal: a later rule may still block it."""
+    policy = rules(
+        "- {id: change, priority: 2, actions: [set_param: {field: extra, value: 1}]}\n"
+        "- {id: stop, priority: 1, actions: [block: stopped]}"
+    )
+    answered = Reply(b"{}", Reason(Why.CACHED))
+    about = Circumstances(filter=lambda _message: answered)
+    assert message_of(judged(policy, request("tools/list", {}), about=about)) == "stopped"
+
+
+def test_an_unjudgeable_change_is_a_failing_action() -> None:
+    about = Circumstances(filter=only_allowed)
+    found = judged(rule("", "remove_param: name"), call("read"), about=about)
+    assert found.refusal
+    assert found.refusal.action == "error"
+
+
+def test_after_a_change_later_rules_are_those_of_the_new_tool() -> None:
+    policy = rules(
+        """
+- {id: rename, priority: 3, actions: [set_param: {field: name, value: b}]}
+- {id: first, priority: 5, conditions: [tool_equals: b], actions: [block: too early]}
+- {id: old, priority: 1, conditions: [tool_equals: a], actions: [block: old]}
+- {id: new, priority: 1, conditions: [tool_equals: b], actions: [block: new]}
+"""
+    )
+    assert message_of(judged(policy, call("a"))) == "new"
+
+
+def test_the_kinds_of_unclear_messages() -> None:
+    policy = rule("{param_exists: a}", "allow")
+    unclear = {"a": 1, "A": 2}
+    assert isinstance(verdict(policy, request("m", unclear)), Reply)
+    note = '{"jsonrpc":"2.0","method":"m","params":{"a":1,"A":2}}'
+    assert isinstance(verdict(policy, note), Drop)
+
+
+def test_a_trace_lists_what_was_evaluated() -> None:
+    policy = rules(
+        """
+- {id: a, conditions: [method_equals: tools/call, tool_equals: x], actions: [allow]}
+- {id: b, conditions: [param_exists: arguments, {param_exists: z}], actions: [allow]}
+- {id: c, conditions: [param_exists: name], actions: [block: no]}
+"""
+    )
+    trace: list[Evaluated] = []
+    judged(policy, call(), trace=trace)
+    assert [(one.rule, one.matched, one.done) for one in trace] == [
+        ("b", False, []),
+        ("c", True, ["block"]),
+    ]
+    assert trace[0].conditions == [("param_exists: arguments", True), ("param_exists: z", False)]
+
+
+def test_a_message_that_no_rule_concerns_is_not_read() -> None:
+    policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
+    assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
+    assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))
+    assert not has_rules_for(policy, Subject(single(result({})), Circumstances()))
+
+
+LOGS = {"log": {"message": ""}}
+
+FIELDS = st.sampled_from(["a", "b"])
+
+TEXTS = st.sampled_from(["x", "xy", "yx", "", "z1"])
+
+CONDITIONS = st.one_of(
+    st.tuples(st.just("param_equals"), FIELDS, TEXTS | st.integers(0, 2)),
+    st.tuples(st.just("param_matches"), FIELDS, st.sampled_from(["^x", "y$", "x|z", "z\\d", ""])),
+    st.tuples(st.just("param_exists"), FIELDS, st.none()),
+)
+
+
+def as_condition(one: tuple[str, str, object]) -> dict[str, object]:
+    name, field, value = one
+    if name == "param_exists":
+        return {name: field}
+    return {name: {"field": field, "pattern" if name == "param_matches" else "value": value}}
+
+
+@given(
+    st.lists(st.lists(CONDITIONS, max_size=2), min_size=9, max_size=14),
+    st.dictionaries(st.sampled_from(["a", "b", "A"]), TEXTS | st.integers(0, 2)),
+)
+def test_the_index_changes_no_outcome(
+    written: list[list[tuple[str, str, object]]], params: dict[str, object]
+) -> None:
+    """With a trace all rules are asked in order; without one, the index chooses."""
+    listed = [
+        {"id": f"r{n}", "conditions": list(map(as_condition, one)), "actions": [LOGS]}
+        for n, one in enumerate(written)
+    ]
+    policy = load_policy(json.dumps({"interceptor": {"rules": listed}}).encode())
+    quick, slow = (
+        judged(policy, request("m", params), trace=trace) for trace in (None, list[Evaluated]())
+    )
+    assert quick.matched == slow.matched
+    assert quick.refusal == slow.refusal

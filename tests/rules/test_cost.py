@@ -1,0 +1,249 @@
+"""What patterns may cost on one message: the client chooses its texts, and everybody waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from mcp_tool_filter.jsregex.cost import Allowance, Budget
+from mcp_tool_filter.policy.effects import Delay, waits
+from mcp_tool_filter.policy.exchange import Situation
+from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
+from mcp_tool_filter.policy.snapshot import take_snapshot
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
+from mcp_tool_filter.protocol.messages import Batch, parse_message
+from mcp_tool_filter.protocol.scan import Member
+from mcp_tool_filter.rules import fields
+from mcp_tool_filter.rules.fields import parse_rule_pattern
+from mcp_tool_filter.rules.link import RulesLink
+from mcp_tool_filter.rules.model import Policy
+from tests.rules.judging import (
+    Host,
+    call,
+    changed,
+    finish,
+    is_unclear,
+    judged,
+    request,
+    result,
+    rule,
+    rules,
+)
+
+HALF_A_SECOND = 10_000_000  # steps
+COSTLY = r"(a+)\1c"
+LONG = "a" * 20_000 + "b c"
+A = "param_matches: {field: 'arguments.a[*]', pattern: '%s'}"
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Each number of steps that a matcher was about to make, and could afford."""
+    steps: list[int] = []
+    spend = Allowance.spend
+
+    def spend_and_tell(allowance: Allowance, count: int) -> None:
+        spend(allowance, count)
+        steps.append(count)
+
+    monkeypatch.setattr(Allowance, "spend", spend_and_tell)
+    yield steps
+    assert sum(steps) <= HALF_A_SECOND
+
+
+def is_given_up(policy: Policy, text: str, asked: str | None = None) -> bool:
+    refusal = judged(policy, text, asked=asked).refusal
+    return refusal is not None and "takes too long" in refusal.detail
+
+
+def on_field(pattern: str, action: str = "block: no") -> Policy:
+    return rule(A % pattern, action)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (COSTLY, [LONG]),
+        (COSTLY, [LONG[i:] for i in range(20)]),
+        ("(?=.*x)a", ["ab" * 3_000_000]),
+        ("(?=.*x)a|y", ["b" * 5_000_000 + "é"]),
+        (r"(\w*)\1!", ["a" * 250] * 20_000),  # short, but many
+        ("(?=.*x)[ab].", [f"{i:05}" + "a1234" * 200 for i in range(6_000)]),
+    ],
+)
+def test_a_message_that_patterns_would_take_too_long_on_is_refused(
+    pattern: str, texts: list[str], spent: list[int]
+) -> None:
+    host = Host()
+    refused = judged(on_field(pattern), call(a=texts), host=host).refusal
+    assert refused is not None
+    assert refused.render("1") == (
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"A rule could not be applied",'
+        b'"data":{"rule":"r","action":"error"}}}'
+    )
+    assert host.effects == [
+        Warn(f"Rule 'r': a condition failed: the pattern {pattern} takes too long on this message")
+    ]
+    assert spent
+
+
+def test_all_rules_share_the_steps_of_a_message(spent: list[int]) -> None:
+    """Else a client would wait for each rule, and so would everybody else."""
+    each = [
+        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], actions: [block: no]}}"
+        for i in range(30)
+    ]
+    text = call(a=["a" * 500_000])
+    assert not is_given_up(rules("\n".join(each[:10])), text)
+    del spent[:]
+    assert is_given_up(rules("\n".join(each)), text)
+
+
+def test_a_changed_message_does_not_get_new_steps(spent: list[int]) -> None:
+    each = [
+        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], actions: [block: no]}}\n"
+        f"- {{id: c{i}, actions: [set_param: {{field: n, value: '{i}'}}]}}"
+        for i in range(30)
+    ]
+    assert is_given_up(rules("\n".join(each)), call(a=["a" * 500_000]))
+
+
+def test_a_text_that_takes_too_long_to_match_is_refused() -> None:
+    """``on_error: allow`` is for what the client does not choose."""
+    allowing = rule(A % COSTLY, "block: no", top="chain: {on_error: allow}")
+    assert is_given_up(allowing, call(a=[LONG]))
+
+
+def test_a_method_that_is_too_long_cannot_be_judged() -> None:
+    policy = rule(r"method_matches: '(a*)(a*)\2\1c'", "block: no")
+    assert is_given_up(policy, request("a" * 990 + "bc"))
+    assert is_given_up(rule(f"tool_matches: '{COSTLY}'", "block: no"), call(LONG))
+
+
+def test_rules_that_wait_together_pay_once_for_a_pattern(spent: list[int]) -> None:
+    """With ``parallel`` the conditions of later rules are asked before their turn, and again."""
+    each = [
+        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], "
+        "actions: [log: {level: info, message: m}]}"
+        for i in range(10)
+    ]
+    policy = rules("\n".join(each), top="chain: {parallel: true}")
+    assert not is_given_up(policy, call(a=["a" * 500_000]))
+
+
+REDACT = r"redact: {pattern: '[0-9]{4}', with: '#'}"
+
+
+def test_redacting_costs_steps_too(spent: list[int]) -> None:
+    policy = rule("", REDACT.replace("redact: {", "redact: {field: content, "))
+    asked = call()
+    many = result({"content": ["123 " * 2_000_000 + "é"]})
+    assert is_given_up(rule("result_exists: content", REDACT), many, asked)
+    assert is_given_up(policy, request(params={"content": ["\n" * 600_000]}))
+
+
+@pytest.mark.parametrize("lines", [1, 50_000])
+def test_a_long_honest_text_is_redacted_as_before(lines: int) -> None:
+    text = 'say "é😀" \t\n' * lines + "1234"
+    got = json.loads(changed(rule("", REDACT), request(params={"t": text})))
+    assert got["params"]["t"] == text[:-4] + "#"
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(\w)\1!", r"^(a|b)+x?\1$", "b(?!c)", "^[a-c]{3}$", "(ab|a)c"]
+)
+def test_counting_steps_does_not_change_a_match(pattern: str) -> None:
+    """Only the first of many short texts are matched without counting."""
+    found = parse_rule_pattern(pattern)
+    texts = ["aa!", "ab!", "aba", "ab", "bc", "abb", "ac", "abc", "", "b"]
+    late = Budget()
+    for _ in range(1_000):
+        late.may_be_quick(1)
+    quickly = [found.is_in(text, Budget()) for text in texts]
+    assert [found.is_in(text, late) for text in texts] == quickly
+    assert late.steps < HALF_A_SECOND
+    assert True in quickly
+    assert False in quickly
+
+
+def verdicts(link: RulesLink, batch: str) -> list[Verdict]:
+    message = parse_message(batch.encode())
+    members = message.members if isinstance(message, Batch) else (message,)
+    situation = Situation(snapshot=take_snapshot((), ()))
+    made = [link.decide(member, situation) for member in members]
+    host = Host()
+    return [finish(one, host) if waits(one) else one for one in made]
+
+
+def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -> None:
+    link = RulesLink(on_field("(?=.*x)[ab]."), Host().at_once)
+    each = [call(a=[f"{i:02}" + "a" * 600_000]) for i in range(15)]
+    made = verdicts(link, f"[{','.join(each)}]")
+    assert made[:7] == [Forward()] * 7
+    assert all(isinstance(verdict, Reply) for verdict in made[-5:])
+    del spent[:]
+    assert verdicts(link, each[0]) == [Forward()]
+    assert verdicts(link, f"[{each[0]}]") == [Forward()]
+
+
+KEYS = {f"key{i}": i for i in range(100_000)}
+LOGS = ", ".join(f"log: {{level: info, message: '${{params.arguments.x{i}}}'}}" for i in range(100))
+
+
+class TickingHost(Host):
+    """Each look at the clock takes a while, as if the machine was slow."""
+
+    def clock(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def test_a_hundred_fields_of_a_hundred_thousand_keys_are_found_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first field costs a look at each key."""
+    looked_at = 0
+    find = fields.find_member
+
+    def counting(members: Sequence[Member], name: str) -> Member | None:
+        nonlocal looked_at
+        looked_at += len(members)
+        return find(members, name)
+
+    monkeypatch.setattr(fields, "find_member", counting)
+    one = "param_exists: arguments.%s"
+    each = ", ".join(f"{{{one % f'x{i}'}}}" for i in range(100))
+    policy = rule(f"any: [{each}, {{{one % 'key7'}}}]", "block: no")
+    assert judged(policy, call(**KEYS)).matched == ["r"]
+    assert looked_at < 1000
+    assert is_unclear(policy, call(**KEYS, KEY7=1))
+
+
+@pytest.mark.parametrize("on_error", ["allow", "block"])
+def test_a_message_that_takes_longer_than_the_chain_may_is_refused(on_error: str) -> None:
+    """Its sender chose its size, so ``on_error: allow`` does not apply."""
+    top = f"chain: {{timeout: 1s, on_error: {on_error}}}"
+    policy = rule("", f"{LOGS}, block: no", TickingHost(), top=top)
+    refusal = judged(policy, call(x="y" * 70_000), host=TickingHost()).refusal
+    assert refusal is not None
+    assert refusal.detail.endswith("the rules took too long for a message of this size")
+
+
+def test_others_may_work_while_a_message_takes_long() -> None:
+    host = TickingHost()
+    judged(rule("", LOGS), call(x=1), host=host)
+    assert Delay(0) in host.effects
+
+
+def test_what_a_sender_can_make_impossible_never_passes() -> None:
+    """Neither by arguments that are too large for a script, nor by fields of the wrong type."""
+    too_large = TooLarge("too large")
+    host = Host(scripts={"./s": too_large, "./t": EffectFailed("it crashed")})
+    top = "chain: {on_error: allow}"
+    script = "run_script: {path: ./%s, decides: true}"
+    assert judged(rule("", script % "s", host, top=top), call(), host=host).refusal
+    assert not judged(rule("", script % "t", host, top=top), call(), host=host).refusal
+    setting = rule("", "set_param: {field: arguments.a.b, value: 1}", top=top)
+    assert judged(setting, call(a="text")).refusal

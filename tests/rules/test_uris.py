@@ -1,0 +1,150 @@
+"""Which URIs are inside an allowed place."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.rules.interceptors import (
+    UnclearUri,
+    is_inside,
+    matches_glob,
+    parse_entry,
+    parse_uri,
+)
+
+INSIDE = [
+    "file:///workspace",
+    "file:///workspace/",
+    "file:///workspace/a/b.txt",
+    "FILE://LOCALHOST/workspace/a",
+    "file:/workspace/a",
+    "file:////workspace//a",
+    "file:///workspace/./a/../b",
+    "file:///x/../workspace/a",
+    "file:///%77orkspace/a%20b",
+    "file:///workspace/a?version=2#top",
+    "file:///workspace?version=2",
+    "file:\\\\\\workspace\\a",
+    "file:///workspace/a%5Cb",
+    "file:///workspace/a;v=1/b.c",
+    "file:///workspace/a%3Fb%23c/d%252Fe",
+]
+
+OUTSIDE = [
+    "file:///workspace-evil",
+    "file:///workspace/../etc/passwd",
+    "file:///workspace/%2e%2e/etc/passwd",
+    "file:///workspace/%252e%252e/etc/passwd",
+    "file:///workspace/..%2fetc/passwd",
+    "file:///workspace/..%5cetc/passwd",
+    "file:///workspace\\..\\etc",
+    "file:///workspace/a?/../../../etc/passwd",
+    "file:///workspace/a%3F/../../../etc/passwd",
+    "file:///Workspace/a",
+    "file:///workspace/a%5Cb/../../outside",  # a backslash as a letter
+    "file:///workspace/a\\b/../../outside",
+    "file:///workspace\\a",
+    "file:///workspace%2fx/../outside",  # dots before decoding
+    "file:///workspace%2fx/%2E%2e/outside",  # only the dots decoded before
+    "file:///workspace%5cx/../outside",
+    "file:///workspace/x%252fy/../../outside",
+    "file:///workspace/x%252fy/%252e%252e/%252e%252e/%252e%252e/outside",
+    "file:///workspace/a%2fb%5c../../../outside",
+    "file:///outside//../workspace/a",  # browsers' URLs count the empty part
+    "file:///workspace/..;/outside",
+    "file:///workspace/..%3fx",
+    "file:///workspace/..%23/../outside",
+    "file:///",
+    "https://localhost/workspace/a",
+    "other:///workspace/a",
+]
+
+UNCLEAR = [
+    "file:///workspace/.../etc",
+    "file:///workspace/..%20/etc",
+    "file:///workspace/.%20./etc",
+    "",
+    "/workspace/a",
+    "workspace/a",
+    "file:workspace/a",
+    "file://evil.com/workspace/a",
+    "file://%65vil/workspace",
+    "file:///workspace/%00",
+    "file:///workspace/\0",
+    "file:///work\nspace/a",
+    "file:///workspace/%0a",
+    "file:///workspace/%ff",
+    "file:///workspace/" + "%25" * 1 + "25252525252e",
+    "1file:///workspace",
+]
+
+
+@pytest.mark.parametrize("uri", INSIDE)
+def test_uris_inside_an_entry_are_inside(uri: str) -> None:
+    assert is_inside(parse_uri(uri), parse_entry("/workspace"))
+
+
+@pytest.mark.parametrize("uri", OUTSIDE)
+def test_uris_outside_all_entries_are_outside(uri: str) -> None:
+    assert not is_inside(parse_uri(uri), parse_entry("/workspace"))
+
+
+@pytest.mark.parametrize("uri", UNCLEAR, ids=repr)
+def test_uris_that_two_readers_resolve_differently_are_unclear(uri: str) -> None:
+    with pytest.raises(UnclearUri):
+        parse_uri(uri)
+
+
+def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
+    entry = parse_entry("https://Host.example/docs")
+    assert is_inside(parse_uri("HTTPS://host.EXAMPLE/docs/a"), entry)
+    for uri in (
+        "http://host.example/docs/a",
+        "https://host.example:8443/docs/a",
+        "https://evil@host.example/docs/a",
+        "https://host.example.evil/docs/a",
+        "https://evil.com\\@host.example/docs/a",
+        "https://host.example/docs/../a",
+    ):
+        assert not is_inside(parse_uri(uri), entry)
+
+
+@pytest.mark.parametrize(
+    ("uri", "glob", "matches"),
+    [
+        ("file:///w/a.key", "*.key", True),
+        ("file:///w/a.KEY/", "*.key", True),
+        ("file:///w/a.key?x=1", "*.key", True),
+        ("file:///w/a%2ekey", "*.key", True),
+        ("file:///w/secret/a", "/w/secret/*", True),
+        ("file:///w/secret/a", "*/SECRET/*", True),
+        ("file:///w/keys", "*.key", False),
+        ("file:///w/a.key.txt", "*.key", False),
+        ("file:///w/.env", ".env", True),
+        ("file:///w/a.key.", "*.key", True),
+        ("file:///w/a.key%20", "*.key", True),
+        ("file:///w/a.key::$DATA", "*.key", True),
+        ("file:///w/a%5Cb/../secret", "/w/secret", True),
+        ("file:///w%2fx/../secret/a", "/secret/*", True),
+        ("file:///w/a.key%3fx", "*.key", True),
+        ("file:///w/se%CC%81cret", "*/s\u00e9cret", True),
+        ("file:///w/secret./a", "/w/secret/*", True),
+        ("file:///C:/a", "/C:/*", True),
+        ("https://h/a.key.", "*.key", False),
+    ],
+)
+def test_entries_can_be_globs(uri: str, glob: str, matches: bool) -> None:
+    assert matches_glob(parse_uri(uri), glob) == matches
+
+
+@pytest.mark.parametrize("entry", ["workspace", "", "file:x", "./a"])
+def test_entries_without_a_place_are_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match="begins with /"):
+        parse_entry(entry)
+
+
+def test_a_uri_with_too_many_readings_is_unclear() -> None:
+    """No sender keeps us busy with them."""
+    with pytest.raises(UnclearUri):
+        parse_uri("file:///workspace" + "/%2f..%5c%252e" * 100_000)
+    assert is_inside(parse_uri("file:///workspace/" + "a" * 3_000_000), parse_entry("/workspace"))
