@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,19 @@ def test_python_3_11_gets_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.startswith("Error: mcp-tool-filter needs Python 3.12 or newer; this is")
     assert "Traceback" not in ended.stderr
+
+
+def test_a_signal_that_meets_an_import_is_not_lost(tmp_path: Path) -> None:
+    """Python swallows what a handler raises in the callbacks of its imports."""
+    script = """
+import signal, time
+from mcp_tool_filter.cli import launcher
+launcher._end_cleanly_on_sigterm()
+swallowing = "try: signal.raise_signal(signal.SIGTERM)\\nexcept BaseException: pass"
+exec(compile(swallowing, "<frozen importlib._bootstrap>", "exec"))
+time.sleep(20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=surroundings(tmp_path), timeout=60, check=False
+    )
+    assert done.returncode == 128 + signal.SIGTERM

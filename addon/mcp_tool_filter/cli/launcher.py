@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FrameType
@@ -84,11 +84,26 @@ def _open_closed_descriptors() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
+def is_in_import(frame: FrameType | None) -> bool:
+    """Tell whether a signal has met Python's own code for imports, whose callbacks swallow what a
+    handler raises."""
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+
+
+def once_more(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Call a signal's handler again in a moment."""
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
 def _end_cleanly_on_sigterm() -> None:
     """Make SIGTERM clean up like an exit; a proxy replaces this handler."""
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
+    def end(_number: int, frame: FrameType | None) -> None:
+        if is_in_import(frame):
+            return once_more(end)
+        sys.exit(128 + signal.SIGTERM)
 
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, end)

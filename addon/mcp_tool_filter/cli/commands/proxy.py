@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given, UsageError, parse_flags
+from mcp_tool_filter.cli.launcher import is_in_import, once_more
 from mcp_tool_filter.options import A_FETCH, A_URL, HTTP, OPTIONS
 
 if TYPE_CHECKING:  # --help need not import it
@@ -91,5 +92,7 @@ def _show_help() -> int:
     return 0
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def _leave(_number: int, frame: FrameType | None) -> None:
+    if is_in_import(frame):
+        return once_more(_leave)
     sys.exit(0)
