@@ -76,7 +76,7 @@ class RunningProxy:
 
 
 def _make_master(host: object, addons: Sequence[object]) -> master.Master:
-    """Make the least master that can proxy, the launcher's ("lean"), or mitmdump's ("dump")."""
+    """Make the smallest master that can proxy, ours for --record (lean), or mitmdump's (dump)."""
     if host == "lean":
         [addon] = addons
         return LeanMaster(options.Options(), addon)
