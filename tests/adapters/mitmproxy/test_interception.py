@@ -255,3 +255,22 @@ async def test_blank_lines_before_a_request_are_none_of_it(tmp_path: Path) -> No
         plain = it.written(b"", "/readme", b"", "GET")
         assert (await it.client.ask(b"\r\n\r\n" + plain)).status != 400
         assert it.upstream.raw.requests[-1].line == "GET /readme HTTP/1.1"
+
+
+class _Lying:
+    """A script that says that the client speaks HTTP/2."""
+
+    def request(self, flow: HTTPFlow) -> None:
+        flow.client_conn.alpn = b"h2"
+
+
+async def test_a_script_cannot_take_a_tunnel_from_the_engine(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=[READ]) as upstream,
+        proxy(ToolFilter(), _Lying(), to=["regular"], home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        it = Between(upstream, running, client, "")
+        assert (await it.send(call("read_file"))).status == 200
+        assert (await it.send(call("read_file"))).status == 200

@@ -104,13 +104,18 @@ class ForwardLayer(EngineLayer):
             yield from self._inner.handle_event(event)
         elif self._to is not None:
             yield from self._look_into_tunnel(event)
-        elif self._tunnel is not None and self.context.client.alpn == b"h2":
+        elif isinstance(event, events.Start) and self._begins_h2:
             self._interception.keep_seat(self.context)
             yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
         else:
             yield from super()._handle_event(event)
             if self._is_ahead():
                 yield from self._look_into_tunnel(None)
+
+    @property
+    def _begins_h2(self) -> bool:
+        """Tell at the start, when TLS is done: a script may say anything about a client later."""
+        return self._tunnel is not None and self.context.client.alpn == b"h2"
 
     def _is_ahead(self) -> bool:
         """Tell whether the client has not waited for its tunnel."""
