@@ -218,7 +218,9 @@ class ToolFilter:
                 self._warn(idle)
             keep_quiet_streams_alive(ctx.options)
             has_page = ctx.master.addons.get("view") is not None
-            self.proxy.begin(names_upstreams=len(modes) > 1, shows_page=has_page)
+            self.proxy.begin(
+                names_upstreams=len(modes) > 1 or self._is_forward, shows_page=has_page
+            )
         except StartError as error:
             self.proxy.fail(str(error))
             return
@@ -260,7 +262,7 @@ class ToolFilter:
         await self.proxy.open(
             mode.full_spec,
             lambda config: target_of(mode, config, ctx.options),
-            address=address_of(mode, ctx.master.addons.get("proxyserver")),
+            address=address_of(mode, ctx.master.addons.get("proxyserver"), ctx.options),
             keeps_host=ctx.options.keep_host_header,
         )
         self.proxy.adopt(self.proxy.config)  # the options may have been edited meanwhile

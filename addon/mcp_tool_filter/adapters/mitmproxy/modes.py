@@ -67,10 +67,17 @@ def tls_of(options: Options, *, client_cert: str | None = None) -> ssl.SSLContex
     )
 
 
-def address_of(mode: ReverseMode, server: Proxyserver | None) -> str:
-    """Return the URL where clients reach us, once mitmproxy listens."""
+def address_of(mode: ReverseMode, server: Proxyserver | None, options: Options) -> str:
+    """Return the URL where clients reach us, or will once mitmproxy listens there.
+
+    >>> from mitmproxy.options import Options
+    >>> mode = ReverseMode.parse("reverse:http://localhost:3000@[::1]:9001")
+    >>> address_of(mode, None, Options())
+    'http://[::1]:9001'
+    """
+    host = mode.listen_host(options.listen_host).strip("[]")
+    port = mode.listen_port(options.listen_port)
     for instance in server.servers if server else ():
         if instance.mode == mode and instance.listen_addrs:
             host, port, *_ = instance.listen_addrs[0]
-            return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    return "http://"
+    return f"http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}"

@@ -120,12 +120,12 @@ class _Session:
         activity = None if _shares_terminal() else activity_for(self._settings, loop)
         master = make_master(host, self._settings, fetch, self._report, activity, given=options)
         addon: ToolFilter = master.addons.get("toolfilter")
-        if behind and addon.interception:
-            addon.interception.is_direct = behind.is_direct
         proxying = loop.create_task(master.run())
         if not await addon.started():
             await proxying  # this ends the process, and prints why
             return 1
+        if behind and addon.interception:  # which begins with the start
+            addon.interception.is_direct = behind.is_direct
         server = master.addons.get("proxyserver")
         proxy = f"http://127.0.0.1:{server.listen_addrs()[0][1]}"
         self._warn_of_commands()
