@@ -274,3 +274,12 @@ async def test_a_script_cannot_take_a_tunnel_from_the_engine(tmp_path: Path) -> 
         it = Between(upstream, running, client, "")
         assert (await it.send(call("read_file"))).status == 200
         assert (await it.send(call("read_file"))).status == 200
+
+
+async def test_a_dump_shows_no_secret_of_an_endpoints_url(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.flow"
+    async with between(tmp_path, "absolute", host="dump", save_stream_file=str(dump)) as it:
+        await it.send(request("tools/list"), path="/mcp?api_key=hunter2")
+        assert it.upstream.asked[-1].line.startswith("POST /mcp?api_key=hunter2 ")
+    assert b"hunter2" not in dump.read_bytes()
+    assert b"/mcp?api_key=masked-" in dump.read_bytes()

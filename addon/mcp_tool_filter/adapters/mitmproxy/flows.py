@@ -523,6 +523,12 @@ def shown_request(flow: http.HTTPFlow) -> tuple[bytes, Fields, bytes]:
     )
 
 
+def hidden_target(flow: http.HTTPFlow, target: str) -> str:
+    """Return a URL's path and query as the flow shows them."""
+    masks = _masks.get(flow)
+    return masks.hide_target(target.encode("latin-1")).decode("latin-1") if masks else target
+
+
 def _is_killed(flow: Flow) -> bool:
     return flow.error is not None and flow.error.msg == Error.KILLED_MESSAGE
 

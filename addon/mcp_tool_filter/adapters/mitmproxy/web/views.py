@@ -13,7 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from mitmproxy import ctx
@@ -23,7 +23,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
-from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
+from mcp_tool_filter.adapters.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.adapters.mitmproxy.options import forget, was_set
 from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
 from mcp_tool_filter.adapters.recordings.flow_dump import (
@@ -135,7 +135,7 @@ class FlowObserver:
             return
         self._comment(flow, _sentence_about(judged), judged.verdict)
         if listener := self._proxy.listeners.get(name):
-            self._keep_tools(name, listener, seen.kept, judged.message)
+            self._keep_tools(name, listener, flow, seen.kept, judged.message)
         if self.observe:
             self.observe(flow, judged)
 
@@ -223,14 +223,21 @@ class FlowObserver:
             flow.marked = mark
 
     def _keep_tools(
-        self, spec: str, listener: Listener, kept: Kept, message: Message | None
+        self,
+        spec: str,
+        listener: Listener,
+        flow: HTTPFlow,
+        kept: Kept,
+        message: Message | None,
     ) -> None:
         """Store the upstream's tools with the flows in which a replay would look for them."""
         messages = singles(message) if message else ()
         methods = {one.method for one in messages if isinstance(one, Request)}
         if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
             self._introduced.add(spec)
-            keep_fetched(kept, listener.fetched)
+            fetched = listener.fetched
+            endpoint = hidden_target(flow, fetched.endpoint)
+            keep_fetched(kept, replace(fetched, endpoint=endpoint))
 
 
 def _sentence_about(judged: Judged) -> str:
