@@ -205,6 +205,7 @@ class Legacy:
     posting: Connection
     endpoint: str = ""
     waiting: dict[int, tuple[Call, asyncio.Event]] = field(default_factory=dict)
+    given_up: set[int] = field(default_factory=set)
     found: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> None:
@@ -226,7 +227,7 @@ class Legacy:
         if call and answered:
             call.judge(message, self.ledger)
             answered.set()
-        else:
+        elif message.get("id") not in self.given_up:
             self.ledger.note_wrong(f"nobody has asked for it: {message}")
 
     async def ask(self, call: Call) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.host import Host
 
-_OLD = 60.0  # seconds until an idle connection is closed
+_OLD = 5.0  # seconds until an idle connection is closed: most servers close it then, too
 _PATIENCE = 30.0  # seconds to connect
 _MOST_IDLE = 64
 
@@ -50,6 +50,7 @@ class Pool:
         self._owned: dict[Host, UpstreamConnection] = {}
         """Idle connections of one client each."""
         self.loop = asyncio.get_running_loop()
+        self._sweeping: asyncio.TimerHandle | None = None
 
     def connect(self, exchange: Exchange, *, fresh: bool) -> None:
         """Give an exchange a connection, perhaps later."""
@@ -138,15 +139,25 @@ class Pool:
                 exchange.connected(one.speaks)
 
     def kept(self, one: UpstreamConnection) -> None:
-        """Keep an idle connection, and close those that have been idle for long."""
+        """Keep an idle connection for a while."""
         if (owner := one.speaks.owner) is not None:
             self.release(owner)
             self._owned[owner] = one
             return
-        now = one.since
         self.idle.append(one)
-        while len(self.idle) > _MOST_IDLE or now - self.idle[0].since > _OLD:
+        if len(self.idle) > _MOST_IDLE:
             self.idle.pop(0).abort()
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(_OLD, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close the connections that have been idle for long."""
+        self._sweeping = None
+        now = self.loop.time()
+        while self.idle and now - self.idle[0].since >= _OLD:
+            self.idle.pop(0).abort()
+        if self.idle:
+            self._sweeping = self.loop.call_at(self.idle[0].since + _OLD, self._sweep)
 
     def release(self, owner: Host) -> None:
         """Close a client's own connection: the client has left."""
@@ -159,6 +170,8 @@ class Pool:
             self.idle.remove(one)
 
     def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for task in self._tasks:
             task.cancel()
         for one in list(self.all):
