@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,9 @@ async def hosted(
     if host == "launcher":
         flags = [f"--{option.replace('_', '-', 1)}" for option in options]
         start = ["--upstream", f"{url}/mcp", "--deny", DENY, "--insecure", *flags]
-        with only(descriptors):
-            running = launched(*start, home=home)
-            process = await running.__aenter__()
+        running = launched(*start, home=home)
+        process = await running.__aenter__()
+        allow(process, descriptors)
         try:
             await process.serving()
             yield process
@@ -36,9 +36,9 @@ async def hosted(
     sets = (f"deny={DENY}", "endpoint=/mcp", "ssl_insecure=true", *options)
     start = ["-s", SCRIPT, "--mode", f"reverse:{url}"]
     start += [part for option in sets for part in ("--set", option)]
-    with only(descriptors):
-        dumping = tool("mitmdump", *start, home=home)
-        dump = await dumping.__aenter__()
+    dumping = tool("mitmdump", *start, home=home)
+    dump = await dumping.__aenter__()
+    allow(dump, descriptors)
     try:
         await dump.listening()
         await dump.says("Saved: ")
@@ -47,12 +47,8 @@ async def hosted(
         await dumping.__aexit__(None, None, None)
 
 
-@contextmanager
-def only(descriptors: int | None) -> Iterator[None]:
-    """Let a process that is started meanwhile have no more descriptors than these."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors or soft, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def allow(it: RunningTool, descriptors: int | None) -> None:
+    """Let a process that has just been started open no more descriptors than these."""
+    if descriptors is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (descriptors, hard))

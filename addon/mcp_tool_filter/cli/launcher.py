@@ -25,8 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.version_info < _NEEDED:
         return _refuse_python()
     _open_closed_descriptors()
-    _leave_python_path_to_the_command()
     args = sys.argv[1:] if argv is None else list(argv)
+    if "--" in args:
+        _leave_python_path_to_the_command()
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
         return 0

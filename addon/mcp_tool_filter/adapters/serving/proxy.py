@@ -147,8 +147,6 @@ class Proxy:
             for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
-        if config.replaces_credentials and not before.replaces_credentials:
-            log.warning("header_override: each client acts with the rights of upstream_headers")
         self.rules.adopt(config.rules, self.sites.values())
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
