@@ -27,7 +27,7 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
-_ROWS = 12
+_ROWS = 6
 """Rows of one table that a quick run takes."""
 
 

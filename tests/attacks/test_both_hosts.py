@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from tests.attacks.hosts import hosted
 from tests.attacks.made_up import Talk, talk
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, PATIENCE, Link, Upstream, listening
 from tests.raw_client import RawClient, raw_client
 from tests.raw_upstream import RawRequest, answer
+
+pytestmark = pytest.mark.rest
 
 A_FEW = range(150)
 END = b"the end"

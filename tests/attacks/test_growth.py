@@ -20,6 +20,8 @@ from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.observers.reading import NotReadable
 from tests.attacks.worst_cases import PARSERS, Parser, filled
 
+pytestmark = pytest.mark.rest
+
 ROUNDS = 4
 
 MOST = 8.0

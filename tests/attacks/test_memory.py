@@ -15,6 +15,8 @@ from tests.proxy import RunningTool
 from tests.raw_client import MCP_HEADERS, H2Client, RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 
+pytestmark = pytest.mark.rest
+
 MEGABYTE = 1024 * 1024
 MANY = 24
 LONG = b"x" * 19_800_000

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.soak.lines import soak
+
+pytestmark = pytest.mark.rest
 
 
 def test_no_call_is_lost_and_no_process_is_left() -> None:

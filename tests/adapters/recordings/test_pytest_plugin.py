@@ -13,6 +13,8 @@ import pytest
 
 from tests.proxy import REPOSITORY
 
+pytestmark = pytest.mark.rest
+
 RECORDING = REPOSITORY / "recordings" / "mcp1-streamable-json.flow"
 PLUGIN = "mcp_tool_filter.adapters.recordings.pytest_plugin"  # installed: the entry point
 

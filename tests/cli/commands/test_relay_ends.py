@@ -17,6 +17,8 @@ from tests.cli.launched import run, surroundings
 from tests.make import asking, calling
 from tests.stdio_client import StdioClient, filtered, upstream
 
+pytestmark = pytest.mark.rest
+
 
 @pytest.mark.parametrize("code", [0, 1, 42])
 def test_the_commands_exit_code_is_ours(code: int, tmp_path: Path) -> None:
