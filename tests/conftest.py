@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -122,3 +124,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture(autouse=True)
+def _their_log() -> Iterator[None]:
+    """Leave OpenTelemetry's logger as it was.
+
+    Traces keep it from the root logger; pytest would then give a later test its lines.
+    """
+    theirs = logging.getLogger("opentelemetry")
+    before = theirs.propagate, list(theirs.handlers)
+    yield
+    theirs.propagate, theirs.handlers = before
