@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.effects.test_redis_state import Server
+from tests.adapters.rules.test_redis_state import Server
 from tests.cli.commands.served_command import Served, text_in
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT

@@ -38,7 +38,7 @@ def _nothing() -> None:
 
 
 class Effects(Protocol):
-    """Carries out decisions that wait (``adapters/effects/carry_out.Effects``)."""
+    """Carries out decisions that wait (``adapters/rules/carry_out.Effects``)."""
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]: ...
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects import carry_out
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.rules import carry_out
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict

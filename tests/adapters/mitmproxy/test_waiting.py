@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mitmproxy import ctx
 
-from mcp_tool_filter.adapters.effects import carry_out
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
+from mcp_tool_filter.adapters.rules import carry_out
 from mcp_tool_filter.policy.effects import Decision
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict

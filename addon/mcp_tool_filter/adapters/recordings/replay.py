@@ -166,7 +166,7 @@ def replay(
     patterns = {option: texts for option, texts in given.items() if texts}
     parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
     if rules := options.get("rules"):
-        from mcp_tool_filter.adapters.effects.rules_file import read_rules  # seldom needed
+        from mcp_tool_filter.adapters.rules.file import read_rules  # seldom needed
 
         read_rules(rules)
     fetched = recording.fetched or known_tools(recording)

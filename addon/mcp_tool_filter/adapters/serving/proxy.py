@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.rules.carry_out import Effects
 from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
 from mcp_tool_filter.adapters.serving.losses import Losses, OnLoss

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.effects.carry_out import Effects
-    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
+    from mcp_tool_filter.adapters.rules.carry_out import Effects
+    from mcp_tool_filter.adapters.rules.file import RulesInForce
     from mcp_tool_filter.adapters.serving.site import Site
     from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -78,7 +78,7 @@ class Rules:
             await self.in_force.close()
 
     def _begin(self, path: str, sites: Iterable[Site]) -> None:
-        from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
+        from mcp_tool_filter.adapters.rules.file import RulesInForce
         from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
 
         if self.is_offline:
@@ -100,6 +100,6 @@ def _operator(site: Site, user: bytes) -> bytes:
     headers = site.listener.config.upstream_headers
     if not headers and site.login is None:
         return user
-    from mcp_tool_filter.adapters.effects.rule_state import credentials_we_add
+    from mcp_tool_filter.adapters.rules.state import credentials_we_add
 
     return user + credentials_we_add(headers, site.login)

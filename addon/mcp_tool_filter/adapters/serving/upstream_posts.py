@@ -6,7 +6,7 @@ of the request they belong to. Imported only if there are rules.
 
 from __future__ import annotations
 
-from mcp_tool_filter.adapters.effects.sending import Copies, post_and_forget, with_usual
+from mcp_tool_filter.adapters.rules.sending import Copies, post_and_forget, with_usual
 from mcp_tool_filter.adapters.serving.logins import login_for
 from mcp_tool_filter.adapters.serving.site import Site, head_of, site_of
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient

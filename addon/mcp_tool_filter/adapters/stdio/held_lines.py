@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.rules.carry_out import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Decision, waits

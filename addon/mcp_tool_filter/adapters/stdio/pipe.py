@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Protocol, assert_never
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.rules.carry_out import Effects
 from mcp_tool_filter.adapters.sockets.client import Headers
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all

@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from threading import Thread
 from typing import Any
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
-from mcp_tool_filter.adapters.effects.sending import Copies
+from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.rules.file import RulesInForce
+from mcp_tool_filter.adapters.rules.sending import Copies
 from mcp_tool_filter.adapters.stdio.child import in_own_thread
 from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.judge import LineJudge

@@ -62,7 +62,7 @@ class BridgedCommand:
         typed = self.typed
         proxy.command = Command(self.bridge.answer, shown_command(typed.command))
         if typed.texts["rules"] or typed.set:
-            from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
+            from mcp_tool_filter.adapters.rules.state import credentials_of_command
 
             user = credentials_of_command(typed.env, typed.cwd)
             proxy.rules.command = shlex.join(typed.command), user

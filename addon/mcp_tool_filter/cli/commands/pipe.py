@@ -37,8 +37,8 @@ from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.protocol.limits import Transport
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+    from mcp_tool_filter.adapters.rules.file import RulesInForce
 
 
 def run(settings: Settings) -> int:
@@ -102,7 +102,7 @@ def _pipe(
     login = login_to(target)
     rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
     if rules:
-        from mcp_tool_filter.adapters.effects.rule_state import credentials_we_add
+        from mcp_tool_filter.adapters.rules.state import credentials_we_add
 
         operator = partial(credentials_we_add, target.headers, login)
         links = (rules.link(target.url + known.fetched.endpoint, operator),)
@@ -152,8 +152,8 @@ def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce |
     """Read the rules file, if there is one. Raises StartError."""
     if not path:
         return None
-    from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
-    from mcp_tool_filter.adapters.effects.sending import Copies
+    from mcp_tool_filter.adapters.rules.file import RulesInForce
+    from mcp_tool_filter.adapters.rules.sending import Copies
 
     copies = Copies(lambda text, _effect: send_copy(text))
     return RulesInForce(path, copies.send, copies=copies.id_prefix)

@@ -126,7 +126,7 @@ def _read_rules(
     """Read the rules file, if there is one. Raises StartError."""
     if not path:
         return None
-    from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
+    from mcp_tool_filter.adapters.rules.state import credentials_of_command
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
     operator = credentials_of_command(settings.env, settings.cwd)

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_tool_filter.adapters.effects.rehearsal import (
+from mcp_tool_filter.adapters.rules.file import read_rules
+from mcp_tool_filter.adapters.rules.rehearsal import (
     Rehearsal,
     Rehearsed,
     lines_of,
     rehearse,
     shown_outcome,
 )
-from mcp_tool_filter.adapters.effects.rules_file import read_rules
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.errors import ProtocolError, StartError

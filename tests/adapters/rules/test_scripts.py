@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rule_host import run_script
+from mcp_tool_filter.adapters.rules.host import run_script
 from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult, TooLarge
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.adapters.effects.rules_file import ThisMachine
+from mcp_tool_filter.adapters.rules.file import ThisMachine
+from mcp_tool_filter.adapters.rules.rehearsal import Rehearsal
 from mcp_tool_filter.rules.load import load_policy
 from mcp_tool_filter.rules.model import Policy
 from mcp_tool_filter.rules.subject import Subject

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects import rules_file
-from mcp_tool_filter.adapters.effects.rules_file import (
+from mcp_tool_filter.adapters.rules import file as rules_file
+from mcp_tool_filter.adapters.rules.file import (
     RulesInForce,
     StillWritten,
     UnreadableRules,

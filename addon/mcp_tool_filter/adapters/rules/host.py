@@ -24,8 +24,8 @@ from itertools import count
 from threading import Thread
 from typing import Any
 
-from mcp_tool_filter.adapters.effects.rule_state import RuleState
-from mcp_tool_filter.adapters.effects.sending import Webhooks
+from mcp_tool_filter.adapters.rules.sending import Webhooks
+from mcp_tool_filter.adapters.rules.state import RuleState
 from mcp_tool_filter.policy.effects import Delay, Effect
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,

@@ -19,8 +19,8 @@ from pathlib import Path
 from shutil import which
 from stat import S_ISREG
 
-from mcp_tool_filter.adapters.effects.rule_host import OfflineHost, RuleHost, Sender
-from mcp_tool_filter.adapters.effects.rule_state import StateInMemory, open_state
+from mcp_tool_filter.adapters.rules.host import OfflineHost, RuleHost, Sender
+from mcp_tool_filter.adapters.rules.state import StateInMemory, open_state
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.rules.link import RulesLink

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rehearsal import (
+from mcp_tool_filter.adapters.rules.rehearsal import (
     Rehearsal,
     Rehearsed,
     lines_of,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from mcp_tool_filter.adapters.effects.rule_host import OfflineHost
-from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
+from mcp_tool_filter.adapters.rules.host import OfflineHost
+from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.policy.effects import Deciding, Effect, Together
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import (

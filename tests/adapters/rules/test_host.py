@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rule_host import RuleHost
-from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
+from mcp_tool_filter.adapters.rules.host import RuleHost
+from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     EffectFailed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mcp_tool_filter.adapters.effects.rule_host import OfflineHost
-from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
+from mcp_tool_filter.adapters.rules.host import OfflineHost
+from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult
 

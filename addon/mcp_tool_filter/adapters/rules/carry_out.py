@@ -19,7 +19,7 @@ from mcp_tool_filter.policy.effects import (
 )
 
 if TYPE_CHECKING:  # most processes have no rules
-    from mcp_tool_filter.adapters.effects.rule_host import RuleHost
+    from mcp_tool_filter.adapters.rules.host import RuleHost
 
 
 type ToolsFetcher = Callable[[FetchTools], Coroutine[Any, Any, tuple[bytes, ...]]]

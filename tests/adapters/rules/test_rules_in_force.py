@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rules_file import RulesInForce
+from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.errors import StartError
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"

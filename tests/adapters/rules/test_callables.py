@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rule_host import Callables
+from mcp_tool_filter.adapters.rules.host import Callables
 from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed
 
 
@@ -49,7 +49,7 @@ async def test_whatever_a_function_raises_is_a_failure(error: type[BaseException
 
 HANG = """
 import asyncio, time
-from mcp_tool_filter.adapters.effects.rule_host import Callables
+from mcp_tool_filter.adapters.rules.host import Callables
 from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed
 async def main():
     try:

@@ -15,7 +15,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from mcp_tool_filter.adapters.effects.rule_state import RedisState
+from mcp_tool_filter.adapters.rules.state import RedisState
 from mcp_tool_filter.policy.rule_effects import (
     CountUse,
     EffectFailed,

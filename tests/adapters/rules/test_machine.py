@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rules_file import ThisMachine
+from mcp_tool_filter.adapters.rules.file import ThisMachine
 
 
 def test_a_module_beside_the_rules_file_is_found(tmp_path: Path) -> None:
