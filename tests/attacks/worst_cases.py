@@ -14,12 +14,16 @@ import zstandard
 
 from mcp_tool_filter.adapters.upstream.replies import messages_in
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.http.challenges import parse_challenges
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.asker import problem_in_source
+from mcp_tool_filter.http.bodies import (
+    charsets_in,
+    could_show_tool,
+    decode_body,
+    refuse_non_text,
+    refuse_partial,
+)
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.gate import plain_hosts, problem_in_source
-from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
 from mcp_tool_filter.http.head import (
     Head,
     is_websocket,
@@ -28,11 +32,16 @@ from mcp_tool_filter.http.head import (
     problem_in_mirrored,
     problem_in_size,
 )
-from mcp_tool_filter.http.links import keep_links, leads_away
-from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
-from mcp_tool_filter.http.media_type import charsets_in
-from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
+from mcp_tool_filter.http.login_metadata import LoginPaths, is_login_document, parse_challenges
+from mcp_tool_filter.http.urls import (
+    UpstreamNames,
+    keep_links,
+    kept_with_us,
+    leads_away,
+    may_lead_round,
+    parse_origin,
+    plain_hosts,
+)
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.policy.judged_lists import JudgedLists

@@ -17,8 +17,7 @@ from typing import Any
 from mcp_tool_filter.conversation.memory import Fetched, example
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.host import Point
-from mcp_tool_filter.engine.service import Seats, Service
+from mcp_tool_filter.engine.service import Point, Seats, Service
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.http.listener import open_listener

@@ -507,7 +507,7 @@ def test_a_token_is_added_and_renewed_without_the_client() -> None:
 
 
 def test_what_another_addon_sends_elsewhere_takes_none_of_our_headers_along() -> None:
-    from mcp_tool_filter.engine.host import Address
+    from mcp_tool_filter.engine.service import Address
 
     def point(name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
         if name == "request":

@@ -8,9 +8,8 @@ from typing import Any
 import brotli
 import pytest
 
-from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.engine.passing import ForwardClient, path_of
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from tests.engine.table import LIST, Client, Table, call, result
 from tests.engine.test_websocket import ACCEPTED, ASKED, KEY, USUAL, Peer

@@ -7,7 +7,7 @@ import json
 import re
 
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.protocol.messages import (
     Request,

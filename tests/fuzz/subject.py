@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from mcp_tool_filter.conversation.conversation import exchange_for
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import Head

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.http.challenges import bearer_challenge, missing_scopes, parse_challenges
+from mcp_tool_filter.http.login_metadata import bearer_challenge, missing_scopes, parse_challenges
 
 
 @pytest.mark.parametrize(

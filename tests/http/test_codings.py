@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body, looks_like_json
+from mcp_tool_filter.http.bodies import decode_body, looks_like_json
 from mcp_tool_filter.protocol.limits import OverLimit
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
+from mcp_tool_filter.http.asker import CorsMemory, Page, page_of
 
 PAGE = Page("http://localhost:6274", "/mcp")
 ORIGIN = (b"access-control-allow-origin", b"http://localhost:6274")

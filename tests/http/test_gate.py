@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.http.gate import problem_in_source
+from mcp_tool_filter.http.asker import problem_in_source
 from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS = AllowedHosts(frozenset({"https://tools.example"}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
+from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us, may_lead_round
 from mcp_tool_filter.policy.config import AllowedHosts
 
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")

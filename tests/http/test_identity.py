@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.http.identity import asker_in, credentials_in, is_like_the_fetch
+from mcp_tool_filter.http.asker import asker_in, credentials_in, is_like_the_fetch
 from mcp_tool_filter.protocol.tools import parse_list_request
 from tests.make import asking, head, raw_head, request
 

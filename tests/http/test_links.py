@@ -10,9 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
-from mcp_tool_filter.http.gate import plain_hosts
-from mcp_tool_filter.http.guard import UpstreamNames
-from mcp_tool_filter.http.links import keep_links, kept_url, leads_away
+from mcp_tool_filter.http.urls import UpstreamNames, keep_links, kept_url, leads_away, plain_hosts
 
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
 US = "http://us.example:8080/a/mcp"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.http.login_paths import LoginPaths
+from mcp_tool_filter.http.login_metadata import LoginPaths
 
 UPSTREAM = "http://127.0.0.1:3000"
 

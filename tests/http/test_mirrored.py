@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.http.mirrored import param_headers_after
+from mcp_tool_filter.http.head import param_headers_after
 from mcp_tool_filter.protocol.messages import parse_message
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.oauth_metadata import (
+from mcp_tool_filter.http.login_metadata import (
     parse_resource_metadata,
     parse_server_metadata,
     resource_documents,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
+from mcp_tool_filter.http.bodies import could_show_tool, refuse_non_text, refuse_partial
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import definition
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
-from mcp_tool_filter.engine.host import Host
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Host, Service
 from mcp_tool_filter.engine.wire import (
     CONTINUE,
     LAST_CHUNK,

@@ -36,8 +36,7 @@ from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
-from mcp_tool_filter.engine.host import Host
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Host, Service
 from mcp_tool_filter.engine.wire import Fault, Fields, RequestHead
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 

@@ -41,9 +41,9 @@ from mcp_tool_filter.engine.wire import (
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.cors import Page, page_of
+from mcp_tool_filter.http.asker import Page, page_of, problem_in_source
+from mcp_tool_filter.http.bodies import is_event_stream, refuse_partial
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
-from mcp_tool_filter.http.gate import problem_in_source
 from mcp_tool_filter.http.head import (
     LONGEST_VALUE,
     MOST_HEADERS,
@@ -52,11 +52,9 @@ from mcp_tool_filter.http.head import (
     is_websocket,
     without_our_cookie,
 )
-from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.login_paths import is_login_document
-from mcp_tool_filter.http.media_type import is_event_stream
-from mcp_tool_filter.http.other_answers import refuse_partial
+from mcp_tool_filter.http.login_metadata import is_login_document
+from mcp_tool_filter.http.urls import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.messages import (
@@ -71,8 +69,7 @@ from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
     from mcp_tool_filter.conversation.conversation import Conversation
-    from mcp_tool_filter.engine.host import Address, Host
-    from mcp_tool_filter.engine.service import Service
+    from mcp_tool_filter.engine.service import Address, Host, Service
     from mcp_tool_filter.engine.upstream import Upstream
     from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.http.event_stream import EventStream

@@ -23,8 +23,7 @@ from typing import Protocol, cast
 
 from mcp_tool_filter.engine.client_h1 import CLIENTS_TURN, H1Client, Turn
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.engine.host import Address, Host
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Host, Service
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import (
     AnswerHead,
@@ -35,8 +34,8 @@ from mcp_tool_filter.engine.wire import (
     render_chunk,
 )
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head, is_websocket
-from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.http.recognise import (
     BodyReader,
     EventPeeker,

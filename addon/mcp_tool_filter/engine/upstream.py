@@ -31,8 +31,8 @@ from mcp_tool_filter.engine.wire import (
 from mcp_tool_filter.http.head import WITHOUT_BODY
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.engine.host import Host
     from mcp_tool_filter.engine.passing import Passing
+    from mcp_tool_filter.engine.service import Host
 
 
 class Upstream:

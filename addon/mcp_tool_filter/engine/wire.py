@@ -36,8 +36,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.http.guard import UpstreamNames
     from mcp_tool_filter.http.head import Head
+    from mcp_tool_filter.http.urls import UpstreamNames
     from mcp_tool_filter.policy.config import Config
 
 type Fields = tuple[tuple[bytes, bytes], ...]

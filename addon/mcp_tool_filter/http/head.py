@@ -11,14 +11,32 @@ HeaderNames(places={b'host': 0, b'content-type': 1, b'x-user': 2}, problem=None,
 are_harmless=False, are_silent=True, credentials=frozenset(), askers=frozenset({b'x-user'}))
 >>> read_names((b"Host", b"host")).problem, read_names((b"Mcp_Name",)).problem
 ('a header twice', 'a header that could be taken for another')
+
+Since revision 2026-07-28 some headers repeat parts of the body: ``Mcp-Method`` and ``Mcp-Name`` the
+method and the name in its params; a tool's schema can require arguments to be mirrored as
+``Mcp-Param-…`` (``x-mcp-header``). A stdio client sends none of these, so we add them when we
+forward its messages over HTTP.
+
+>>> call = parse_message(
+...     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gr\\u00fc\\u00df",'
+...     b'"arguments":{"region":"eu"},'
+...     b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
+... )
+>>> for name, value in mirrored_headers(call, {"grüß": {("region",): "Region"}}):
+...     print(name.decode(), value.decode())
+mcp-protocol-version 2026-07-28
+mcp-method tools/call
+mcp-name =?base64?Z3LDvMOf?=
+mcp-param-region eu
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -26,7 +44,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.media_type import charsets_in, kind_of
+from mcp_tool_filter.http.bodies import charsets_in, kind_of
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Batch,
@@ -154,7 +172,9 @@ _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods of requests that carry no message."""
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
-_NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
+_LIKE_BASE64 = re.compile(r"=\?base64\?", re.IGNORECASE)
+_PLAIN = re.compile(r"(?=[!-~])[ -~]*[!-~]")  # can be a header value as it is
+_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _LONGEST_HEAD = 64 * 1024  # bytes; an upstream that accepts less may reset the connection
 LONGEST_VALUE = 32 * 1024  # bytes of one header or of the target; cookies and tokens need 8 KB
 MOST_HEADERS = 500
@@ -382,7 +402,7 @@ def _spells_a_call(form: str) -> bool:
 
 
 def _decoded(name: str) -> str | None:
-    if not name.lower().startswith("=?base64?"):
+    if not _LIKE_BASE64.match(name):
         return name
     match = _BASE64_NAME.fullmatch(name)
     try:
@@ -393,7 +413,8 @@ def _decoded(name: str) -> str | None:
 
 def _names_in(message: Request | Notification) -> set[str]:
     """Return the allowed values of Mcp-Name; for methods unknown to the specification, several."""
-    keys = _NAMED.get(message.method, ("name", "uri", "taskId"))
+    known = _NAMED.get(message.method)
+    keys = (known,) if known else ("name", "uri", "taskId")
     values = [message.params.get(key) for key in keys] if message.params else []
     return {value.text for value in values if value and value.text is not None}
 
@@ -415,12 +436,12 @@ def headers_after(head: Head, body: bytes, limits: Limits) -> tuple[tuple[str, s
     return tuple(changed)
 
 
-def _encoded(name: str) -> str:
-    """Encode a name as a header value."""
-    is_plain = name.isascii() and name.isprintable() and name == name.strip()
-    if is_plain and not name.lower().startswith("=?base64?"):
-        return name
-    return f"=?base64?{base64.b64encode(name.encode()).decode()}?="
+def _encoded(text: str) -> str:
+    """Encode a text as a header value."""
+    if _PLAIN.fullmatch(text) and not _LIKE_BASE64.match(text):
+        return text
+    payload = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return f"=?base64?{payload}?="
 
 
 def is_websocket(head: Head) -> bool:
@@ -433,3 +454,114 @@ def is_websocket(head: Head) -> bool:
         and head.get(b"sec-websocket-version") == "13"
         and all(names.count(name) == 1 for name in (b"upgrade", b"sec-websocket-version"))
     )
+
+
+# Headers that repeat parts of the body
+
+type ParamHeaders = Mapping[tuple[str, ...], str]
+"""The path of each mirrored argument, and the end of its header's name."""
+
+_REVISION = "io.modelcontextprotocol/protocolVersion"
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_MIRRORED_TYPES = ("string", "integer", "boolean")
+_DEEPEST = 32  # levels of a schema
+
+
+def revision_in(message: Message) -> str | None:
+    """Return the revision that a request states in its body; None before 2026-07-28."""
+    if not isinstance(message, Request | Notification) or message.params is None:
+        return None
+    meta = message.params.get("_meta")
+    revision = meta.get(_REVISION) if meta else None
+    return revision.text if revision and revision.text and _TOKEN.fullmatch(revision.text) else None
+
+
+def mirrored_headers(
+    message: Message, tools: Mapping[str, ParamHeaders]
+) -> list[tuple[bytes, bytes]]:
+    """Return the headers for a message that states its revision; none for others."""
+    revision = revision_in(message)
+    if revision is None or not isinstance(message, Request | Notification):
+        return []
+    headers = [("mcp-protocol-version", revision), ("mcp-method", _encoded(message.method))]
+    name = message.params.get(_NAMED.get(message.method, "")) if message.params else None
+    if name and name.text is not None:
+        headers.append(("mcp-name", _encoded(name.text)))
+        if message.method == "tools/call" and (wanted := tools.get(name.text)):
+            headers += _param_headers(message, wanted)
+    return [(key.encode(), value.encode()) for key, value in headers]
+
+
+def param_headers_after(
+    sent: Mapping[str, str], message: Message, definitions: Mapping[str, bytes]
+) -> list[tuple[str, str | None]]:
+    """Return the ``Mcp-Param-…`` headers that must change to agree with a rewritten call.
+
+    ``sent`` are those that the client sent; None removes one.
+    """
+    if revision_in(message) is None or not isinstance(message, Request | Notification):
+        return []
+    tool = message.params.get("name") if message.params else None
+    definition = definitions.get(tool.text) if tool and tool.text is not None else None
+    if message.method != "tools/call" or definition is None:
+        return []
+    wanted = dict(_param_headers(message, param_headers_in(definition)))
+    gone: list[tuple[str, str | None]] = [(name, None) for name in sent if name not in wanted]
+    return gone + [(name, value) for name, value in wanted.items() if sent.get(name) != value]
+
+
+def param_headers_in(definition: bytes) -> ParamHeaders:
+    """Return the arguments that a tool's definition wants to be mirrored.
+
+    >>> param_headers_in(b'{"inputSchema":{"properties":{"a":{"properties":{"b":'
+    ...                  b'{"type":"string","x-mcp-header":"B"}}}}}}')
+    {('a', 'b'): 'B'}
+    """
+    if b"x-mcp-header" not in definition:
+        return {}
+    try:
+        schema = json.loads(definition, parse_int=str)["inputSchema"]
+        return dict(_annotated(schema, ()))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _annotated(schema: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or len(path) > _DEEPEST:
+        return
+    for name, inner in properties.items():
+        if not isinstance(inner, dict):
+            continue
+        header = inner.get("x-mcp-header")
+        typed = inner.get("type") in _MIRRORED_TYPES
+        if isinstance(header, str) and typed and _TOKEN.fullmatch(header):
+            yield (*path, name), header
+        yield from _annotated(inner, (*path, name))
+
+
+def _param_headers(message: Request | Notification, wanted: ParamHeaders) -> list[tuple[str, str]]:
+    assert message.params
+    arguments = message.params.get("arguments")
+    if arguments is None:
+        return []
+    # Keep numbers as they are written.
+    read = json.loads(message.place.cut(arguments), parse_int=str, parse_float=str)
+    values = ((token, _at(read, path)) for path, token in wanted.items())
+    return [
+        (f"mcp-param-{token.lower()}", _encoded(text))
+        for token, value in values
+        if (text := _scalar(value)) is not None
+    ]
+
+
+def _at(value: object, path: tuple[str, ...]) -> object:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _scalar(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else None

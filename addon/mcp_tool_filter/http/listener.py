@@ -24,8 +24,24 @@ from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER, Jud
 from mcp_tool_filter.conversation.memory import Fetched, Sessions
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body, looks_like_json
-from mcp_tool_filter.http.cors import CorsMemory, page_of
+from mcp_tool_filter.http.asker import (
+    CorsMemory,
+    HeaderPairs,
+    asker_in,
+    credentials_in,
+    headers_to_add,
+    identity_in,
+    is_like_the_fetch,
+    page_of,
+)
+from mcp_tool_filter.http.bodies import (
+    could_show_tool,
+    decode_body,
+    looks_like_json,
+    may_be_event_stream,
+    refuse_non_text,
+    refuse_partial,
+)
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import (
     LONGEST_ENDPOINT,
@@ -36,20 +52,15 @@ from mcp_tool_filter.http.exchange import (
     Passed,
     refused,
 )
-from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
-from mcp_tool_filter.http.head import WITHOUT_BODY, Head, headers_after, problem_in_body
-from mcp_tool_filter.http.identity import (
-    HeaderPairs,
-    asker_in,
-    credentials_in,
-    headers_to_add,
-    identity_in,
-    is_like_the_fetch,
+from mcp_tool_filter.http.head import (
+    WITHOUT_BODY,
+    Head,
+    headers_after,
+    param_headers_after,
+    problem_in_body,
 )
-from mcp_tool_filter.http.login_paths import LoginPaths
-from mcp_tool_filter.http.media_type import may_be_event_stream
-from mcp_tool_filter.http.mirrored import param_headers_after
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
+from mcp_tool_filter.http.login_metadata import LoginPaths
+from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import Config, plain_path
 from mcp_tool_filter.policy.effects import Decision, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via

@@ -36,7 +36,7 @@ from itertools import chain
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from mcp_tool_filter.protocol.messages import fold, is_like_a_call

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from mcp_tool_filter.http.media_type import is_event_stream, may_be_event_stream
+from mcp_tool_filter.http.bodies import is_event_stream, may_be_event_stream
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event
 
 _MOST_TOOLS = 500

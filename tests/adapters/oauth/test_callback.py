@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mcp_tool_filter.adapters.oauth.login import Callback, CallbackRefused, callback
-from mcp_tool_filter.http.oauth_metadata import default_server
+from mcp_tool_filter.http.login_metadata import default_server
 
 SERVER = default_server("https://login.example/mcp")
 ISSUER = "https%3A%2F%2Flogin.example"

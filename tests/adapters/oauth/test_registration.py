@@ -10,7 +10,7 @@ import pytest
 from mcp_tool_filter.adapters.oauth.login import OwnClient, as_given, register
 from mcp_tool_filter.adapters.oauth.store import LoginFailed, Registration
 from mcp_tool_filter.adapters.oauth.web import Web
-from mcp_tool_filter.http.oauth_metadata import default_server
+from mcp_tool_filter.http.login_metadata import default_server
 from tests.raw_upstream import Peer, answer, raw_upstream
 
 BACK = "http://127.0.0.1:1/callback"

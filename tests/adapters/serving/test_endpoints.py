@@ -12,10 +12,10 @@ from mcp_tool_filter.adapters.serving import endpoints as module
 from mcp_tool_filter.adapters.serving.endpoints import Connection, Endpoints
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.watchers import Audience
-from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.engine.passing import ForwardClient
+from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.engine.wire import RequestHead
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.urls import Origin
 from mcp_tool_filter.policy.config import parse_config
 from tests.engine.table import LIST, Client, Table, call
 from tests.mcp_upstream import tool, tool_list

@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from tests.adapters.upstream.fetching import get, got, saying
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
 

@@ -18,7 +18,7 @@ from mcp_tool_filter.adapters.sockets.connect import (
 )
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.http.urls import Origin, parse_origin
 from tests.raw_upstream import Peer, free_port, raw_upstream
 
 ORIGIN = parse_origin("http://upstream.example:3000")

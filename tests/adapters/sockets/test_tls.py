@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, NotConnected
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context, refuse_bad_certificate
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.http.urls import Origin, parse_origin
 from tests.adapters.upstream.fetching import get, saying
 from tests.raw_upstream import Peer, answer, raw_upstream
 

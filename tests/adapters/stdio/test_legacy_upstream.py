@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import Limits
 from tests.adapters.stdio.url_listener import UrlListener
 from tests.make import answering, asking

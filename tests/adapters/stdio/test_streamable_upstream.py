@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamableUpstream
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from tests.adapters.stdio.url_listener import UrlListener

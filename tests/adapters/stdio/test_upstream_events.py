@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.stdio.http_upstream import (
     words_for,
 )
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.sse import parse_event

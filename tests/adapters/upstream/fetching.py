@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from tests.raw_upstream import Peer, Script, raw_upstream
 
 type Use = Callable[[HttpClient], Awaitable[bytes]]

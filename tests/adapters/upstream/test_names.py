@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.upstream import names
 from mcp_tool_filter.adapters.upstream.names import find_names, is_own_address
-from mcp_tool_filter.http.guard import UpstreamNames, may_lead_round
+from mcp_tool_filter.http.urls import UpstreamNames, may_lead_round
 
 
 async def names_of(url: str) -> UpstreamNames:

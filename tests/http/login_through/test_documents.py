@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.login_metadata import parse_server_metadata
 from mcp_tool_filter.http.login_through.documents import (
     metadata_urls_in,
     our_issuer,
@@ -18,7 +18,7 @@ from mcp_tool_filter.http.login_through.documents import (
     rewrite_server_metadata,
     without_metadata_urls,
 )
-from mcp_tool_filter.http.oauth_metadata import parse_server_metadata
+from mcp_tool_filter.http.urls import UpstreamNames
 
 OURS = "http://localhost:6273"
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")

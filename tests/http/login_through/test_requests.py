@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.login_metadata import ServerMetadata
 from mcp_tool_filter.http.login_through.registrations import Registrations, may_be_sent_to
 from mcp_tool_filter.http.login_through.requests import (
     Between,
@@ -22,7 +23,6 @@ from mcp_tool_filter.http.login_through.requests import (
     token_request,
     with_their_resource,
 )
-from mcp_tool_filter.http.oauth_metadata import ServerMetadata
 from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS, THEIRS = "http://localhost:6273", "https://mcp.example"

@@ -69,9 +69,9 @@ from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.names import find_names
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.host import Address
+from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.exchange import Link
 

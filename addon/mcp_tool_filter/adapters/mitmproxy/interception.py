@@ -37,13 +37,12 @@ from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, Refusi
 from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
 from mcp_tool_filter.adapters.mitmproxy.modes import FORWARD_MODES
 from mcp_tool_filter.adapters.serving.endpoints import MOST_URLS, Connection, Endpoints
-from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.engine.passing import ForwardClient
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
 from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.http.recognise import BodyReader, EventPeeker, Treatment, is_mcp_head
 from mcp_tool_filter.policy.config import Config
 

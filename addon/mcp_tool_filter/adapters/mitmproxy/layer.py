@@ -40,8 +40,7 @@ from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.engine.client_h1 import H1Client
-from mcp_tool_filter.engine.host import Address, Point
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Point, Service
 from mcp_tool_filter.engine.upstream import Upstream
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from mitmproxy.proxy.server import ConnectionHandler
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, shown_request
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.engine.host import Address, Host
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Host, Service
 from mcp_tool_filter.engine.wire import RequestHead
 
 _GATEWAY = 502

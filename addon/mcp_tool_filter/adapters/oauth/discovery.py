@@ -17,18 +17,20 @@ from mcp_tool_filter.adapters.oauth.store import LoginFailed
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.upstream.replies import INITIALIZE
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.challenges import Challenge, bearer_challenge, scopes_in
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.login_through.documents import our_url
-from mcp_tool_filter.http.oauth_metadata import (
+from mcp_tool_filter.http.login_metadata import (
+    Challenge,
     ResourceMetadata,
     ServerMetadata,
+    bearer_challenge,
     default_server,
     parse_resource_metadata,
     parse_server_metadata,
     resource_documents,
+    scopes_in,
     server_documents,
 )
+from mcp_tool_filter.http.login_through.documents import our_url
 
 
 @dataclass(frozen=True, slots=True)

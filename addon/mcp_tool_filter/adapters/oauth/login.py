@@ -38,8 +38,7 @@ from mcp_tool_filter.adapters.sockets.server import (
 )
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import reason_of
-from mcp_tool_filter.http.challenges import missing_scopes
-from mcp_tool_filter.http.oauth_metadata import ServerMetadata, is_same_issuer
+from mcp_tool_filter.http.login_metadata import ServerMetadata, is_same_issuer, missing_scopes
 
 _HOST = "127.0.0.1"
 _PATH = "/callback"

@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.login_paths import is_login_document
+from mcp_tool_filter.http.login_metadata import ServerMetadata, is_login_document, server_documents
 from mcp_tool_filter.http.login_through.documents import (
     metadata_urls_in,
     our_issuer,
@@ -45,7 +45,6 @@ from mcp_tool_filter.http.login_through.requests import (
     token_request,
     with_their_resource,
 )
-from mcp_tool_filter.http.oauth_metadata import ServerMetadata, server_documents
 from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.policy.config import is_misleading
 

@@ -36,7 +36,7 @@ from mcp_tool_filter.adapters.oauth.store import (
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.adapters.upstream.replies import look_at
-from mcp_tool_filter.http.challenges import missing_scopes
+from mcp_tool_filter.http.login_metadata import missing_scopes
 
 _TOKEN = re.compile(r"[!-~]+")
 _LONGEST_LIFE = 10 * 365 * 24 * 3600.0

@@ -21,8 +21,8 @@ from mitmproxy.io import FlowReader, FlowWriter
 
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.bodies import is_event_stream
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Transport
 
 KEY = "mcp_tool_filter"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2024_11_05, Transport, has_initialize
 from mcp_tool_filter.protocol.messages import (
     Batch,

@@ -41,7 +41,7 @@ from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing

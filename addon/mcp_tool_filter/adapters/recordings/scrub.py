@@ -27,7 +27,7 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.recordings.flow_dump import KEY
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.observers.redaction.finder import SecretFinder
 from mcp_tool_filter.observers.redaction.places import Findings, Secret, replace
 from mcp_tool_filter.protocol.limits import MEBIBYTE

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.adapters.recordings.recorded_answers import read
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.observers.reading import tools_in
 from mcp_tool_filter.observers.sentences import is_refusal
 from mcp_tool_filter.policy.snapshot import Snapshot

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.http.urls import Origin, parse_origin
 from mcp_tool_filter.policy.rule_effects import SendCopy, SendWebhook
 
 log = logging.getLogger(__name__)

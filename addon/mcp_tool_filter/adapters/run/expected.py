@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.client_files.files import BadFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 
 PROGRAMS = {
     "claude": "claude-code",

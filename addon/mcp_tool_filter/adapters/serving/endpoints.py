@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.memory import unlisted
-from mcp_tool_filter.engine.host import Address
 from mcp_tool_filter.engine.passing import path_of
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.listener import open_listener
-from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.http.urls import Origin, parse_origin
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.proxy import Proxy

@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.serving.site import Site, head_of
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.wire import RequestNotes
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
 from mcp_tool_filter.http.login_through.documents import without_metadata_urls

@@ -42,9 +42,8 @@ from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange, Phase
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
-from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import UpstreamNames, parse_origin
 from mcp_tool_filter.observers.report import (
     introduce,
     render_report,

@@ -20,7 +20,7 @@ from mcp_tool_filter.errors import ListsAfterLogin, StartError
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client

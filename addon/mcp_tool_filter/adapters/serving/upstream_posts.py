@@ -12,7 +12,7 @@ from mcp_tool_filter.adapters.serving.site import Site, head_of, site_of
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.http.head import headers_after
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
 from mcp_tool_filter.policy.rule_effects import SendCopy
 

@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.serving.site import Site, client_of, site_of
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
-from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config

@@ -38,8 +38,8 @@ from mcp_tool_filter.engine.wire import (
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.bodies import decode_body
+from mcp_tool_filter.http.urls import Origin
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.server import AnswerRequest

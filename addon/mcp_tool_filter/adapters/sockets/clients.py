@@ -17,8 +17,7 @@ from mcp_tool_filter.adapters.serving.limits import MemoryBudget
 from mcp_tool_filter.adapters.sockets.tls import ServerTls
 from mcp_tool_filter.adapters.sockets.upstreams import Pool
 from mcp_tool_filter.engine.client_h1 import H1Client
-from mcp_tool_filter.engine.host import Point
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Point, Service
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.client_h2 import H2Client

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.urls import Origin
 
 # Errors of this machine, which say nothing about the upstream.
 _OURS = frozenset(

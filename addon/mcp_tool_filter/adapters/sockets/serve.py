@@ -25,7 +25,7 @@ from mcp_tool_filter.adapters.sockets.clients import Clients
 from mcp_tool_filter.adapters.sockets.upstreams import Pool, PoolLimits
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 
 _BACKLOG = 1024
 _GOODBYE = 1.0

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.serving.limits import MemoryBudget, most_upstream_connections
 from mcp_tool_filter.adapters.sockets.connect import why, why_none
 from mcp_tool_filter.engine.upstream import Upstream
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.urls import Origin
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
-    from mcp_tool_filter.engine.host import Host
+    from mcp_tool_filter.engine.service import Host
 
 _OLD = 5.0  # seconds until an idle connection is closed: most servers close it then, too
 _PATIENCE = 30.0  # seconds to connect

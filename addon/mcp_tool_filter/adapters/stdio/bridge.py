@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.stdio.sessions import (
     TooMany,
 )
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.mirrored import revision_in
+from mcp_tool_filter.http.head import revision_in
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import on_one_line
 from mcp_tool_filter.protocol.messages import (

@@ -34,7 +34,7 @@ from mcp_tool_filter.adapters.upstream.streamable import (
     read_away,
 )
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.media_type import EVENT_STREAM
+from mcp_tool_filter.http.bodies import EVENT_STREAM
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import (

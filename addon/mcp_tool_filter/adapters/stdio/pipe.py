@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
-from mcp_tool_filter.http.mirrored import (
+from mcp_tool_filter.http.head import (
     ParamHeaders,
     mirrored_headers,
     param_headers_in,

@@ -33,7 +33,7 @@ from mcp_tool_filter.errors import (
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Notification, Request

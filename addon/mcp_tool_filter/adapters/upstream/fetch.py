@@ -33,12 +33,12 @@ from mcp_tool_filter.errors import (
     ListsAfterLogin,
     ProtocolError,
 )
-from mcp_tool_filter.http.oauth_metadata import (
+from mcp_tool_filter.http.login_metadata import (
     parse_resource_metadata,
     resource_documents,
     server_documents,
 )
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 
 MAX_PAGES: Final = 1000
 MAX_TOTAL: Final = 8

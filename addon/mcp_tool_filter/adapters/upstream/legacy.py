@@ -31,8 +31,8 @@ from mcp_tool_filter.adapters.upstream.streamable import (
     refusal,
 )
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.media_type import EVENT_STREAM
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.bodies import EVENT_STREAM
+from mcp_tool_filter.http.urls import Origin
 from mcp_tool_filter.protocol.limits import Transport
 
 

@@ -14,8 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.http.gate import plain_hosts
-from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.urls import UpstreamNames, plain_hosts
 
 _PATIENCE = 2.0  # seconds
 _HOSTS_FILE = Path("/etc/hosts")

@@ -37,7 +37,7 @@ from mcp_tool_filter.adapters.upstream.streamable import (
 )
 from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know

@@ -33,8 +33,8 @@ from mcp_tool_filter.adapters.upstream.replies import (
     stateless_meta,
 )
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.media_type import EVENT_STREAM
-from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.http.bodies import EVENT_STREAM
+from mcp_tool_filter.http.urls import Origin
 from mcp_tool_filter.protocol.limits import R2026_07_28, Transport
 
 _ERROR_BODY_LIMIT: Final = 64 * 1024

@@ -38,7 +38,7 @@ from mcp_tool_filter.cli.terminal import (
     shortened,
     width,
 )
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.protocol.limits import (

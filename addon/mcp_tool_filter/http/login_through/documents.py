@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.guard import UpstreamNames, has_host, kept_with_us, may_lead_round
+from mcp_tool_filter.http.login_metadata import ServerMetadata
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, REGISTER, TOKEN
-from mcp_tool_filter.http.oauth_metadata import ServerMetadata
+from mcp_tool_filter.http.urls import UpstreamNames, has_host, kept_with_us, may_lead_round
 
 # A parameter, or a whole quoted text, or any other character.
 _PIECE = re.compile(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.login_metadata import ServerMetadata
 from mcp_tool_filter.http.login_through.documents import our_issuer
 from mcp_tool_filter.http.login_through.registrations import (
     ClientRegistration,
@@ -23,8 +24,7 @@ from mcp_tool_filter.http.login_through.registrations import (
     is_short_state,
     may_be_sent_to,
 )
-from mcp_tool_filter.http.oauth_metadata import ServerMetadata
-from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.config import AllowedHosts
 
 LONGEST_REQUEST = 64 * 1024
