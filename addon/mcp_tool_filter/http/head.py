@@ -18,7 +18,7 @@ method and the name in its params; a tool's schema can require arguments to be m
 forward its messages over HTTP.
 
 >>> call = parse_message(
-...     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gr\\u00fc\\u00df",'
+...     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gr\\\\u00fc\\\\u00df",'
 ...     b'"arguments":{"region":"eu"},'
 ...     b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
 ... )
