@@ -100,9 +100,9 @@ async def edit(_tool_filter: ToolFilter, running: RunningProxy, _scene: Scene) -
 
 
 async def list_anew(tool_filter: ToolFilter, _running: RunningProxy, scene: Scene) -> None:
-    await tool_filter.proxy._take_new_lists()  # the same: nobody is told
+    await tool_filter.proxy.changes.take_all_lists()  # the same: nobody is told
     scene.tools.append(tool("new"))
-    await tool_filter.proxy._take_new_lists()
+    await tool_filter.proxy.changes.take_all_lists()
 
 
 CHANGES = pytest.mark.parametrize("change", [edit, list_anew])
@@ -243,7 +243,7 @@ async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> 
                     await reader.say(get(headers=IN_SESSION))
                     await reader.until(b": hello\n\n")
                     changing.tools.append(tool(f"new_{port}"))
-                    await tool_filter.proxy._take_new_lists()
+                    await tool_filter.proxy.changes.take_all_lists()
                     scene.go.set()
                     heard.append(await reader.until(b": last"))
         assert [CHANGED in one for one in heard] == [True, False]

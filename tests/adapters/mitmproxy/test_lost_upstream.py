@@ -37,7 +37,7 @@ async def test_a_returned_upstream_gets_a_new_snapshot(tmp_path: Path) -> None:
         assert await ask("goes") == RESULT
         names[:] = ["stays", "comes", "delete_all"]
         [site] = tool_filter.proxy.sites.values()
-        tool_filter.proxy.losses._lose(site)
+        tool_filter.proxy.changes.lose(site)
         assert await ask("stays") == RESULT
         async with asyncio.timeout(TIMEOUT):
             while len(said) < 2:
@@ -72,7 +72,7 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
         ]
         async with proxy(tool_filter, to=specs, home=tmp_path, **options):
             await tool_filter.proxy.ready.wait()
-            tool_filter.proxy.losses._lose(tool_filter.proxy.sites[specs[0]])
+            tool_filter.proxy.changes.lose(tool_filter.proxy.sites[specs[0]])
             assert tool_filter.proxy._state()["upstream_up"] is False
             names.append("comes")
             async with raw_client(ports[1]) as client:

@@ -1,16 +1,20 @@
-"""How many clients may connect, and what is kept back for the probe."""
+"""How many clients may connect, what is kept back for the probe, and memory for large bodies."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import subprocess
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.adapters.serving import limits as room
 from mcp_tool_filter.adapters.serving.limits import (
     Reserve,
-    Seats,
     most_clients,
     most_upstream_connections,
     soft_limit,
@@ -59,31 +63,41 @@ def test_the_limit_is_that_of_this_process() -> None:
     assert soft_limit() == soft or soft == resource.RLIM_INFINITY
 
 
-@given(
-    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60),
-    most=st.integers(1, 4),
-    standing=st.integers(0, 3),
-)
-def test_the_numbers_of_served_and_waiting_clients_are_bounded(
-    steps: list[tuple[bool, int]], most: int, standing: int
+SCRIPT = """
+import os
+from pathlib import Path
+from mcp_tool_filter.adapters.serving.limits import return_free_memory, keep_free_memory
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf('SC_PAGE_SIZE') >> 20
+
+keep_free_memory()
+before = megabytes()
+bodies = [b"x" * (4 << 20) for _ in range(10)]
+del bodies
+print(megabytes() - before)
+return_free_memory()
+print(megabytes() - before)
+"""
+
+
+def test_freed_memory_is_kept_and_given_back() -> None:
+    """Of 40 MB, with glibc."""
+    ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True)
+    kept, left = map(int, ended.stdout.split())
+    assert kept > 30
+    assert left < 10
+
+
+@pytest.mark.parametrize("error", [OSError, TypeError, AttributeError])
+def test_another_c_library_is_left_alone(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client that waits longest gets the next place, or is dropped first."""
-    seats = Seats(most, standing)
-    seated, waiting = list[str](), list[str]()
-    for enters, number in steps:
-        client = str(number)
-        if not enters:
-            seats.leave(client)
-            for room in (seated, waiting):
-                if client in room:
-                    room.remove(client)
-            while waiting and len(seated) < most:
-                seated.append(waiting.pop(0))
-        elif client not in seated + waiting:
-            if len(seated) < most:
-                seated.append(client)
-            else:
-                waiting.append(client)
-            gone = waiting.pop(0) if len(waiting) > standing else None
-            assert seats.enter(client) == gone
-        assert list(seats.standing) == waiting
+    def load(_name: str | None) -> ctypes.CDLL:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    room._glibc.cache_clear()
+    room.keep_free_memory()
+    room.return_free_memory()
+    room._glibc.cache_clear()

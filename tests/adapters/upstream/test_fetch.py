@@ -1,4 +1,4 @@
-"""The start asks a real server on loopback: each revision, sessions, and how it ends."""
+"""We ask a real server on loopback, at the start and as a client: each revision, sessions, ends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from mcp_tool_filter.adapters.upstream import search
-from mcp_tool_filter.adapters.upstream.fetch import fetch, hint_for
+from mcp_tool_filter.adapters.upstream.fetch import AskedBy, fetch, fetch_as_client, hint_for
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Transport
 from tests.adapters.upstream.mcp_script import (
     NOT_ALLOWED,
+    Legacy,
     asked,
     dialogue,
     error,
@@ -369,3 +372,129 @@ def test_a_hint_says_what_to_do_about_tls() -> None:
     assert "--ca FILE" in (hint_for("certificate verify failed: self-signed certificate") or "")
     assert "http://" in (hint_for("TLS error: wrong version number") or "")
     assert hint_for("Connection refused") is None
+
+
+HEADERS = (
+    (b"Host", b"filter.example"),
+    (b"Content-Length", b"99"),
+    (b"Mcp-Session-Id", b"s1"),
+    (b"Authorization", b"Bearer ann"),
+    (b"X-Key", b"theirs"),
+)
+ASKED_BY = AskedBy(Head("POST", "/mcp?user=ann", HEADERS), headers=(("X-Key", "ours"),))
+
+
+def pages(*following: str | None) -> Script:
+    """Answer with one tool a page, which names the next cursor."""
+    left = iter(following)
+
+    def listed(request: RawRequest) -> bytes:
+        return answer(result(request, tool_list("a", next_cursor=next(left))))
+
+    return dialogue(listed)
+
+
+async def problem_for_a_client(script: Script) -> str:
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(CannotList) as caught:
+            await fetch_as_client(target(upstream.url), ASKED_BY)
+    return str(caught.value)
+
+
+async def test_the_list_is_fetched_with_the_clients_headers() -> None:
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), ASKED_BY)
+    [request] = upstream.requests
+    assert request.line == "POST /mcp?user=ann HTTP/1.1"
+    assert request.all("authorization") == ["Bearer ann"]
+    assert request.all("mcp-session-id") == ["s1"]
+    assert request.all("x-key") == ["ours"]
+    assert request.all("host") == [upstream.url.removeprefix("http://")]
+    assert request.all("content-length") == [str(len(request.body))]
+    assert message_in(request)["id"] >= 2**52  # no id of a client in the same session
+
+
+async def test_all_pages_are_fetched() -> None:
+    async with raw_upstream(pages("1", "2", None)) as upstream:
+        assert len(await fetch_as_client(target(upstream.url), ASKED_BY)) == 3
+    cursors = [message_in(request)["params"].get("cursor") for request in upstream.requests]
+    assert cursors == [None, "1", "2"]
+
+
+async def test_client_information_in_a_request_is_sent_too() -> None:
+    meta = '{"io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":1}'
+    asked_by = AskedBy(ASKED_BY.head, meta=meta)
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), asked_by)
+    params = message_in(upstream.requests[0])["params"]
+    assert params == {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("meta", "sent"),
+    [
+        ("null", b"{}"),
+        ("[]", b"{}"),
+        ('"x"', b"{}"),
+        ('{"x":1}', b"{}"),
+        *(
+            (f'{{"x":2, "io.modelcontextprotocol/a": {value}}}',
+             b'{"_meta":{"io.modelcontextprotocol/a": %b}}' % value.encode())
+            for value in ("1" * 4000, "1e999", "1.50", "18446744073709551616", '"\\ud800"', "null")
+        ),
+    ],
+)  # fmt: skip
+async def test_what_a_client_says_of_itself_is_sent_as_it_was_written(
+    meta: str, sent: bytes
+) -> None:
+    """A fetch that fails over strange JSON would fail the client's call, too."""
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), AskedBy(ASKED_BY.head, meta=meta))
+    assert upstream.requests[0].body.endswith(b'"params":' + sent + b"}")
+
+
+async def test_in_the_older_transport_the_list_comes_on_a_stream_of_our_own() -> None:
+    """On the client's stream it would be an answer to nobody."""
+    legacy = Legacy(tools_list=tool_list("of_ann"))
+    head = Head("POST", "/messages?id=7", (*HEADERS, (b"Mcp-Protocol-Version", b"2024-11-05")))
+    asked_by = AskedBy(head, page="/sse", revision="2024-11-05", capabilities='{"roots":{}}\n"x":1')
+    async with raw_upstream(legacy) as upstream:
+        [page] = await fetch_as_client(target(upstream.url), asked_by)
+    assert b"of_ann" in page
+    stream, hello, *others = upstream.requests
+    assert stream.line == "GET /sse HTTP/1.1"
+    assert {one.line for one in (hello, *others)} == {"POST /messages?id=1 HTTP/1.1"}
+    for request in upstream.requests:
+        assert request.all("authorization") == ["Bearer ann"]
+        assert len(request.all("mcp-protocol-version")) <= 1
+    said = message_in(hello)["params"]
+    assert (said["protocolVersion"], said["capabilities"]) == ("2024-11-05", {"roots": {}})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "is_refusal"),
+    [
+        ("401 Unauthorized", HEADERS, True),
+        ("404 Not Found", HEADERS, True),
+        ("404 Not Found", (), False),
+        ("403 Forbidden", HEADERS, False),
+        ("403 Forbidden\r\nWWW-Authenticate: Bearer", HEADERS, True),
+        ("500 Internal Server Error", HEADERS, False),
+    ],
+)
+async def test_a_refused_client_is_told_from_a_refused_list(
+    status: str, headers: tuple[tuple[bytes, bytes], ...], is_refusal: bool
+) -> None:
+    """The client's own request then gets an answer that says what to do."""
+    async with raw_upstream(refusing(status)) as upstream:
+        with pytest.raises(CannotList) as caught:
+            await fetch_as_client(target(upstream.url), AskedBy(Head("POST", "/mcp", headers)))
+    assert caught.value.is_refusal is is_refusal
+
+
+async def test_a_failed_fetch_has_a_reason() -> None:
+    assert (
+        await problem_for_a_client(pages("1", "1"))
+        == 'The tool list never ends: it repeats the cursor "1"'
+    )
+    assert "HTTP 403 Forbidden" in await problem_for_a_client(refusing("403 Forbidden"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.sockets.client import HttpResponse
 from mcp_tool_filter.adapters.upstream.replies import (
-    Background,
     EventReader,
     Refused,
     ResultReply,
@@ -23,7 +20,6 @@ from mcp_tool_filter.adapters.upstream.replies import (
     answer_to,
     error_in,
     introduction_of,
-    look_at,
     next_cursor,
     only_reply,
     supported_by,
@@ -239,43 +235,3 @@ async def test_a_long_event_is_refused(pieces: list[bytes]) -> None:
 async def test_a_compressed_stream_is_refused() -> None:
     with pytest.raises(ProtocolError, match=r"compressed \(gzip\)"):
         await EventReader(Said([b""], "gzip"), 100).next_event()
-
-
-async def test_unfinished_work_is_stopped_at_the_end() -> None:
-    background = Background()
-    task = background.start(asyncio.sleep(3600))
-    await background.close()
-    assert task.cancelled()
-
-
-async def test_the_number_of_unfinished_answers_is_bounded() -> None:
-    background = Background()
-    given: list[int] = []
-
-    async def answer(number: int) -> None:
-        given.append(number)
-        await asyncio.sleep(3600)
-
-    for number in range(150):
-        background.answer(answer(number))
-    await asyncio.sleep(0)
-    assert given == list(range(100))
-    await background.close()
-
-
-async def test_a_failed_task_that_is_never_awaited_is_not_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def fail() -> None:
-        raise ValueError
-
-    background = Background()
-    background.start(fail())
-    failed = asyncio.get_running_loop().create_future()
-    failed.add_done_callback(look_at)
-    failed.set_exception(ValueError())
-    await asyncio.sleep(0.01)
-    del failed
-    gc.collect()
-    await background.close()
-    assert not caplog.records

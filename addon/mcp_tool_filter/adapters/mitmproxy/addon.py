@@ -24,6 +24,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData, TlsData
 
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.mitmproxy import connections
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
 from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
@@ -59,10 +60,8 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
 from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
-from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.limits import Holder
-from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
 from mcp_tool_filter.adapters.serving.watchers import Audience
@@ -135,7 +134,6 @@ class ToolFilter:
         self._argv = argv
         self._config_reader = config_reader or ConfigReader()
         self._loopback = Loopback()
-        self._on_hangup = OnHangup(self.proxy.take_new_lists)
         self._hooks: Hooks
         self._flows: Flows
         self._layers: WeakValueDictionary[str, EngineLayer] = WeakValueDictionary()
@@ -230,7 +228,6 @@ class ToolFilter:
         self._hide_secrets()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         in_background(self._start())
-        self._on_hangup.running()
         if self.proxy.config.dashboard is not None:
             in_background(self._serve_dashboard(self.proxy.config.dashboard))
 
@@ -303,7 +300,6 @@ class ToolFilter:
         """End; mitmproxy awaits it, unless it only removes us from its addons."""
         if self._ticker:
             self._ticker.cancel()
-        self._on_hangup.done()
         self.views.done()
         if self._reason:  # now that the console has left the screen
             sys.stderr.write(f"{self._reason}\n")

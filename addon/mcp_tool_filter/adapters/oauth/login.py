@@ -30,13 +30,13 @@ from mcp_tool_filter.adapters.oauth.tokens import (
     web_for,
 )
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.server import (
     ServedRequest,
     ServedResponse,
     ServerLimits,
     http_server,
 )
-from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.login_metadata import ServerMetadata, is_same_issuer, missing_scopes
 

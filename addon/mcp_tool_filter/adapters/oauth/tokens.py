@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+from mcp_tool_filter.adapters.background import look_at
 from mcp_tool_filter.adapters.oauth.store import (
     LoggedOut,
     LoginState,
@@ -34,8 +35,7 @@ from mcp_tool_filter.adapters.oauth.store import (
     key_of,
 )
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
-from mcp_tool_filter.adapters.sockets.tls import make_tls_context
-from mcp_tool_filter.adapters.upstream.replies import look_at
+from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.http.login_metadata import missing_scopes
 
 _TOKEN = re.compile(r"[!-~]+")

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient, HttpResponse
-from mcp_tool_filter.adapters.sockets.connect import HttpFailed
-from mcp_tool_filter.adapters.sockets.tls import make_tls_context
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, make_tls_context
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.urls import Origin, parse_origin
 from mcp_tool_filter.policy.config import is_loopback, parse_address

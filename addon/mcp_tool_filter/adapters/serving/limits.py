@@ -7,15 +7,17 @@ free descriptors cannot answer any client, nor find out whether the upstream is 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, Protocol
 
-from mcp_tool_filter.engine.service import Seats as EngineSeats
+from mcp_tool_filter.engine.service import Seats
 from mcp_tool_filter.observers.verdict_log import Once
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
@@ -86,45 +88,6 @@ class Reserve:
             self.fill()
 
 
-class Seats:
-    """The served clients, up to a limit; further ones get an error that we are full.
-
-    >>> seats = Seats(1, standing=1)
-    >>> seats.enter("a"), seats.enter("b"), "b" in seats.standing
-    (None, None, True)
-    >>> seats.enter("c")  # b has to go
-    'b'
-    >>> seats.leave("a"); "c" in seats.standing
-    False
-    """
-
-    def __init__(self, most: int, standing: int = _STANDING) -> None:
-        self.most = most
-        self._most_standing = standing
-        self._seated: set[str] = set()
-        self.standing: dict[str, None] = {}
-        """The clients without a seat, the oldest first."""
-
-    def enter(self, client: str) -> str | None:
-        """Admit a client; return the client that must be closed for it, if any."""
-        if len(self._seated) < self.most:
-            self._seated.add(client)
-            return None
-        self.standing[client] = None
-        if len(self.standing) <= self._most_standing:
-            return None
-        oldest = next(iter(self.standing))
-        del self.standing[oldest]
-        return oldest
-
-    def leave(self, client: str) -> None:
-        self.standing.pop(client, None)
-        self._seated.discard(client)
-        while self.standing and len(self._seated) < self.most:
-            self._seated.add(next(iter(self.standing)))
-            del self.standing[next(iter(self.standing))]
-
-
 # Accepting
 
 
@@ -134,7 +97,7 @@ class Crowd:
     def __init__(self) -> None:
         self.descriptors = soft_limit()
         self.reserve = Reserve()
-        self.seats = EngineSeats(
+        self.seats = Seats(
             most_clients(self.descriptors),
             clock=time.monotonic,
             patience=_PATIENCE,
@@ -229,3 +192,33 @@ class MemoryBudget:
                 return
             total -= size
             one.give_up()
+
+
+# What glibc's allocator keeps. A body of 5 MB needs a dozen blocks of 5 MB on its way; if each is
+# returned to the system, getting it back page by page costs half as much as all other work on it.
+# So we keep some free memory, and return once what only the start needed.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT = 64 * MEBIBYTE
+_LARGEST = 32 * MEBIBYTE  # of one block, and the most that glibc allows
+
+
+def keep_free_memory() -> None:
+    """Keep free memory for the next large body."""
+    if malloc := _glibc():
+        malloc.mallopt(_MMAP_THRESHOLD, _LARGEST)
+        malloc.mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+def return_free_memory() -> None:
+    """Return all free memory to the system."""
+    if malloc := _glibc():
+        malloc.malloc_trim(0)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    try:
+        found = ctypes.CDLL(None)
+        return found if found.mallopt and found.malloc_trim else None
+    except (OSError, AttributeError, TypeError):
+        return None

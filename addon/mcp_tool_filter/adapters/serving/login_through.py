@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.serving.logins import finish
 from mcp_tool_filter.adapters.serving.site import Site, head_of
 from mcp_tool_filter.engine.exchange import Exchange

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.errors import StartError

@@ -19,13 +19,13 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.rules.carry_out import Effects
-from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.changes import Changes, tell_list_changed
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
-from mcp_tool_filter.adapters.serving.losses import Losses, OnLoss
-from mcp_tool_filter.adapters.serving.new_lists import NewLists, tell_list_changed
 from mcp_tool_filter.adapters.serving.rules import Rules
 from mcp_tool_filter.adapters.serving.site import (
     Command,
@@ -36,9 +36,9 @@ from mcp_tool_filter.adapters.serving.site import (
     fetch_or_wait,
 )
 from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
-from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
 from mcp_tool_filter.adapters.upstream.names import find_names
-from mcp_tool_filter.adapters.upstream.target import login_to
+from mcp_tool_filter.adapters.upstream.search import login_to
 from mcp_tool_filter.engine.exchange import Exchange, Phase
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
@@ -106,6 +106,7 @@ class Proxy:
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
+        self.warn = around.audience.warn
         self.config = Config()
         self.sites: dict[str, Site] = {}
         self.listeners: dict[str, Listener] = {}
@@ -124,11 +125,7 @@ class Proxy:
         """The host's connections, which may hold unread bytes."""
         self.watchers = Watchers(around.audience, self._state)
         self.rules = Rules(self.effects, self.watchers.enter_log)
-        self.new_lists = NewLists(around.fetch)
-        self.losses = Losses(
-            self.crowd.reserve,
-            OnLoss(self._lose_all, self.new_lists.take, around.audience.warn, self._named),
-        )
+        self.changes = Changes(self)
         self.overview: Overview | None = None
         self.dashboard: Dashboard | None = None
         self.command: Command | None = None
@@ -172,6 +169,7 @@ class Proxy:
         self._is_running = True
         self.crowd.begin()
         self.rules.begin()
+        self.changes.listen()
 
     def open_overview(self) -> Overview:
         """Return the present state of all sites, for the dashboard and for commands."""
@@ -240,8 +238,8 @@ class Proxy:
         service = SiteService(listener, authority, self.effects, seats=self.crowd.seats)
         site = Site(name=name, listener=listener, service=service, find_target=find_target)
         service.site = site
-        service.suspect = lambda: None if self.has_failed else self.losses.suspect(site)
-        service.note_end_of_stream = lambda: self.losses.note_end_of_stream(site)
+        service.suspect = partial(self.changes.suspect, site)
+        service.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
         service.is_ending = self.has_failed
         self.rules.attach(site)
         self.watchers.attach(site)
@@ -271,7 +269,7 @@ class Proxy:
         if not self._has_warned:
             self._has_warned = True
             for warning in warnings_about(self.config):
-                self.around.audience.warn(warning)
+                self.warn(warning)
 
     def _unmatched(self) -> list[Pattern]:
         """Return the patterns that match no tool of any upstream."""
@@ -279,14 +277,6 @@ class Proxy:
         return [one for one in lists[0] if all(one in other for other in lists)] if lists else []
 
     # While it runs
-
-    def take_new_lists(self) -> None:
-        """Take a new list of each upstream, because of SIGHUP."""
-        in_background(self._take_new_lists())
-
-    async def _take_new_lists(self) -> None:
-        await self.ready.wait()
-        await self.new_lists.take_all(self.sites.values(), self.around.audience.warn)
 
     async def _fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
         """Fetch the list that the client of a message would get."""
@@ -296,10 +286,11 @@ class Proxy:
         policy = exchange.conversation.policy
         for site in self.sites.values():
             if site.listener.policy is policy:
-                return await site.fetch_as_client(exchange, message, self.room)
+                asker = asked_by(site.listener, exchange, message)
+                return await fetch_as_client(site.target, asker, self.room)
         raise CannotList("the listener is gone")
 
-    def _named(self, site: Site) -> str:
+    def name_of(self, site: Site) -> str:
         """Return the URL of an upstream for messages, if there are several upstreams."""
         return f" {site.shown}" if len(self.sites) > 1 else ""
 
@@ -337,7 +328,7 @@ class Proxy:
         self.ready.set()
         in_background(self._fail(why))
 
-    def _lose_all(self) -> None:
+    def lose_all(self) -> None:
         """End the process because an upstream is lost."""
         if not self.has_failed:
             self.fail(str(LostUpstream()))
@@ -359,6 +350,7 @@ class Proxy:
 
     async def close(self) -> None:
         """Write what the observers still have, and stop what runs in the background."""
+        self.changes.close()
         self.watchers.close()
         self.effects.close()
         self.crowd.close()

@@ -22,11 +22,11 @@ from mcp_tool_filter.adapters.sockets.connect import (
     NotConnected,
     Reach,
     connect,
+    make_tls_context,
     reach_in,
     why,
     why_none,
 )
-from mcp_tool_filter.adapters.sockets.tls import make_tls_context
 from mcp_tool_filter.engine.wire import (
     END,
     FIELD,

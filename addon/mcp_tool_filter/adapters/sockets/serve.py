@@ -17,13 +17,11 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from mcp_tool_filter.adapters.serving.limits import Holder
-from mcp_tool_filter.adapters.serving.malloc import keep_free_memory, return_free_memory
+from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory, return_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, TargetFinder
-from mcp_tool_filter.adapters.sockets.clients import Clients
-from mcp_tool_filter.adapters.sockets.upstreams import Pool, PoolLimits
-from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.adapters.sockets.connections import Clients, Pool, PoolLimits
+from mcp_tool_filter.adapters.upstream.search import Target
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.urls import parse_origin
 

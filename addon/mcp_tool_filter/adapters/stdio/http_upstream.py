@@ -24,15 +24,15 @@ from mcp_tool_filter.adapters.sockets.connect import (
     LoginNeeded,
     NotConnected,
 )
-from mcp_tool_filter.adapters.upstream.legacy import LegacyStream
-from mcp_tool_filter.adapters.upstream.replies import EventReader, Refused, plain
-from mcp_tool_filter.adapters.upstream.streamable import (
+from mcp_tool_filter.adapters.upstream.clients import (
     EVENTS,
     JSON_BODY,
     JSON_OR_EVENTS,
+    LegacyStream,
     Poster,
     read_away,
 )
+from mcp_tool_filter.adapters.upstream.replies import EventReader, Refused, plain
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import EVENT_STREAM
 from mcp_tool_filter.protocol.limits import Limits

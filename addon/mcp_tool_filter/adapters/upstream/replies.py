@@ -6,9 +6,8 @@ unchanged, and judged like all tool lists.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -275,42 +274,3 @@ class EventReader:
 
     def _too_long(self) -> ProtocolError:
         return ProtocolError(f"An event is longer than {self._limit} bytes")
-
-
-_MAX_ANSWERS = 100  # at the same time
-
-
-class Background:
-    """Background tasks, cancelled together; their results are ignored."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def answer(self, work: Coroutine[None, None, None]) -> None:
-        """Start an answer, unless the upstream sends requests faster than it reads answers."""
-        if len(self._tasks) < _MAX_ANSWERS:
-            self.start(work)
-        else:
-            work.close()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        look_at(task)
-
-    async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def look_at(done: asyncio.Future[Any]) -> None:
-    """Retrieve an exception, which asyncio would otherwise log as never retrieved."""
-    if not done.cancelled():
-        done.exception()

@@ -23,8 +23,8 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.adapters.upstream.clients import Poster, StreamableClient
 from mcp_tool_filter.adapters.upstream.replies import Refused
-from mcp_tool_filter.adapters.upstream.streamable import Poster, StreamableClient
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.settings import Settings, settle

@@ -13,13 +13,12 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
-from mcp_tool_filter.adapters.sockets.tls import make_tls_context, server_context
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import Target, target_for
+from mcp_tool_filter.adapters.upstream.search import Target, target_for
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,
@@ -89,7 +88,6 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
 
 async def _serve_until_the_end(running: HttpFilter) -> int:
     try:
-        running.hangup.running()
         await running.server.start()
         on_signals(asyncio.get_running_loop(), _Leaving(running.server))
         await running.server.run()
@@ -97,8 +95,6 @@ async def _serve_until_the_end(running: HttpFilter) -> int:
         await running.server.close()
         write(str(error))
         return 1
-    finally:
-        running.hangup.done()
     if running.problem:
         write(running.problem)
     return 1 if running.problem else 0
@@ -144,7 +140,6 @@ class HttpFilter:
             lambda config: target_for(config, settings.origin, tls),
             partial(_tls_to_clients, settings),
         )
-        self.hangup = OnHangup(self.proxy.take_new_lists)
 
     def _leave(self, problem: str) -> None:
         self.problem = problem
@@ -272,7 +267,7 @@ def _nothing_to_say() -> None:
 def _refuse_bad_certificate(cert: str | None) -> None:
     """Raise our own error, because OpenSSL's names its functions."""
     if cert is not None:
-        from mcp_tool_filter.adapters.sockets.tls import refuse_bad_certificate
+        from mcp_tool_filter.adapters.sockets.connect import refuse_bad_certificate
 
         refuse_bad_certificate("--cert", _file_of(cert))
 

@@ -23,6 +23,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.adapters.mitmproxy.options import forget, was_set
 from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
@@ -34,7 +35,6 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_head,
     keep_request,
 )
-from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.adapters.serving.overview import (
     ListenerLines,
     render_sessions,
