@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,26 @@ def test_a_changed_file_is_read_when_it_is_complete(tmp_path: Path, is_replaced:
     assert watched.has_changed()
     assert len(watched.read().rules) == (1 if is_replaced else 9)
     assert not watched.has_changed()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who writes")
+def test_a_file_is_not_read_while_a_program_has_it_open_for_writing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long the program pauses: what it has written is often valid, and has fewer rules."""
+    file, clock = tmp_path / "policy.yaml", Clock()
+    watched = WatchedRules(write(file, "one", "another"), clock)
+    watched.read()
+    with file.open("w") as being_written:
+        being_written.write("interceptor:\n  rules:\n")
+        for name in ("one", "another"):
+            print(f"  - {RULE % name}", file=being_written, flush=True)
+            for _ in range(3):
+                assert not watched.has_changed()
+                clock.now += 60
+    assert caplog.messages == [f"The old rules stay in force: a program still writes {file}"]
+    assert watched.has_changed()
+    assert len(watched.read().rules) == 2
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_used(

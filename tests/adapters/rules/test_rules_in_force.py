@@ -17,7 +17,9 @@ def write(file: Path, *ids: str) -> str:
     return str(file)
 
 
-async def test_the_rules_are_those_of_the_file_and_change_with_it(tmp_path: Path) -> None:
+async def test_the_rules_are_those_of_the_file_and_change_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "policy.yaml"
     rules = RulesInForce(write(file, "one"))
     link = rules.link("http://upstream")
@@ -26,6 +28,7 @@ async def test_the_rules_are_those_of_the_file_and_change_with_it(tmp_path: Path
     await rules.read_again()
     assert (before, rules.names) == (("one",), ("two", "three"))
     assert link.policy is rules.policy
+    assert caplog.messages == ["Rules that are no longer in force: one"]
 
 
 async def test_the_old_rules_stay_if_the_new_ones_have_mistakes(

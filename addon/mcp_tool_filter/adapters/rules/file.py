@@ -6,6 +6,7 @@ One host carries them out. This module is imported only if there is a rules file
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -101,6 +102,10 @@ def _problem_in_head(script: Path) -> str:
 
 _SETTLED = 1.0  # seconds without a change, after which we take a file for complete
 
+if sys.platform.startswith("linux"):
+    from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
+    from signal import SIGURG
+
 log = logging.getLogger(__name__)
 
 
@@ -130,7 +135,8 @@ class WatchedRules:
     """A rules file that may change.
 
     The beginning of a rules file is often a valid one with fewer rules, so we never read a file
-    while it is being written: it must look the same for a while, and before and after we read it.
+    while it is being written: nobody may have it open for writing, and it must look the same for a
+    while, and before and after we read it.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +145,7 @@ class WatchedRules:
         self._seen: _Seen | None = None
         self._new: tuple[_Seen, float] | None = None
         """What a changed file looks like, and since when."""
-        self._is_gone = False
+        self._is_gone = self._is_held = False
 
     def read(self) -> Policy:
         """Read the current file. Raises StartError, or StillWritten if it changes meanwhile."""
@@ -161,11 +167,18 @@ class WatchedRules:
             log.warning("The rules file %s is gone; its rules stay in force", self.path)
         self._is_gone = seen is None
         if seen is None or seen == self._seen:
-            self._new = None
+            self._new, self._is_held = None, False
             return False
         if self._new is None or self._new[0] != seen:
             self._new = seen, self._clock()
-        return self._clock() - self._new[1] >= _SETTLED
+        if self._clock() - self._new[1] < _SETTLED:
+            return False
+        if _is_open_for_writing(self.path):
+            if not self._is_held:
+                log.warning("The old rules stay in force: a program still writes %s", self.path)
+            self._is_held = True
+            return False
+        return True
 
     def _look(self) -> _Seen | None:
         try:
@@ -178,6 +191,28 @@ class WatchedRules:
 
 
 type _Seen = tuple[int, int, int, int]
+
+
+def _is_open_for_writing(path: str) -> bool:
+    """Tell whether a program has a file open for writing; False if the system cannot tell.
+
+    Linux does not lease a file that somebody could write.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        with open(Path(path).expanduser(), "rb", opener=_without_waiting) as file:
+            fcntl(file, F_SETSIG, SIGURG)  # sent to us if somebody opens it now; we ignore it
+            fcntl(file, F_SETLEASE, F_RDLCK)
+            fcntl(file, F_SETLEASE, F_UNLCK)
+    except OSError as error:  # another's file, or a file system without leases
+        return error.errno == errno.EAGAIN
+    return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file, but do not wait for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 _TRIES = 100
@@ -263,6 +298,7 @@ class RulesInForce:
 
     async def read_again(self) -> None:
         """Reload the file; keep the old rules if that fails."""
+        before = self.names
         try:
             policy = await asyncio.to_thread(self._file.read)
             self._adopt(policy)
@@ -275,6 +311,8 @@ class RulesInForce:
             log.exception("The old rules stay in force: the file cannot be read")
             return
         log.info("Read the rules file %s again: %d rules", self.path, len(policy.rules))
+        if gone := [name for name in before if name not in self.names]:
+            log.warning("Rules that are no longer in force: %s", ", ".join(gone))
 
     async def close(self) -> None:
         await self.host.close()
