@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mcp_tool_filter.observers.verdict_log import Once
+from mcp_tool_filter.observers.sentences import Once
 
 LOG = logging.getLogger(__name__)
 

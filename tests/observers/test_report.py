@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.observers.report import Introduction, estimate_tokens, render_report
+from mcp_tool_filter.observers.sentences import Introduction, estimate_tokens, render_report
 from tests.make import answering, definition, listing, snapshot, snapshot_of
 
 WHO = Introduction(

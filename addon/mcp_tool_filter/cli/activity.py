@@ -16,7 +16,7 @@ from typing import TextIO
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, shortened
 from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, made, method_of
 from mcp_tool_filter.observers.audit.summary import Summary
-from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens
 
 _MOST_HELD = 200  # lines
 _MOST_TIMES = 500  # the last calls, for the median

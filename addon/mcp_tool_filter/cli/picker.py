@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import urwid
 
 from mcp_tool_filter.cli.terminal import shortened
-from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:

@@ -1,17 +1,39 @@
-"""Put verdicts into words: sentences for comments and replays, single words for entries and spans.
+"""Put into words what the filter does: verdicts, the lines in the log, and the report at start.
+
+Verdicts get a sentence in comments and replays, and a single word in entries and spans:
 
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.policy.verdict import Reply
 >>> denied = Reply(b"", Reason(Why.UNKNOWN, ("no_such_tool",)))
 >>> describe(denied, take_snapshot([], deny=[]))
 'not found: no_such_tool (the upstream has no such tool)'
+
+The log has all refusals, but each invalid message and each drift only once, because nobody reads a
+log that repeats one line a thousand times:
+
+>>> said = Once(most=2)
+>>> [said.is_new(text) for text in ("a", "a", "b", "c")]
+[True, False, True, False]
+
+The report says what is exposed, what is hidden, and what that saves:
+
+>>> print(estimate_tokens(5000))
+1,250
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request
@@ -63,9 +85,6 @@ def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
     """Return the pattern that denies the called tool."""
     found = map(snapshot.denying, reason.tools)
     return next((pattern.text for pattern in found if pattern), None)
-
-
-_MOST_NAMES = 20
 
 
 def describe(verdict: Verdict, snapshot: Snapshot) -> str:
@@ -126,7 +145,7 @@ def _hidden(count: int) -> str:
 def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
     names: dict[str, list[str]] = {}
     for tool in tools:
-        names.setdefault(_label(tool, snapshot), []).append(shown(tool))
+        names.setdefault(_label(tool, snapshot), []).append(tool)
     return "".join(f"\n  {text}: {_listed(found)}" for text, found in names.items())
 
 
@@ -137,17 +156,211 @@ def _label(tool: str, snapshot: Snapshot) -> str:
     return pattern.text if pattern else "matches no allow pattern"
 
 
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    more = len(names) - most
+    return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+_EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
 
 
 def is_refusal(verdict: Verdict) -> bool:
     """Tell whether the verdict refuses the message."""
-    return not isinstance(verdict, Forward) and verdict.reason.why not in (
-        Why.CACHED,
-        Why.HIDDEN,
-        Why.CHANGED,
-        Why.STORED,
-        Why.CANCELLED,
+    return not isinstance(verdict, Forward) and verdict.reason.why not in _EVERYDAY
+
+
+_MOST = 1000
+"""Limit on different texts: peers choose some of the words, and must not fill our memory or the
+log."""
+
+
+class Once:
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._said: set[str] = set()
+
+    def is_new(self, text: str) -> bool:
+        """Tell whether to report a text: it is new, and there were not too many others."""
+        if text in self._said or len(self._said) >= self._most:
+            return False
+        self._said.add(text)
+        return True
+
+    def log(self, logger: logging.Logger, level: int, text: str, *values: object) -> None:
+        whole = text % values if values else text
+        if self.is_new(whole):
+            logger.log(level, "%s", whole)
+
+
+def counted(texts: Iterable[str]) -> Iterator[str]:
+    """Yield each text once, with its count if it is repeated.
+
+    >>> list(counted(["a", "b", "a"]))
+    ['a (2 times)', 'b']
+    """
+    for text, count in Counter(texts).items():
+        yield text if count == 1 else f"{text} ({count} times)"
+
+
+log = logging.getLogger(__name__)
+
+_CAPABILITIES = ("elicitation", "experimental", "extensions", "roots", "sampling", "tasks")
+
+
+class VerdictLog:
+    """The verdict log of one process."""
+
+    def __init__(self, warn: Callable[[str], None] | None = None) -> None:
+        """``warn`` gets the sentences about hidden tools if people do not read the log."""
+        self._once = Once()
+        self._warn = warn
+
+    def tell_of(self, judged: Judged) -> None:
+        """Log the verdict on a message, and for which kind of asker a tool is hidden."""
+        verdict = judged.verdict
+        if isinstance(verdict, Forward):
+            return
+        if verdict.reason.drift:
+            self._tell_hidden(verdict.reason.drift, _kind_of(judged))
+        self.tell(verdict, with_drift=False)
+
+    def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
+        """Log the tools that cannot be exposed in a list that was fetched for a client."""
+        self._tell_hidden(faults, _kind_of(judged))
+
+    def know(self, faults: Iterable[str]) -> None:
+        """Do not repeat what the report has said already."""
+        for sentence in faults:
+            self._once.is_new(sentence)
+
+    def _tell_hidden(self, sentences: Iterable[str], kind: str = "") -> None:
+        for sentence in sentences:
+            text = f"{sentence} ({kind})" if kind else sentence
+            if not self._once.is_new(text):
+                continue
+            if self._warn:
+                self._warn(f"Warning: {text}")
+            log.warning("%s", text, extra={"is_said": self._warn is not None})
+
+    def tell(self, verdict: Verdict, *, with_drift: bool = True) -> None:
+        if isinstance(verdict, Forward):
+            return
+        reason = verdict.reason
+        if with_drift:
+            self._tell_hidden(reason.drift)
+        if reason.why is Why.INVALID:
+            text = "The upstream sent an invalid message: %s"
+            self._once.log(log, logging.WARNING, text, reason.detail)
+        elif is_refusal(verdict) and log.isEnabledFor(logging.INFO):
+            names = ", ".join(map(shown, reason.tools))
+            by = f" by rule {reason.rule}" if reason.rule else ""
+            log.info("Refused (%s%s): %s", reason.why, by, names or reason.detail)
+
+
+def _kind_of(judged: Judged) -> str:
+    """Describe the kind of asker without its identity.
+
+    >>> from mcp_tool_filter.policy.exchange import Client, Direction, Session
+    >>> client = Client(session=Session(revision="2025-11-25", capabilities='{"roots":{}}'))
+    >>> _kind_of(Judged(Direction.FROM_UPSTREAM, None, Forward(), client, None))
+    'for clients with MCP 2025-11-25 and the capabilities roots'
+    """
+    client = judged.client
+    said = judged.exchange.capabilities if judged.exchange else None
+    if said is None and client.session is not None:
+        said = client.session.capabilities
+    try:
+        declared = json.loads(said or "{}")
+    except ValueError:  # long ones are kept only as a hash
+        declared = {}
+    known = [one for one in _CAPABILITIES if isinstance(declared, dict) and one in declared]
+    with_what = f"the capabilities {', '.join(known)}" if known else "no capabilities"
+    who = " and credentials" if client.who else ""
+    revision = shown(client.revision or "of unknown revision")
+    return f"for clients with MCP {revision} and {with_what}{who}"
+
+
+_NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
+
+_BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
+_MOST_IN_REPORT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """The upstream, its server, and our address."""
+
+    upstream: str
+    server: str
+    transport: str
+    revision: str
+    listens_at: str
+    is_listed: bool = True
+    """False if the upstream lists its tools only to logged-in users."""
+
+    @property
+    def shown_upstream(self) -> str:
+        """The upstream without secrets; a command never has any here."""
+        return shown_url(self.upstream) if "://" in self.upstream[:8] else self.upstream
+
+
+def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
+    """Return the introduction of an upstream that we serve at this address."""
+    return Introduction(
+        upstream=upstream + fetched.endpoint,
+        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+        transport=fetched.transport,
+        revision=fetched.revision,
+        listens_at=address + fetched.endpoint,
+        is_listed=fetched.is_listed,
     )
+
+
+def warnings_about(config: Config) -> list[str]:
+    """Return the warnings about the patterns that need no tool list."""
+    if config.denies_nothing:
+        return [_NOTHING_DENIED]
+    patterns = (*config.deny, *config.allow)
+    return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
+
+
+def only_warnings(report: str) -> str:
+    """Return the lines of a report that are shown even with ``--quiet``."""
+    return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
+
+
+def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+    """Render the report: a few lines, the warnings last. ``rules`` are named in order."""
+    return "\n".join(_lines(who, snapshot, rules))
+
+
+def estimate_tokens(size: int) -> str:
+    return f"{size // _BYTES_PER_TOKEN:,}"
+
+
+def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
+    exposed, gone = len(snapshot.allowed), len(snapshot.denied)
+    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {who.shown_upstream}"
+    if not who.is_listed:
+        yield "  Tools are listed when the first client logs in; the patterns apply at once"
+        return
+    yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
+    yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
+    yield from _denied_lines(snapshot)
+    saved = snapshot.denied_bytes
+    tokens = estimate_tokens(saved)
+    yield f"  Saved: {saved:,} bytes of context, about {tokens} tokens per tools/list"
+    if rules:
+        yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
+    for pattern in snapshot.unmatched:
+        yield f'Warning: the pattern "{pattern.text}" matches no tool'
+    for fault in counted(snapshot.faults):
+        yield f"Warning: {fault}"
+
+
+def _denied_lines(snapshot: Snapshot) -> Iterator[str]:
+    by_pattern: dict[str, list[str]] = {}
+    for name, pattern in snapshot.denied.items():
+        by_pattern.setdefault(f'"{pattern.text}"' if pattern else "not allowed", []).append(name)
+    for text, names in by_pattern.items():
+        yield f"    {text}: {_listed(names, _MOST_IN_REPORT)}"

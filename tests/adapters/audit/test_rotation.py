@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter
-from mcp_tool_filter.observers.audit.chain import START, check, link, render
+from mcp_tool_filter.observers.audit.entry import START, check, link, render
 from tests.adapters.audit.writing import eventually, lines_in, writing
 
 

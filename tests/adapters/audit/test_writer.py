@@ -19,8 +19,7 @@ import pytest
 from mcp_tool_filter.adapters.watch import audit_log as module
 from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, check
-from mcp_tool_filter.observers.audit.entry import LazyValue
+from mcp_tool_filter.observers.audit.entry import START, LazyValue, check
 from tests.adapters.audit.writing import eventually, lines_in, writing
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.folder import (
+from mcp_tool_filter.adapters.upstream.target import (
     default_folder,
     has_logins,
     registrations_folder,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.store import (
     LoginState,
     LoginStore,
@@ -14,6 +13,7 @@ from mcp_tool_filter.adapters.oauth.store import (
     StoreFailed,
     Tokens,
 )
+from mcp_tool_filter.adapters.upstream.target import default_folder
 
 STATE = LoginState(
     endpoint="https://example.com/mcp",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.observers.audit.chain import START, hash_of, link, render
+from mcp_tool_filter.observers.audit.entry import START, hash_of, link, render
 from tests.mcp_upstream import mcp_upstream, tool
 
 ADDON = Path(__file__).parents[3] / "addon"

@@ -11,12 +11,13 @@ import pytest
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.login_metadata import ServerMetadata
-from mcp_tool_filter.http.login_through.registrations import Registrations, may_be_sent_to
 from mcp_tool_filter.http.login_through.requests import (
     Between,
     RefusedUri,
+    Registrations,
     authorize,
     come_back,
+    may_be_sent_to,
     registration_answer,
     registration_request,
     their_resource,

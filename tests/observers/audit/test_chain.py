@@ -7,8 +7,15 @@ import json
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.audit.chain import START, check, hash_of, link, render
-from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
+from mcp_tool_filter.observers.audit.entry import (
+    START,
+    Entry,
+    LazyValue,
+    check,
+    hash_of,
+    link,
+    render,
+)
 
 ENTRIES = st.lists(
     st.dictionaries(st.text(max_size=5), st.text(max_size=9) | st.integers(0, 9), min_size=1),

@@ -1,7 +1,8 @@
 """Store logins in files that only their user can read, one for each endpoint.
 
 Files are replaced atomically. A refresh token can be used only once, so a renewal holds the login's
-lock, also against other processes.
+lock, also against other processes. If the user wants that, the secrets are in the system's keyring
+instead of the file; its package is an extra: ``pip install 'mcp-tool-filter[keyring]'``.
 
 No ``repr`` of a login shows a secret, so that no log or traceback does.
 
@@ -19,18 +20,18 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.oauth import keyring_box
-from mcp_tool_filter.adapters.oauth.folder import default_folder
+from mcp_tool_filter.adapters.upstream.target import default_folder
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import StartError, printable
-from mcp_tool_filter.http.login_through.registrations import Registrations
+from mcp_tool_filter.http.login_through.requests import Registrations
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import plain_path
@@ -235,6 +236,7 @@ def login_command(endpoint: str) -> str:
     return f"mcp-tool-filter login {printable(shown_url(endpoint))}"
 
 
+_SERVICE = "mcp-tool-filter"
 _VERSION = 1
 _SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}
 
@@ -243,6 +245,52 @@ class StoreFailed(StartError):
     def __init__(self, path: Path, error: OSError | str) -> None:
         reason = error if isinstance(error, str) else error.strerror or str(error)
         super().__init__(f"Cannot use the stored logins in {path}", why=reason)
+
+
+class KeyringFailed(StartError):
+    def __init__(self, why: str) -> None:
+        super().__init__("Cannot use the system's keyring", why=why)
+
+
+def check_keyring() -> None:
+    """Raise KeyringFailed if there is no usable keyring."""
+    keyring_take("check")
+
+
+def keyring_put(name: str, secrets: str) -> None:
+    """Store secrets under a name. Raises KeyringFailed."""
+    with _keyring() as keyring:
+        keyring.set_password(_SERVICE, name, secrets)
+
+
+def keyring_take(name: str) -> str | None:
+    """Return the secrets stored under a name. Raises KeyringFailed."""
+    with _keyring() as keyring:
+        found: str | None = keyring.get_password(_SERVICE, name)
+        return found
+
+
+def keyring_remove(name: str) -> None:
+    """Remove the secrets under a name. Raises KeyringFailed."""
+    with _keyring() as keyring:
+        if keyring.get_password(_SERVICE, name) is not None:
+            keyring.delete_password(_SERVICE, name)
+
+
+@contextmanager
+def _keyring() -> Iterator[Any]:
+    """Yield the package; its errors are raised as KeyringFailed."""
+    try:
+        import_module("keyring.errors")
+        keyring: Any = import_module("keyring")
+    except ImportError:
+        raise KeyringFailed("Type: pip install 'mcp-tool-filter[keyring]'") from None
+    try:
+        yield keyring
+    except keyring.errors.KeyringError as error:
+        said = str(error) or type(error).__name__  # a backend's error may be long
+        line = "".join(one if one.isprintable() else " " for one in said.strip()[:200])
+        raise KeyringFailed(line) from None
 
 
 class LoginStore:
@@ -283,9 +331,9 @@ class LoginStore:
         plain = _plain(state)
         if state.in_keyring:
             secrets, plain = _apart(plain)
-            keyring_box.put(key_of(state.endpoint), json.dumps(secrets))
+            keyring_put(key_of(state.endpoint), json.dumps(secrets))
         elif _says_keyring(path):  # the user has changed their mind
-            keyring_box.remove(key_of(state.endpoint))
+            keyring_remove(key_of(state.endpoint))
         try:
             replace_file(path, json.dumps(plain, indent=1).encode())
         except OSError as error:
@@ -295,7 +343,7 @@ class LoginStore:
         """Remove a login; return whether there was one. Raises StoreFailed."""
         path = self.path_of(endpoint)
         if _says_keyring(path):
-            keyring_box.remove(key_of(endpoint))
+            keyring_remove(key_of(endpoint))
         try:
             path.unlink()
         except FileNotFoundError:
@@ -331,7 +379,7 @@ def _load(path: Path) -> LoginState | None:
         if found.pop("version") != _VERSION:
             raise StoreFailed(path, "It was written by another version: log in again")
         if found.get("in_keyring"):
-            _put_together(found, keyring_box.take(key_of(found["endpoint"])))
+            _put_together(found, keyring_take(key_of(found["endpoint"])))
         registration = {**found.pop("registration")}
         tokens = found.pop("tokens")
         return LoginState(

@@ -23,6 +23,10 @@ from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import ServerMetadata, is_login_document, server_documents
 from mcp_tool_filter.http.login_through.documents import (
+    AUTHORIZE,
+    CALLBACK,
+    REGISTER,
+    TOKEN,
     metadata_urls_in,
     our_issuer,
     our_url,
@@ -31,12 +35,11 @@ from mcp_tool_filter.http.login_through.documents import (
     rewrite_resource_metadata,
     rewrite_server_metadata,
 )
-from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
-from mcp_tool_filter.http.login_through.registrations import Registrations
 from mcp_tool_filter.http.login_through.requests import (
     LONGEST_REQUEST,
     Between,
     RefusedUri,
+    Registrations,
     authorize,
     check_answer,
     come_back,

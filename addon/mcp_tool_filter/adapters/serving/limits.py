@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from mcp_tool_filter.engine.service import Seats
-from mcp_tool_filter.observers.verdict_log import Once
+from mcp_tool_filter.observers.sentences import Once
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,13 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
-from mcp_tool_filter.http.login_through.documents import without_metadata_urls
-from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.http.login_through.documents import (
+    AUTHORIZE,
+    CALLBACK,
+    REGISTER,
+    TOKEN,
+    without_metadata_urls,
+)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
@@ -187,8 +192,8 @@ def _hide_where_to_log_in(exchange: Exchange) -> None:
 
 
 def _open_registrations(upstream: str) -> KeptRegistrations | None:
-    from mcp_tool_filter.adapters.oauth.folder import registrations_folder
     from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
+    from mcp_tool_filter.adapters.upstream.target import registrations_folder
 
     try:
         return KeptRegistrations(registrations_folder(os.environ), upstream)

@@ -13,8 +13,7 @@ from typing import TypedDict
 from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.report import estimate_tokens
-from mcp_tool_filter.observers.sentences import pattern_of
+from mcp_tool_filter.observers.sentences import estimate_tokens, pattern_of
 from mcp_tool_filter.observers.statistics import RefusedMessage, Statistics
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 

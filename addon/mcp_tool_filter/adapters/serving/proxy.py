@@ -44,11 +44,7 @@ from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.urls import UpstreamNames, parse_origin
-from mcp_tool_filter.observers.report import (
-    introduce,
-    render_report,
-    warnings_about,
-)
+from mcp_tool_filter.observers.sentences import introduce, render_report, warnings_about
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.policy.exchange import Link

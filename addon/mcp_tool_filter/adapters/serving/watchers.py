@@ -18,8 +18,8 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.http.bodies import may_be_event_stream
+from mcp_tool_filter.observers.sentences import VerdictLog
 from mcp_tool_filter.observers.statistics import Statistics
-from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.verdict import Forward

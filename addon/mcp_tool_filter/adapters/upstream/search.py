@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.adapters.sockets.client import HttpClient, Login
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.adapters.upstream.clients import (
@@ -39,6 +38,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
     revisions_in,
     supported_by,
 )
+from mcp_tool_filter.adapters.upstream.target import has_logins
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.config import Config

@@ -41,15 +41,17 @@ from typing import BinaryIO
 import orjson
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import (
+from mcp_tool_filter.observers.audit.entry import (
     START,
+    Entry,
+    Timestamps,
     hash_of,
+    held_by,
     link,
     link_all,
     may_begin_log,
     render,
 )
-from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, held_by
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,7 @@ from mcp_tool_filter.cli.help import show_help
 from mcp_tool_filter.cli.table import COMMANDS
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, check, hash_of
-from mcp_tool_filter.observers.audit.entry import Entry, method_of
+from mcp_tool_filter.observers.audit.entry import START, Entry, check, hash_of, method_of
 from mcp_tool_filter.observers.audit.summary import (
     FEWEST,
     LoggedCalls,
@@ -44,7 +43,7 @@ from mcp_tool_filter.observers.audit.summary import (
     summarise,
     unusual_calls,
 )
-from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")

@@ -39,7 +39,7 @@ from mcp_tool_filter.cli.terminal import (
     width,
 )
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.protocol.limits import (
     INITIALIZE_REVISIONS,

@@ -24,7 +24,7 @@ from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
-from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:

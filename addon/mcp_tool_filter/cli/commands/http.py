@@ -31,7 +31,7 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.report import only_warnings
+from mcp_tool_filter.observers.sentences import only_warnings
 from mcp_tool_filter.policy.config import parse_config
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import time
 import webbrowser
 from dataclasses import replace
 
-from mcp_tool_filter.adapters.oauth import keyring_box
 from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, drop, log_in, wanted_scopes
-from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore
+from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore, check_keyring
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.settings import in_our_words, split_upstream, with_scheme
 from mcp_tool_filter.cli.terminal import columns, is_terminal, say
@@ -134,7 +133,7 @@ def _wishes(typed: Given) -> Wishes:
         raise UsageError("--client-secret needs --client-id")
     scopes = tuple(" ".join(typed["scope"]).split()) if "scope" in typed else None
     if "keyring" in one:
-        keyring_box.check()  # check before the login starts
+        check_keyring()  # check before the login starts
     return Wishes(
         client=OwnClient(one["client-id"], secret) if "client-id" in one else None,
         scopes=scopes,

@@ -31,7 +31,7 @@ from mcp_tool_filter.cli.terminal import (
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.report import (
+from mcp_tool_filter.observers.sentences import (
     Introduction,
     estimate_tokens,
     introduce,

@@ -31,8 +31,12 @@ from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.observers.report import only_warnings, render_report, warnings_about
-from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.observers.sentences import (
+    VerdictLog,
+    only_warnings,
+    render_report,
+    warnings_about,
+)
 from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.protocol.limits import Transport
 

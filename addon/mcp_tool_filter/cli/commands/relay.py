@@ -60,8 +60,7 @@ def _relay(settings: Settings, stdin: int, stdout: int) -> int:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Relay
     from mcp_tool_filter.cli.terminal import log_to_stderr
-    from mcp_tool_filter.observers.report import warnings_about
-    from mcp_tool_filter.observers.verdict_log import VerdictLog
+    from mcp_tool_filter.observers.sentences import VerdictLog, warnings_about
     from mcp_tool_filter.policy.config import refuse_unmatched
 
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
@@ -149,7 +148,7 @@ def _report(
     rules: RuleThread | None,
 ) -> None:
     """Report the exposed and hidden tools, now that the client has seen the complete list."""
-    from mcp_tool_filter.observers.report import Introduction, only_warnings, render_report
+    from mcp_tool_filter.observers.sentences import Introduction, only_warnings, render_report
 
     who = Introduction(
         upstream=upstream,

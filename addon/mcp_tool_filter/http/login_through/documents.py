@@ -10,12 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.login_metadata import ServerMetadata
-from mcp_tool_filter.http.login_through.paths import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.urls import UpstreamNames, has_host, kept_with_us, may_lead_round
+
+# We stand in for the authorization server at the default paths of MCP 2025-03-26 (section 2.3.3).
+AUTHORIZE: Final = "/authorize"
+TOKEN: Final = "/token"
+REGISTER: Final = "/register"
+CALLBACK: Final = "/mcp-tool-filter/callback/"
+"""The prefix of our own redirect URIs, one for each registration."""
 
 # A parameter, or a whole quoted text, or any other character.
 _PIECE = re.compile(

@@ -12,8 +12,13 @@ from types import ModuleType
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth import keyring_box
-from mcp_tool_filter.adapters.oauth.keyring_box import KeyringFailed
+from mcp_tool_filter.adapters.oauth.store import (
+    KeyringFailed,
+    check_keyring,
+    keyring_put,
+    keyring_remove,
+    keyring_take,
+)
 
 
 class Backend(ModuleType):
@@ -52,28 +57,28 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def test_secrets_are_kept_under_their_name_until_they_are_removed(backend: Backend) -> None:
-    keyring_box.put("one", "s3cret")
-    keyring_box.put("two", "other")
-    assert keyring_box.take("one") == "s3cret"
-    keyring_box.remove("one")
-    assert keyring_box.take("one") is None
-    assert keyring_box.take("two") == "other"
+    keyring_put("one", "s3cret")
+    keyring_put("two", "other")
+    assert keyring_take("one") == "s3cret"
+    keyring_remove("one")
+    assert keyring_take("one") is None
+    assert keyring_take("two") == "other"
 
 
 def test_secrets_are_kept_as_ours(backend: Backend) -> None:
     """Other programs use the same keyring."""
-    keyring_box.put("one", "s3cret")
+    keyring_put("one", "s3cret")
     assert backend.kept == {("mcp-tool-filter", "one"): "s3cret"}
 
 
 def test_removing_a_missing_secret_is_no_error(backend: Backend) -> None:
-    keyring_box.remove("one")
+    keyring_remove("one")
     assert backend.kept == {}
 
 
 def test_a_keyring_that_refuses_is_reported_in_one_short_line(backend: Backend) -> None:
     backend.problem = "it is\nlocked\x1b[2J " + "x" * 1000
-    for act in (keyring_box.check, lambda: keyring_box.put("n", "s3cret")):
+    for act in (check_keyring, lambda: keyring_put("n", "s3cret")):
         with pytest.raises(KeyringFailed) as failed:
             act()
         assert failed.value.why.startswith("it is locked")
@@ -81,15 +86,15 @@ def test_a_keyring_that_refuses_is_reported_in_one_short_line(backend: Backend) 
         assert len(failed.value.why) <= 200
         assert "s3cret" not in str(failed.value)
     with pytest.raises(KeyringFailed):
-        keyring_box.take("n")
+        keyring_take("n")
     with pytest.raises(KeyringFailed):
-        keyring_box.remove("n")
+        keyring_remove("n")
 
 
 def test_a_keyring_that_gives_no_reason_is_named_by_its_error(backend: Backend) -> None:
     backend.problem = ""
     with pytest.raises(KeyringFailed, match="KeyringError"):
-        keyring_box.check()
+        check_keyring()
 
 
 def test_without_the_package_the_error_says_what_to_install(
@@ -97,4 +102,4 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring.errors", None)
     with pytest.raises(KeyringFailed, match=r"pip install 'mcp-tool-filter\[keyring\]'"):
-        keyring_box.check()
+        check_keyring()
