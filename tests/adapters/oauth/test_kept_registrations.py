@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
-from mcp_tool_filter.http.login_through.requests import Registrations
+from mcp_tool_filter.http.logins_through import Registrations
 
 URI = "http://127.0.0.1:1/cb"
 UPSTREAM = "https://mcp.example"

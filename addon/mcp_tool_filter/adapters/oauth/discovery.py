@@ -30,7 +30,7 @@ from mcp_tool_filter.http.login_metadata import (
     scopes_in,
     server_documents,
 )
-from mcp_tool_filter.http.login_through.documents import our_url
+from mcp_tool_filter.http.logins_through import our_url
 
 
 @dataclass(frozen=True, slots=True)

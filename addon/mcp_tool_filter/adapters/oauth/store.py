@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from mcp_tool_filter.adapters.upstream.target import default_folder
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import StartError, printable
-from mcp_tool_filter.http.login_through.requests import Registrations
+from mcp_tool_filter.http.logins_through import Registrations
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import plain_path

@@ -22,29 +22,27 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import ServerMetadata, is_login_document, server_documents
-from mcp_tool_filter.http.login_through.documents import (
+from mcp_tool_filter.http.logins_through import (
     AUTHORIZE,
     CALLBACK,
+    LONGEST_REQUEST,
     REGISTER,
     TOKEN,
-    metadata_urls_in,
-    our_issuer,
-    our_url,
-    passes_through,
-    rewrite_challenge,
-    rewrite_resource_metadata,
-    rewrite_server_metadata,
-)
-from mcp_tool_filter.http.login_through.requests import (
-    LONGEST_REQUEST,
     Between,
     RefusedUri,
     Registrations,
     authorize,
     check_answer,
     come_back,
+    metadata_urls_in,
+    our_issuer,
+    our_url,
+    passes_through,
     registration_answer,
     registration_request,
+    rewrite_challenge,
+    rewrite_resource_metadata,
+    rewrite_server_metadata,
     token_request,
     with_their_resource,
 )

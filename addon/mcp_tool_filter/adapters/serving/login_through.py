@@ -20,7 +20,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
-from mcp_tool_filter.http.login_through.documents import (
+from mcp_tool_filter.http.logins_through import (
     AUTHORIZE,
     CALLBACK,
     REGISTER,

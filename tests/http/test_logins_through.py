@@ -11,7 +11,7 @@ import pytest
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.login_metadata import ServerMetadata
-from mcp_tool_filter.http.login_through.requests import (
+from mcp_tool_filter.http.logins_through import (
     Between,
     RefusedUri,
     Registrations,

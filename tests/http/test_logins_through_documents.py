@@ -9,7 +9,7 @@ import pytest
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.login_metadata import parse_server_metadata
-from mcp_tool_filter.http.login_through.documents import (
+from mcp_tool_filter.http.logins_through import (
     metadata_urls_in,
     our_issuer,
     passes_through,

@@ -1,0 +1,608 @@
+"""Logins of clients through us: what the authorization server and the client see of each other.
+
+Challenges and metadata documents are rewritten so that they name us. A client's requests name us,
+too, but the authorization server knows the upstream:
+
+>>> upstream = UpstreamNames("http://localhost:3000")
+>>> our_url("http://127.0.0.1:3000/mcp", "http://localhost:6273", upstream)
+'http://localhost:6273/mcp'
+>>> their_resource("http://localhost:6273/mcp", "http://localhost:6273", "https://mcp.example")
+'https://mcp.example/mcp'
+
+Where the authorization server identifies itself in the redirect (``iss``, RFC 9207), the redirect
+goes through us. So we remember where each client may be redirected, and which logins are under way:
+without these records we would be an open redirector. Both memories are bounded. The oldest entry is
+dropped first, but unused registrations before all others, so that a client that registers again and
+again cannot push out the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
+
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.login_metadata import ServerMetadata
+from mcp_tool_filter.http.urls import (
+    UpstreamNames,
+    has_host,
+    kept_with_us,
+    may_lead_round,
+    parse_origin,
+)
+from mcp_tool_filter.policy.config import AllowedHosts, is_loopback
+
+# Challenges and documents
+
+# We stand in for the authorization server at the default paths of MCP 2025-03-26 (section 2.3.3).
+AUTHORIZE: Final = "/authorize"
+TOKEN: Final = "/token"
+REGISTER: Final = "/register"
+CALLBACK: Final = "/mcp-tool-filter/callback/"
+"""The prefix of our own redirect URIs, one for each registration."""
+
+# A parameter, or a whole quoted text, or any other character.
+_PIECE = re.compile(
+    r"(?P<start>(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]++)[ \t]*+=[ \t]*+)"
+    r"""(?P<value>"(?:[^"\\]|\\.)*+"|[^",\s]++)|"(?:[^"\\]|\\.)*+"|.""",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_NEVER = (
+    "signed_metadata",  # the signature would not match
+    "mtls_endpoint_aliases",
+    "pushed_authorization_request_endpoint",
+    "require_pushed_authorization_requests",
+    "dpop_signing_alg_values_supported",  # a proof is bound to the URL that it is sent to
+)
+_NO_DOCUMENTS = "client_id_metadata_document_supported"
+_AUTH_METHODS = "token_endpoint_auth_methods_supported"
+_USABLE = frozenset({"none", "client_secret_basic", "client_secret_post"})  # others name a URL
+
+
+def our_url(url: str, ours: str, upstream: UpstreamNames) -> str | None:
+    """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.
+
+    ``ours`` is our origin as the client calls us. A trailing slash is neither added nor removed.
+    """
+    if not has_host(url):
+        return None
+    kept = kept_with_us(url, upstream)
+    if kept is None or not kept.startswith("/"):
+        return None
+    return ours if kept == "/" and not url.endswith("/") else ours + kept
+
+
+def our_issuer(issuer: str, ours: str) -> str:
+    """Return our issuer URL for an authorization server, with the same path and trailing slash.
+
+    >>> our_issuer("https://login.example/", "http://localhost:6273")
+    'http://localhost:6273/'
+    """
+    return ours + urlsplit(issuer).path
+
+
+def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str) -> str:
+    """Return a WWW-Authenticate line that names our metadata; nothing else in it changes.
+
+    ``usual`` is where our metadata is. It replaces a URL that only some clients could read as the
+    upstream's.
+    """
+
+    def rewrite(piece: re.Match[str]) -> str:
+        if (piece["name"] or "").lower() != "resource_metadata":
+            return piece[0]
+        url = _plain(piece["value"])
+        named = our_url(url, ours, upstream)
+        if named is None:
+            if not may_lead_round(url, upstream):
+                return piece[0]
+            named = usual
+        return (
+            f'{piece["start"]}"{_quoted(named)}"' if _is_quoted(piece) else piece["start"] + named
+        )
+
+    return _PIECE.sub(rewrite, value)
+
+
+def without_metadata_urls(challenge: str) -> str:
+    """Return a WWW-Authenticate line without the URL of the metadata.
+
+    It is for clients that need no login, because the user who started us has one:
+
+    >>> without_metadata_urls('Bearer error="invalid_token", resource_metadata="http://up/x"')
+    'Bearer error="invalid_token"'
+    >>> without_metadata_urls('Bearer resource_metadata=http://up/x, scope="a"')
+    'Bearer scope="a"'
+    """
+    kept: list[str] = []
+    skips_comma = False
+    for piece in _PIECE.finditer(challenge):
+        if (piece["name"] or "").lower() == "resource_metadata":
+            while kept and kept[-1] in " \t":
+                kept.pop()
+            is_first = not kept or kept[-1] != ","
+            if is_first:
+                kept.append(" ")
+            else:
+                kept.pop()
+            skips_comma = is_first
+        elif not (skips_comma and piece[0] in ", \t"):
+            kept.append(piece[0])
+            skips_comma = False
+    return "".join(kept).strip(" \t,")
+
+
+def metadata_urls_in(challenge: str) -> list[str]:
+    """Return the metadata URLs in a WWW-Authenticate line."""
+    return [
+        _plain(piece["value"])
+        for piece in _PIECE.finditer(challenge)
+        if (piece["name"] or "").lower() == "resource_metadata"
+    ]
+
+
+def rewrite_resource_metadata(
+    document: bytes, ours: str, upstream: UpstreamNames, issuer: str | None
+) -> bytes | None:
+    """Return protected-resource metadata that names us; None if it is not about this upstream.
+
+    ``issuer`` is our name for its authorization server; None leaves the servers as they are.
+    """
+    try:
+        found = json.loads(document)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(resource := found.get("resource"), str):
+        return None
+    if (named := our_url(resource, ours, upstream)) is None:
+        is_odd = "@" in resource or not resource.isascii()
+        if is_odd and may_lead_round(resource, upstream):
+            raise ProtocolError("metadata whose resource some clients take for the upstream")
+        return None
+    found["resource"] = named
+    found.pop("signed_metadata", None)
+    if issuer is not None:
+        found["authorization_servers"] = [issuer]
+    return json.dumps(found).encode()
+
+
+def passes_through(server: ServerMetadata) -> bool:
+    """Tell whether we can stand in for an authorization server: clients must register through
+    us."""
+    methods = server.auth_methods
+    can_prove = methods is None or not _USABLE.isdisjoint(methods)
+    return server.registration_endpoint is not None and can_prove
+
+
+def rewrite_server_metadata(
+    document: Mapping[str, object], ours: str, upstream: UpstreamNames
+) -> bytes:
+    """Return an authorization server's metadata that names us for the endpoints that we pass on."""
+    found = {name: value for name, value in document.items() if name not in _NEVER}
+    for name, value in found.items():  # no endpoint may lead to the upstream past us
+        if isinstance(value, str) and (named := our_url(value, ours, upstream)):
+            found[name] = named
+    issuer = document.get("issuer")
+    if not isinstance(issuer, str):
+        raise ProtocolError("A metadata document has no issuer")
+    found["issuer"] = our_issuer(issuer, ours)
+    found["authorization_endpoint"] = ours + AUTHORIZE
+    found["token_endpoint"] = ours + TOKEN
+    found["registration_endpoint"] = ours + REGISTER
+    found.pop(_NO_DOCUMENTS, None)
+    if isinstance(methods := found.get(_AUTH_METHODS), list):
+        found[_AUTH_METHODS] = [one for one in methods if one in _USABLE]
+    return json.dumps(found).encode()
+
+
+def _is_quoted(piece: re.Match[str]) -> bool:
+    return piece["value"].startswith('"')
+
+
+def _plain(value: str) -> str:
+    return _ESCAPE.sub(r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# Registrations
+
+_VERSION = 1
+_MOST_REGISTRATIONS = 1000
+_MOST_BYTES = 1024 * 1024  # of all registrations
+_MOST_UNDER_WAY = 1000
+_MOST_URIS = 10
+_LONGEST_URI = 2048
+_LONGEST_STATE = 8192
+_LONGEST_LOGIN = 15 * 60.0  # seconds
+_URI = re.compile(r"[!$-;=?-Z\[\]_a-z~%]+")  # no "#", no backslash, nothing to be quoted
+_DANGEROUS = frozenset({
+    "javascript", "vbscript", "data", "file", "blob", "about", "filesystem", "view-source", "ftp",
+    "ws", "wss", "intent", "jar", "chrome", "resource", "mailto", "tel", "sms",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRegistration:
+    callback: str
+    """The redirect URI that the authorization server has for the client."""
+    redirect_uris: tuple[str, ...]
+    is_used: bool = False
+    """True if a user has logged in with it."""
+
+    @property
+    def size(self) -> int:
+        return len(self.callback) + sum(map(len, self.redirect_uris))
+
+    def has(self, redirect_uri: str) -> bool:
+        """Compare exactly, except that on loopback the port may differ (RFC 8252, 7.3)."""
+        if redirect_uri in self.redirect_uris:
+            return True
+        plain = _without_port(redirect_uri)
+        return plain is not None and plain in map(_without_port, self.redirect_uris)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A user who is logging in."""
+
+    registration: ClientRegistration
+    redirect_uri: str
+    state: str | None
+    """The client's own state."""
+    ours: str
+    """Our origin as this client calls us."""
+    since: float
+
+
+class Registrations:
+    """The clients that have registered through us."""
+
+    def __init__(self) -> None:
+        self._by_client: OrderedDict[str, ClientRegistration] = OrderedDict()
+        self._size = 0
+        self._under_way: OrderedDict[str, UnderWay] = OrderedDict()
+
+    def begin(self, redirect_uris: tuple[str, ...], ours: str) -> ClientRegistration:
+        """Return a new registration with our redirect URI in place of the client's."""
+        return ClientRegistration(ours + CALLBACK + secrets.token_urlsafe(16), redirect_uris)
+
+    def keep(self, client_id: str, registration: ClientRegistration) -> None:
+        """Remember a registration that the authorization server has accepted.
+
+        Some servers give all clients the same id: then earlier clients keep their redirect URIs.
+        """
+        if (known := self._by_client.get(client_id)) and known.callback != registration.callback:
+            uris = dict.fromkeys((*registration.redirect_uris, *known.redirect_uris))
+            most = tuple(uris)[: 2 * _MOST_URIS]
+            is_used = known.is_used or registration.is_used
+            registration = ClientRegistration(registration.callback, most, is_used)
+        self._forget(client_id)
+        self._by_client[client_id] = registration
+        self._size += len(client_id) + registration.size
+        while len(self._by_client) > _MOST_REGISTRATIONS or self._size > _MOST_BYTES:
+            others = (one for one in self._by_client if one != client_id)
+            unused = (one for one in others if not self._by_client[one].is_used)
+            self._forget(next(unused, None) or next(iter(self._by_client)))
+
+    def _forget(self, client_id: str) -> None:
+        if (known := self._by_client.pop(client_id, None)) is not None:
+            self._size -= len(client_id) + known.size
+
+    def of(self, client_id: str) -> ClientRegistration | None:
+        """Return a client's registration; None if it registered elsewhere, or long ago."""
+        if (registration := self._by_client.get(client_id)) is not None:
+            self._by_client.move_to_end(client_id)
+        return registration
+
+    def send_off(self, login: UnderWay) -> str:
+        """Remember a user who starts to log in; return the state for the redirect back."""
+        state = secrets.token_urlsafe(24)
+        self._under_way[state] = login
+        if len(self._under_way) > _MOST_UNDER_WAY:
+            self._under_way.popitem(last=False)
+        return state
+
+    def come_back(self, path: str, state: str, now: float) -> UnderWay | None:
+        """Return a login that comes back, once, and only at its own redirect URI."""
+        login = self._under_way.get(state)
+        if login is None or urlsplit(login.registration.callback).path != path:
+            return None
+        del self._under_way[state]
+        return login if now - login.since <= _LONGEST_LOGIN else None
+
+    def note_login(self, registration: ClientRegistration) -> bool:
+        """Note a login with this registration; return whether it is the first."""
+        for client_id, known in self._by_client.items():
+            if known.callback == registration.callback and not known.is_used:
+                self._by_client[client_id] = replace(known, is_used=True)
+                return True
+        return False
+
+    def render(self) -> bytes:
+        """Return all registrations as text, for another or a later process."""
+        known = {
+            client_id: [one.callback, list(one.redirect_uris), one.is_used]
+            for client_id, one in self._by_client.items()
+        }
+        return json.dumps({"version": _VERSION, "registrations": known}).encode()
+
+    def learn(self, text: bytes) -> None:
+        """Add registrations that ``render`` has written. Raises ValueError for another text."""
+        for client_id, registration in _parse(text):
+            known = self._by_client.get(client_id)
+            if known is None or (registration.is_used and not known.is_used):
+                self.keep(client_id, registration)
+
+
+def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...] | None:
+    """Return the redirect URIs if we may send a browser to each of them, else None.
+
+    Allowed are programs on the user's machine, and pages of hosts that the user allows.
+
+    >>> may_be_sent_to(["http://127.0.0.1:1/cb", "cursor://cb"], AllowedHosts())
+    ('http://127.0.0.1:1/cb', 'cursor://cb')
+    >>> may_be_sent_to(["https://evil.example/"], AllowedHosts())
+    """
+    if not isinstance(redirect_uris, list) or not 0 < len(redirect_uris) <= _MOST_URIS:
+        return None
+    if all(isinstance(uri, str) and _is_acceptable(uri, hosts) for uri in redirect_uris):
+        return tuple(redirect_uris)
+    return None
+
+
+def is_short_state(state: str | None) -> bool:
+    """Tell whether a client's state is short enough to remember."""
+    return state is None or len(state) <= _LONGEST_STATE
+
+
+def _parse(text: bytes) -> list[tuple[str, ClientRegistration]]:
+    try:
+        found = json.loads(text)
+        if found["version"] != _VERSION:
+            raise ValueError("another version")
+        return [
+            (client_id, ClientRegistration(str(callback), tuple(map(str, uris)), used is True))
+            for client_id, (callback, uris, used) in found["registrations"].items()
+        ]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not what we have written") from error
+
+
+def _is_acceptable(uri: str, hosts: AllowedHosts) -> bool:
+    if len(uri) > _LONGEST_URI or not _URI.fullmatch(uri):
+        return False
+    try:
+        parts = urlsplit(uri)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    if parts.scheme in ("http", "https"):
+        is_plain = "@" not in parts.netloc and uri.lower().startswith(f"{parts.scheme}://")
+        return is_plain and (is_loopback(host) or (not hosts.has_all and hosts.has_host(host)))
+    return bool(parts.scheme) and parts.scheme not in _DANGEROUS
+
+
+def _without_port(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
+        return None
+    return f"{parts.hostname}{parts.path}?{parts.query}"
+
+
+# Requests
+
+LONGEST_REQUEST = 64 * 1024
+_MOST_FIELDS = 100
+
+type QueryFields = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The two sides of the translation."""
+
+    ours: str
+    """Our origin as the client calls us."""
+    theirs: str
+    """The upstream's origin as its metadata calls it."""
+    server: ServerMetadata
+    registrations: Registrations
+    hosts: AllowedHosts
+    """Hosts whose pages a browser may be sent to after a login, besides programs on this
+    machine."""
+
+
+def their_resource(resource: str, ours: str, theirs: str) -> str:
+    """Return the upstream's resource for ours; other resources stay, and their server refuses
+    them."""
+    try:
+        if parse_origin(resource) != parse_origin(ours):
+            return resource
+    except InvalidOption:
+        return resource
+    parts = urlsplit(resource)
+    start = len(parts.scheme) + len("://") + len(parts.netloc)
+    return theirs + resource[start:]
+
+
+def authorize(query: str, between: Between, now: float) -> str:
+    """Return the URL to which a browser goes to log in. Raises ProtocolError.
+
+    It is always the authorization endpoint that the metadata names.
+    """
+    fields = _parse_fields(query)
+    given = dict(fields)
+    changed = dict[str, str | None]()
+    registration = between.registrations.of(given.get("client_id", ""))
+    if between.server.sends_issuer and registration is not None:
+        asked, state = given.get("redirect_uri"), given.get("state")
+        if asked is None and len(registration.redirect_uris) == 1:
+            asked = registration.redirect_uris[0]
+        if asked is None or not registration.has(asked):
+            raise ProtocolError("The redirect_uri is not registered through this proxy")
+        if may_be_sent_to([asked], between.hosts) is None:  # its host may not be allowed any more
+            raise RefusedUri
+        if not is_short_state(state):
+            raise ProtocolError("The state is too long")
+        login = UnderWay(registration, asked, state, between.ours, now)
+        changed["redirect_uri"] = registration.callback
+        changed["state"] = between.registrations.send_off(login)
+    endpoint = between.server.authorization_endpoint.partition("#")[0]
+    joint = "&" if "?" in endpoint else "?"
+    return endpoint + joint + urlencode(_translated(fields, changed, between))
+
+
+def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
+    """Return a query or form with the upstream's resource in place of ours; None if it has none.
+
+    Used for an upstream whose metadata we do not know.
+    """
+    try:
+        fields = _parse_fields(text)
+    except ProtocolError:
+        return None
+    changed = [
+        (name, their_resource(value, ours, theirs) if name == "resource" else value)
+        for name, value in fields
+    ]
+    return None if changed == fields else urlencode(changed)
+
+
+def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
+    """Return the URL to which a browser goes after a login. Raises ProtocolError.
+
+    Also tell whether it is the first login with its registration.
+    """
+    fields = _parse_fields(query)
+    given = dict(fields)
+    login = between.registrations.come_back(path, given.get("state", ""), now)
+    if login is None:
+        raise ProtocolError("This login was not started here, or has ended")
+    if given.get("iss") != between.server.issuer:  # as raw strings (RFC 9207, 2.4)
+        raise ProtocolError("The answer is from another authorization server")
+    is_first = "code" in given and between.registrations.note_login(login.registration)
+    said = [(name, value) for name, value in fields if name not in ("state", "iss")]
+    if login.state is not None:
+        said.append(("state", login.state))
+    said.append(("iss", our_issuer(between.server.issuer, login.ours)))
+    joint = "&" if "?" in login.redirect_uri else "?"
+    return login.redirect_uri + joint + urlencode(said), is_first
+
+
+def token_request(body: bytes, basic: str | None, between: Between) -> QueryFields:
+    """Translate a token request; ``basic`` is the client's Authorization header."""
+    fields = _parse_fields(_text(body))
+    given = dict(fields)
+    client_id = given.get("client_id") or _user_in(basic)
+    changed = dict[str, str | None]()
+    registration = between.registrations.of(client_id)
+    if between.server.sends_issuer and registration is not None and "redirect_uri" in given:
+        if not registration.has(given["redirect_uri"]):
+            raise ProtocolError("The redirect_uri is not registered through this proxy")
+        changed["redirect_uri"] = registration.callback
+    return _translated(fields, changed, between)
+
+
+def registration_request(body: bytes, between: Between) -> tuple[bytes, ClientRegistration | None]:
+    """Translate a registration request; return it and what we register for the client."""
+    asked = _object(body)
+    if not between.server.sends_issuer:
+        return body, None
+    uris = may_be_sent_to(asked.get("redirect_uris"), between.hosts)
+    if uris is None:
+        raise RefusedUri()
+    registration = between.registrations.begin(uris, between.ours)
+    asked["redirect_uris"] = [registration.callback]
+    asked.pop("software_statement", None)  # it may contradict the other members, and would win
+    return json.dumps(asked).encode(), registration
+
+
+def registration_answer(
+    body: bytes, registration: ClientRegistration | None, between: Between
+) -> bytes:
+    """Translate the authorization server's answer to a registration, and remember it."""
+    said = _object(body)
+    if registration is None:
+        return body
+    client_id = said.get("client_id")
+    if not isinstance(client_id, str) or len(client_id) > 4096:
+        raise ProtocolError("A registration has no client_id")
+    between.registrations.keep(client_id, registration)
+    said["redirect_uris"] = list(registration.redirect_uris)
+    for name in ("registration_client_uri", "registration_access_token"):
+        said.pop(name, None)  # with these a client could read and replace our redirect URI
+    return json.dumps(said).encode()
+
+
+def check_answer(body: bytes) -> None:
+    """Raise ProtocolError if an OAuth server would not answer like this."""
+    _object(body)
+
+
+class RefusedUri(ProtocolError):
+    """A redirect URI to which we do not send browsers."""
+
+    def __init__(self) -> None:
+        super().__init__("Only redirect URIs on this machine, or of allowed hosts, are accepted")
+
+
+def _translated(
+    fields: Sequence[tuple[str, str]], changed: dict[str, str | None], between: Between
+) -> QueryFields:
+    kept: QueryFields = []
+    for name, value in fields:
+        if name == "resource":
+            kept.append((name, their_resource(value, between.ours, between.theirs)))
+        elif name not in changed:
+            kept.append((name, value))
+    return kept + [(name, value) for name, value in changed.items() if value is not None]
+
+
+def _parse_fields(text: str) -> QueryFields:
+    """Parse a query or a form; only ``resource`` may be repeated (RFC 6749, 3.1)."""
+    try:
+        fields = parse_qsl(
+            text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
+    except ValueError:
+        raise ProtocolError("The parameters cannot be read") from None
+    names = [name for name, _ in fields if name != "resource"]
+    if len(set(names)) < len(names):
+        raise ProtocolError("A parameter is given twice")
+    return fields
+
+
+def _user_in(basic: str | None) -> str:
+    try:
+        user, _, _ = base64.b64decode(basic or "", validate=True).decode().partition(":")
+    except ValueError:
+        return ""
+    return unquote_plus(user)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("ascii")
+    except UnicodeDecodeError:
+        raise ProtocolError("The parameters cannot be read") from None
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ProtocolError("Not JSON") from None
+    if not isinstance(found, dict):
+        raise ProtocolError("Not a JSON object")
+    return found
