@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from typing import Any
 
 from mcp_tool_filter.adapters.client_files import jsonc
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
-from mcp_tool_filter.adapters.client_files.jsonc import with_items
 from mcp_tool_filter.adapters.client_files.places import ConfigPlace
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
@@ -111,13 +109,16 @@ class ClientFile:
         """Return the whole content of the file, not only the list of servers."""
         if self.place.is_toml:
             return _toml(self.place, self.text).unwrap()
-        return _json(self.place, self.text).value
+        try:
+            return jsonc.parse(self.text)
+        except ProtocolError as error:
+            raise BadFile(f"{self.place.file} cannot be read", why=str(error)) from None
 
     def with_entry(self, name: str, entry: ServerEntry) -> str:
         """Return the text with another entry for this server."""
         if self.place.is_toml:
             return self._toml_with(name, entry)
-        return self._json_with(name, entry)
+        return jsonc.with_object(self.text, [*self.place.keys, name], entry)
 
     def restored(self, name: str, before: ClientFile, entry: ServerEntry) -> str | None:
         """Return the text with a server's entry as it was in an earlier file.
@@ -137,16 +138,6 @@ class ClientFile:
             return ClientFile(self.place, b"", text).whole() == mine.whole()
         except StartError:
             return False
-
-    def _json_with(self, name: str, entry: ServerEntry) -> str:
-        text = self.text
-        while True:  # one edit at a time, because each moves the text after it
-            node = _json(self.place, text).at([*self.place.keys, name])
-            assert node
-            edit = next(_edits(text, node, entry), None)
-            if edit is None:
-                return text
-            text = jsonc.apply(text, [_with_line_ends_of(text, edit)])
 
     def _toml_with(self, name: str, entry: ServerEntry) -> str:
         document = _toml(self.place, self.text)
@@ -222,39 +213,6 @@ def _keep(file: Path, content: bytes) -> None:
         new.write(content)
 
 
-def _with_line_ends_of(text: str, edit: jsonc.TextEdit) -> jsonc.TextEdit:
-    if "\r\n" not in text:
-        return edit
-    return jsonc.TextEdit(edit.start, edit.end, re.sub(r"(?<!\r)\n", "\r\n", edit.text))
-
-
-def _edits(text: str, node: jsonc.JsonNode, entry: ServerEntry) -> Iterator[jsonc.TextEdit]:
-    """Yield the edits that turn the object in the file into the new entry."""
-    indent = jsonc.indent_of(text, node)
-    gone = [one for one in node.members if one.key not in entry]
-    new = [(key, value) for key, value in entry.items() if node.member(key) is None]
-    # A new member replaces a removed one, so that no comma has to move.
-    for member, (key, value) in zip(gone, new, strict=False):
-        unit = jsonc.unit_of(text)
-        written = jsonc.member_text(key, value, indent, unit)
-        yield jsonc.TextEdit(member.start, member.end, written)
-    for member in gone[len(new) :]:
-        yield jsonc.remove(text, node, member)
-    for key, value in entry.items():
-        member_there = node.member(key)
-        if member_there and member_there.value.value != value:
-            yield jsonc.replace(text, member_there.value, value, indent)
-    if added := new[len(gone) :]:
-        yield jsonc.insert(text, node, added)
-
-
-def _json(place: ConfigPlace, text: str) -> jsonc.JsonNode:
-    try:
-        return jsonc.parse(text)
-    except ProtocolError as error:
-        raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
-
-
 def _toml(place: ConfigPlace, text: str) -> Any:
     import tomlkit  # which only Codex's files need
     from tomlkit.exceptions import TOMLKitError
@@ -286,7 +244,7 @@ def _toml_array(old: Any, value: Any) -> Any:
         return str(tomlkit.item(one).as_string())
 
     try:
-        text = with_items(old.as_string(), before, value, render)
+        text = jsonc.with_items(old.as_string(), before, value, render)
         new = tomlkit.parse(f"x = {text}\n")["x"] if text is not None else None
     except (TOMLKitError, ValueError, TypeError):
         return value

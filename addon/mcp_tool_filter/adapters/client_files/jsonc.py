@@ -1,19 +1,15 @@
 r"""JSON as people write it: with comments and trailing commas, edited in place.
 
 A client's file belongs to its user. So we do not rewrite it: an edit replaces, adds or removes one
-member, and every other byte stays.
+member or item, and every other byte stays. One small scanner finds the items of an object or an
+array in the text, of JSON or TOML; the values themselves are read by ``json`` and ``tomlkit``.
 
 >>> text = '{\n  "a": 1, // one\n  "b": [2,],\n}\n'
->>> root = parse(text)
->>> print(apply(text, [replace(text, root.member("b").value, [2, 3])]), end="")
+>>> print(with_object(text, [], {"a": 1, "b": [2, 3]}), end="")
 {
   "a": 1, // one
   "b": [2, 3,],
 }
-
-Change the items of an array in a text, JSON or TOML, and keep its comments and its lines.
-
->>> import json
 >>> text = '[ // how\n  "-y", // sure\n  "files"\n]'
 >>> print(with_items(text, ["-y", "files"], ["--deny", "^rm", "-y", "files"], json.dumps))
 [ // how
@@ -28,8 +24,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
 from mcp_tool_filter.errors import ProtocolError
 
@@ -40,44 +37,235 @@ _PART = re.compile(
     | (?P<open>[\[{])
     | (?P<close>[\]}])
     | (?P<comma>,)
-    | (?P<other>[^\s,\[\]{}"'\#/]+|.)""",
+    | (?P<other>[^\s\ufeff,\[\]{}"'\#/]+|.)""",
     re.DOTALL | re.VERBOSE,
 )
 _REST_OF_LINE = re.compile(r"[ \t]*(?://[^\r\n]*|\#[^\r\n]*|/\*[^\r\n]*?\*/)?[ \t]*(?=\r?\n)")
+_IGNORED = r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*"
+_BEFORE_VALUE = re.compile(rf'("(?:[^"\\]|\\.)*"){_IGNORED}:{_IGNORED}', re.DOTALL)
+_WIDEST = 80  # characters of an array on one line
 
 
-@dataclass(slots=True)
+class _Edit(NamedTuple):
+    """Replaces the text from ``start`` to ``end`` by ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(slots=True, eq=False)
 class _Item:
+    """An item of an array, or a member of an object."""
+
     start: int
     end: int
     comma: int | None = None
     """The place of the comma after it."""
 
 
+def parse(text: str) -> object:
+    """Return the value of a file. Raises ProtocolError, which names the line."""
+    try:
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except ValueError:  # most files have no comments
+            return json.loads(_plain(text), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        is_deep = isinstance(error, RecursionError)
+        what = "nested too deeply" if is_deep else getattr(error, "msg", str(error))
+        what = f"{what[:1].lower()}{what[1:]}"
+        raise ProtocolError(f"line {getattr(error, 'lineno', 1)}: {what}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _plain(text: str) -> str:
+    """Return a text of the same length without comments and trailing commas."""
+    pieces: list[str] = []
+    before, comma = "open", None  # the last part that counts, and where a trailing comma may be
+    for part in _PART.finditer(text):
+        kind, said = str(part.lastgroup), part[0]
+        if kind == "space" or (kind == "comment" and said[0] == "/"):
+            pieces.append(re.sub(r"[^\r\n]", " ", said))
+            continue
+        if kind == "close" and before == "comma" and comma is not None:
+            pieces[comma] = " "
+        comma = len(pieces) if kind == "comma" and before not in ("open", "comma") else None
+        before = kind
+        pieces.append(said)
+    return "".join(pieces)
+
+
+def with_object(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
+    """Return the text with another object at a path of keys, which must lead to an object."""
+    start, end = _span_of(text, path)
+    old = parse(text[start:end])
+    assert isinstance(old, dict)
+    changed = _applied(text, _Container(text, start).edit_object(old, value))
+    if _at(changed, path) == value:
+        return changed
+    line = text.rfind("\n", 0, start) + 1
+    indent = text[line : len(text) - len(text[line:].lstrip(" \t"))]
+    return _applied(text, [_Edit(start, end, render(value, indent, _unit_of(text)))])
+
+
+def _at(text: str, path: Sequence[str]) -> object:
+    try:
+        found = parse(text)
+    except ProtocolError:
+        return None
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _span_of(text: str, path: Sequence[str]) -> tuple[int, int]:
+    """Return where the value at a path begins and ends."""
+    start, end = 0, len(text)
+    if first := next((one for one in _PART.finditer(text) if one.lastgroup == "open"), None):
+        start = first.start()
+    for wanted in path:
+        member = dict(_Container(text, start).members())[wanted]
+        start, end = _value_start(text, member), member.end
+    return start, end
+
+
+class _Container:
+    """An object or an array in a text, and the edits of its members or items."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self._text = text
+        self._at = at
+        self.items = list(_items_in(text, at))
+        self.indent = self._find_indent()
+
+    def _find_indent(self) -> str | None:
+        """Return the indentation of the items; None if they are not on lines of their own."""
+        first = self.items[0].start if self.items else 0
+        line = self._text.rfind("\n", 0, first) + 1
+        indent = self._text[line:first]
+        return indent if line and not indent.strip() else None
+
+    def members(self) -> list[tuple[str, _Item]]:
+        """Return the members of an object with their keys."""
+        found = [(_BEFORE_VALUE.match(self._text, item.start), item) for item in self.items]
+        return [(json.loads(key[1]), item) for key, item in found if key]
+
+    def edit_object(self, old: Mapping[str, object], new: Mapping[str, object]) -> list[_Edit]:
+        """Return the edits that turn an object into another one."""
+        members, unit = self.members(), _unit_of(self._text)
+        gone = [item for key, item in members if key not in new]
+        added = [
+            f"{json.dumps(key)}: {_render_in(self.indent, value, unit)}"
+            for key, value in new.items()
+            if key not in old
+        ]
+        # A new member replaces a removed one, so that no comma has to move.
+        edits = self._edit(gone, added, len(self.items))
+        for key, item in dict(members).items():  # of several, the last one counts
+            if key in new and new[key] != old[key]:
+                edits += self._edit_value(item, old[key], new[key])
+        return edits
+
+    def _edit_value(self, member: _Item, old: object, new: object) -> list[_Edit]:
+        """Return the edits of a value. What stays in an object or array keeps its spelling."""
+        start = _value_start(self._text, member)
+        if isinstance(old, dict) and isinstance(new, dict) and old:
+            return _Container(self._text, start).edit_object(old, new)
+        if isinstance(old, list) and isinstance(new, list):
+            edits = _Container(self._text, start).edit_array(old, new, _json)
+            if edits is not None:
+                return edits
+        widest = 0 if "\n" in self._text[start : member.end] else _WIDEST
+        said = _render_in(self.indent, new, _unit_of(self._text), widest)
+        return [_Edit(start, member.end, said)]
+
+    def edit_array(
+        self, old: Sequence[object], new: Sequence[object], render: Callable[[object], str]
+    ) -> list[_Edit] | None:
+        """Return the edits that turn an array into another one; None if it is empty or unclear."""
+        if not self.items or len(self.items) != len(old):
+            return None
+        after = _common(list(reversed(old)), list(reversed(new)))
+        before = _common(old[: len(old) - after], new[: len(new) - after])
+        added = [render(one) for one in new[before : len(new) - after]]
+        end = len(old) - after
+        return self._edit(self.items[before:end], added, end)
+
+    def _edit(self, gone: Sequence[_Item], added: Sequence[str], index: int) -> list[_Edit]:
+        """Return the edits that put texts in the place of items, and more texts at an index."""
+        edits = [_Edit(one.start, one.end, said) for one, said in zip(gone, added, strict=False)]
+        edits += self._removals(gone[len(added) :])
+        if self.items and (more := added[len(gone) :]):
+            edits.append(self._insertion(index, more))
+        return edits
+
+    def _removals(self, gone: Sequence[_Item]) -> Iterator[_Edit]:
+        """Yield the edits that remove items, each with a comma."""
+        text = self._text
+        for one in gone:
+            end = one.end if one.comma is None else one.comma + 1
+            if one.comma is not None and text[one.end : one.comma].strip():  # a comment in between
+                yield _Edit(one.comma, end, "")
+                end = one.end
+            line = text.rfind("\n", 0, one.start) + 1
+            rest = re.compile(r"[ \t]*\r?\n").match(text, end)
+            if line and rest and not text[line : one.start].strip():
+                yield _Edit(line, rest.end(), "")
+            else:
+                space = re.compile(r"[ \t]*").match(text, end)
+                yield _Edit(one.start, space.end() if space and one.comma is not None else end, "")
+        left = [one for one in self.items if one not in gone]
+        if gone and left and gone[-1] is self.items[-1] and gone[-1].comma is None:
+            comma = left[-1].comma
+            assert comma is not None
+            yield _Edit(comma, comma + 1, "")
+
+    def _insertion(self, index: int, said: Sequence[str]) -> _Edit:
+        """Return the edit that inserts items before the one with this index, or at the end."""
+        items, end = self.items, self.items[-1].end
+        if self.indent is None:
+            if index < len(items):
+                at = items[index].start
+                return _Edit(at, at, "".join(f"{one}, " for one in said))
+            return _Edit(end, end, "".join(f", {one}" for one in said))
+        if index == len(items):
+            return _Edit(end, end, "".join(f",\n{self.indent}{one}" for one in said))
+        begin = (items[index - 1].comma or 0) + 1 if index else self._at + 1
+        rest = _REST_OF_LINE.match(self._text, begin)  # a comment there is about what is before it
+        at = rest.end() if rest else begin
+        return _Edit(at, at, "".join(f"\n{self.indent}{one}," for one in said))
+
+
 def with_items(
     text: str, old: Sequence[object], new: Sequence[object], render: Callable[[object], str]
 ) -> str | None:
     """Return the text of an array with other items; None if it cannot be read, or is empty."""
-    items = list(_items_in(text))
-    if not items or len(items) != len(old):
-        return None
-    after = _common(list(reversed(old)), list(reversed(new)))
-    before = _common(old[: len(old) - after], new[: len(new) - after])
-    gone = items[before : len(items) - after]
-    added = [render(one) for one in new[before : len(new) - after]]
-    edits = [(one.start, one.end, said) for one, said in zip(gone, added, strict=False)]
-    edits += _removals(text, items, gone[len(added) :])
-    if more := added[len(gone) :]:
-        edits.append(_insertion(text, items, len(items) - after, more))
+    edits = _Container(text, text.find("[")).edit_array(old, new, render)
+    return None if edits is None else _applied(text, edits)
+
+
+def _applied(text: str, edits: Sequence[_Edit]) -> str:
+    is_windows = "\r\n" in text
     for start, end, said in sorted(edits, reverse=True):
-        text = text[:start] + said + text[end:]
+        spelt = re.sub(r"(?<!\r)\n", "\r\n", said) if is_windows else said
+        text = text[:start] + spelt + text[end:]
     return text
 
 
-def _items_in(text: str) -> Iterator[_Item]:
-    """Yield the items of the array, whose text begins and ends with a bracket."""
+def _value_start(text: str, member: _Item) -> int:
+    found = _BEFORE_VALUE.match(text, member.start)
+    assert found
+    return found.end()
+
+
+def _items_in(text: str, at: int) -> Iterator[_Item]:
+    """Yield the items between the bracket at this place and the one that closes it."""
     depth, item = 0, None
-    for part in _PART.finditer(text):
+    for part in _PART.finditer(text, at):
         match part.lastgroup:
             case "space" | "comment":
                 continue
@@ -111,314 +299,39 @@ def _common(some: Sequence[object], others: Sequence[object]) -> int:
     return count
 
 
-def _removals(
-    text: str, items: Sequence[_Item], gone: Sequence[_Item]
-) -> Iterator[tuple[int, int, str]]:
-    """Yield the edits that remove items next to each other, each with a comma."""
-    for one in gone:
-        end = one.end if one.comma is None else one.comma + 1
-        if one.comma is not None and text[one.end : one.comma].strip():  # a comment in between
-            yield one.comma, end, ""
-            end = one.end
-        line = text.rfind("\n", 0, one.start) + 1
-        rest = re.compile(r"[ \t]*\r?\n").match(text, end)
-        if line and rest and not text[line : one.start].strip():
-            yield line, rest.end(), ""
-        else:
-            space = re.compile(r"[ \t]*").match(text, end)
-            yield one.start, space.end() if space and one.comma is not None else end, ""
-    left = [one for one in items if one not in gone]
-    if gone and left and gone[-1] is items[-1] and items[-1].comma is None:
-        comma = left[-1].comma
-        assert comma is not None
-        yield comma, comma + 1, ""
-
-
-def _insertion(
-    text: str, items: Sequence[_Item], index: int, said: Sequence[str]
-) -> tuple[int, int, str]:
-    """Return the edit that inserts items before the one with this index, or at the end."""
-    first = items[0]
-    line = text.rfind("\n", 0, first.start) + 1
-    indent = text[line : first.start]
-    if not line or indent.strip():  # not on lines of their own
-        if index < len(items):
-            return items[index].start, items[index].start, "".join(f"{one}, " for one in said)
-        return items[-1].end, items[-1].end, "".join(f", {one}" for one in said)
-    newline = "\r\n" if "\r\n" in text else "\n"
-    if index == len(items):
-        end = items[-1].end
-        return end, end, "".join(f",{newline}{indent}{one}" for one in said)
-    begin = (items[index - 1].comma or 0) + 1 if index else 1
-    rest = _REST_OF_LINE.match(text, begin)  # a comment there is about what is before it
-    at = rest.end() if rest else begin
-    return at, at, "".join(f"{newline}{indent}{one}," for one in said)
-
-
-_SPACE = re.compile(r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
-_SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
-_DEEPEST = 100
-_WIDEST = 80  # characters of an array on one line
-
-
-@dataclass(slots=True)
-class JsonNode:
-    """A value and its place in the text."""
-
-    start: int
-    end: int
-    value: object
-    members: list[JsonMember] = field(default_factory=list)
-    """The members of an object."""
-
-    def member(self, key: str) -> JsonMember | None:
-        """Return the last member with this key, which is the one that counts."""
-        return next((one for one in reversed(self.members) if one.key == key), None)
-
-    def at(self, path: Sequence[str]) -> JsonNode | None:
-        """Return the value at a path of keys; None if there is none."""
-        node: JsonNode | None = self
-        for key in path:
-            member = node.member(key) if node else None
-            node = member.value if member else None
-        return node
-
-
-@dataclass(slots=True)
-class JsonMember:
-    key: str
-    start: int
-    value: JsonNode
-
-    @property
-    def end(self) -> int:
-        return self.value.end
-
-
-@dataclass(frozen=True, slots=True)
-class TextEdit:
-    """Replaces the text from ``start`` to ``end`` by ``text``."""
-
-    start: int
-    end: int
-    text: str
-
-
-def parse(text: str) -> JsonNode:
-    """Read a file. Raises ProtocolError, which names the line."""
-    reader = _Reader(text)
-    node = reader.value(0)
-    reader.skip()
-    if reader.at != len(text):
-        raise reader.problem("unexpected text after the end")
-    return node
-
-
-def apply(text: str, edits: Sequence[TextEdit]) -> str:
-    """Return the text with all edits made; they must not overlap."""
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text
-
-
-def replace(text: str, node: JsonNode, value: object, indent: str | None = "") -> TextEdit:
-    """Replace a value, on several lines if the old one was; on one line if ``indent`` is None.
-
-    The items of an array that stay keep their spelling and their comments.
-    """
-    old = text[node.start : node.end]
-    if isinstance(node.value, list) and isinstance(value, list):
-        new = with_items(old, node.value, value, json_of)
-        if new is not None and _says(new, value):
-            return TextEdit(node.start, node.end, new)
-    if indent is None:
-        return TextEdit(node.start, node.end, json_of(value))
-    widest = 0 if "\n" in old else _WIDEST
-    return TextEdit(node.start, node.end, render(value, indent, unit_of(text), widest))
-
-
-def _says(text: str, value: object) -> bool:
-    try:
-        return parse(text).value == value
-    except ProtocolError:
-        return False
-
-
-def remove(text: str, parent: JsonNode, member: JsonMember) -> TextEdit:
-    """Remove a member with the comma after it, or before it if it is the last."""
-    after = _SPACE.match(text, member.end)
-    assert after
-    if text[after.end() : after.end() + 1] == ",":
-        end = after.end() + 1
-        line = re.compile(r"[ \t]*\r?\n").match(text, end)
-        begin = text.rfind("\n", 0, member.start) + 1
-        if line and not text[begin : member.start].strip():
-            return TextEdit(begin, line.end(), "")
-        space = re.compile(r"[ \t]*").match(text, end)
-        return TextEdit(member.start, space.end() if space else end, "")
-    before = [other.end for other in parent.members if other.end < member.start]
-    return TextEdit(max(before) if before else member.start, member.end, "")
-
-
-def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -> TextEdit:
-    """Add members after the last one of an object."""
-    indent = indent_of(text, parent)
-    unit = unit_of(text)
-    written = [member_text(key, value, indent, unit) for key, value in members]
-    if not parent.members:
-        if indent is None:
-            return TextEdit(parent.start + 1, parent.end - 1, ", ".join(written))
-        inner = ",".join(f"\n{indent}{one}" for one in written)
-        outer = _line_indent(text, parent.start)
-        return TextEdit(parent.start + 1, parent.end - 1, f"{inner}\n{outer}")
-    last = max(one.end for one in parent.members)
-    between = f",\n{indent}" if indent is not None else ", "
-    return TextEdit(last, last, "".join(between + one for one in written))
-
-
-def member_text(key: str, value: object, indent: str | None, unit: str) -> str:
-    """Render a member; on one line if ``indent`` is None, as the others of its object are."""
-    return f"{json.dumps(key)}: {json_of(value) if indent is None else render(value, indent, unit)}"
-
-
-def indent_of(text: str, parent: JsonNode) -> str | None:
-    """Return the indentation of the members; None if they are on one line."""
-    if not parent.members:
-        return _line_indent(text, parent.start) + unit_of(text)
-    first = min(one.start for one in parent.members)
-    begin = text.rfind("\n", 0, first) + 1
-    before = text[begin:first]
-    return before if not before.strip() and begin > parent.start else None
-
-
-def unit_of(text: str) -> str:
+def _unit_of(text: str) -> str:
     """Return one level of this file's indentation.
 
-    >>> unit_of('{\\n\\t"a": 1\\n}'), unit_of('{\\n    "a": 1\\n}'), unit_of("{}")
+    >>> _unit_of('{\\n\\t"a": 1\\n}'), _unit_of('{\\n    "a": 1\\n}'), _unit_of("{}")
     ('\\t', '    ', '  ')
     """
     found = re.search(r"\n([ \t]+)\S", text)
     return found[1] if found else "  "
 
 
+def _render_in(indent: str | None, value: object, unit: str, widest: int = _WIDEST) -> str:
+    """Render a value; on one line if the members around it are."""
+    return _json(value) if indent is None else render(value, indent, unit, widest)
+
+
 def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WIDEST) -> str:
     """Render a value: on one line if it fits, else with one item per line."""
-    line = json_of(value)
+    line = _json(value)
     if len(line) <= widest or not isinstance(value, list | dict) or not value:
         return line
     more = indent + unit
     if isinstance(value, dict):
         items = [
-            f"{json.dumps(key)}: {render(item, more, unit, widest)}" for key, item in value.items()
+            f"{json.dumps(key)}: {render(one, more, unit, widest)}" for key, one in value.items()
         ]
-        opening, closing = "{", "}"
     else:
-        items = [render(item, more, unit, widest) for item in value]
-        opening, closing = "[", "]"
+        items = [render(one, more, unit, widest) for one in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
     inner = ",".join(f"\n{more}{item}" for item in items)
     return f"{opening}{inner}\n{indent}{closing}"
 
 
-def json_of(value: object) -> str:
+def _json(value: object) -> str:
     """Render a value on one line."""
     line = json.dumps(value, ensure_ascii=False)
     return line if line.isprintable() else json.dumps(value)  # half a surrogate pair, for example
-
-
-def _line_indent(text: str, at: int) -> str:
-    begin = text.rfind("\n", 0, at) + 1
-    found = re.compile(r"[ \t]*").match(text, begin)
-    return found[0] if found else ""
-
-
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.at = 0
-
-    def problem(self, what: str) -> ProtocolError:
-        return ProtocolError(f"line {self._text.count('\n', 0, self.at) + 1}: {what}")
-
-    def skip(self) -> None:
-        space = _SPACE.match(self._text, self.at)
-        assert space
-        self.at = space.end()
-
-    def value(self, depth: int) -> JsonNode:
-        if depth > _DEEPEST:
-            raise self.problem("nested too deeply")
-        self.skip()
-        match self._text[self.at : self.at + 1]:
-            case "{":
-                return self._object(depth)
-            case "[":
-                return self._array(depth)
-            case '"':
-                start = self.at
-                text = self._string()
-                return JsonNode(start, self.at, text)
-            case _:
-                return self._scalar()
-
-    def _object(self, depth: int) -> JsonNode:
-        node = JsonNode(self.at, self.at, None)
-        self.at += 1
-        while not self._closes("}"):
-            start = self.at
-            key = self._string()
-            self.skip()
-            if self._text[self.at : self.at + 1] != ":":
-                raise self.problem("a colon is missing")
-            self.at += 1
-            node.members.append(JsonMember(key, start, self.value(depth + 1)))
-            self._comma("}")
-        node.value = {one.key: one.value.value for one in node.members}
-        node.end = self.at
-        return node
-
-    def _array(self, depth: int) -> JsonNode:
-        node, items = JsonNode(self.at, self.at, None), []
-        self.at += 1
-        while not self._closes("]"):
-            items.append(self.value(depth + 1).value)
-            self._comma("]")
-        node.value = items
-        node.end = self.at
-        return node
-
-    def _closes(self, bracket: str) -> bool:
-        self.skip()
-        if self._text[self.at : self.at + 1] != bracket:
-            return False
-        self.at += 1
-        return True
-
-    def _comma(self, bracket: str) -> None:
-        self.skip()
-        if self._text[self.at : self.at + 1] == ",":
-            self.at += 1
-        elif self._text[self.at : self.at + 1] != bracket:
-            raise self.problem(f"a comma or {bracket} is missing")
-
-    def _string(self) -> str:
-        found = _STRING.match(self._text, self.at)
-        if found is None:
-            raise self.problem("a string in double quotes is missing")
-        try:
-            value = json.loads(found[0])
-        except ValueError:
-            raise self.problem("a string with a wrong escape") from None
-        self.at = found.end()
-        return str(value)
-
-    def _scalar(self) -> JsonNode:
-        found = _SCALAR.match(self._text, self.at)
-        try:
-            value = json.loads(found[0]) if found else None
-        except ValueError:
-            found = None
-        if found is None:
-            raise self.problem("a value is missing or wrong")
-        self.at = found.end()
-        return JsonNode(found.start(), found.end(), value)

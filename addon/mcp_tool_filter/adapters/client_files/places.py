@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,76 +87,40 @@ class ConfigPlace:
         return self.file.suffix == ".toml"
 
 
-def places(surroundings: Surroundings) -> Iterator[ConfigPlace]:
+def places(here: Surroundings) -> Iterator[ConfigPlace]:
     """Yield every place where a client could list servers, each once."""
-    for client, find in CLIENTS.items():
-        known = set()
-        for scope, file, keys in find(surroundings):
-            if (
-                file,
-                keys,
-            ) not in known:  # at home, the user's file is also the project's
-                known.add((file, keys))
-                yield ConfigPlace(client, scope, file, keys)
+    known = set()
+    for client, scope, file, keys in _listed(here):
+        if (client, file, keys) not in known:  # at home, the user's file is also the project's
+            known.add((client, file, keys))
+            yield ConfigPlace(client, scope, file, keys)
 
 
-type _Found = Iterator[tuple[str, Path, tuple[str, ...]]]
-_SERVERS = ("mcpServers",)
+type _Listed = Iterator[tuple[str, str, Path, tuple[str, ...]]]
 
 
-def _claude_code(here: Surroundings) -> _Found:
-    own = here.folder("CLAUDE_CONFIG_DIR", "") / ".claude.json"
-    yield "user", own, _SERVERS
-    of_project = here.main_repository or here.project
-    yield "local", own, ("projects", str(of_project), "mcpServers")
+def _listed(here: Surroundings) -> _Listed:
+    home, project, servers = here.home, here.project, ("mcpServers",)
+    config = here.folder("XDG_CONFIG_HOME", ".config")
+    claude = here.folder("CLAUDE_CONFIG_DIR", "") / ".claude.json"
+    yield "claude-code", "user", claude, servers
+    of_project = str(here.main_repository or project)
+    yield "claude-code", "local", claude, ("projects", of_project, "mcpServers")
     for file in here.project_files(".mcp.json"):
-        yield "project", file, _SERVERS
-
-
-def _claude_desktop(here: Surroundings) -> _Found:
-    yield "user", here.app_data / "Claude" / "claude_desktop_config.json", _SERVERS
-
-
-def _cursor(here: Surroundings) -> _Found:
-    yield "user", here.home / ".cursor" / "mcp.json", _SERVERS
-    yield "project", here.project / ".cursor" / "mcp.json", _SERVERS
-
-
-def _vscode(here: Surroundings) -> _Found:
-    yield "user", here.app_data / "Code" / "User" / "mcp.json", ("servers",)
-    yield "project", here.project / ".vscode" / "mcp.json", ("servers",)
-
-
-def _codex(here: Surroundings) -> _Found:
-    yield "user", here.folder("CODEX_HOME", ".codex") / "config.toml", ("mcp_servers",)
-    for file in here.project_files(".codex/config.toml", here.repository or here.project):
-        yield "project", file, ("mcp_servers",)
-
-
-def _gemini(here: Surroundings) -> _Found:
-    home = here.folder("GEMINI_CLI_HOME", "")
-    yield "user", home / ".gemini" / "settings.json", _SERVERS
-    yield "project", here.project / ".gemini" / "settings.json", _SERVERS
-
-
-def _windsurf(here: Surroundings) -> _Found:
-    yield "user", here.home / ".codeium" / "windsurf" / "mcp_config.json", _SERVERS
-
-
-def _zed(here: Surroundings) -> _Found:
-    own = here.app_data if here.platform == "win32" else here.folder("XDG_CONFIG_HOME", ".config")
-    folder = own / ("Zed" if here.platform == "win32" else "zed")
-    yield "user", folder / "settings.json", ("context_servers",)
-    yield "project", here.project / ".zed" / "settings.json", ("context_servers",)
-
-
-CLIENTS: dict[str, Callable[[Surroundings], _Found]] = {
-    "claude-code": _claude_code,
-    "claude-desktop": _claude_desktop,
-    "cursor": _cursor,
-    "vscode": _vscode,
-    "codex": _codex,
-    "gemini": _gemini,
-    "windsurf": _windsurf,
-    "zed": _zed,
-}
+        yield "claude-code", "project", file, servers
+    desktop = here.app_data / "Claude" / "claude_desktop_config.json"
+    yield "claude-desktop", "user", desktop, servers
+    yield "cursor", "user", home / ".cursor" / "mcp.json", servers
+    yield "cursor", "project", project / ".cursor" / "mcp.json", servers
+    yield "vscode", "user", here.app_data / "Code" / "User" / "mcp.json", ("servers",)
+    yield "vscode", "project", project / ".vscode" / "mcp.json", ("servers",)
+    yield "codex", "user", here.folder("CODEX_HOME", ".codex") / "config.toml", ("mcp_servers",)
+    for file in here.project_files(".codex/config.toml", here.repository or project):
+        yield "codex", "project", file, ("mcp_servers",)
+    gemini = here.folder("GEMINI_CLI_HOME", "") / ".gemini" / "settings.json"
+    yield "gemini", "user", gemini, servers
+    yield "gemini", "project", project / ".gemini" / "settings.json", servers
+    yield "windsurf", "user", home / ".codeium" / "windsurf" / "mcp_config.json", servers
+    zed = here.app_data / "Zed" if here.platform == "win32" else config / "zed"
+    yield "zed", "user", zed / "settings.json", ("context_servers",)
+    yield "zed", "project", project / ".zed" / "settings.json", ("context_servers",)

@@ -34,11 +34,11 @@ from mcp_tool_filter.adapters.client_files.files import (
     backup_of,
     read,
 )
-from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, places
+from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.table import COMMANDS, Command
+from mcp_tool_filter.cli.table import CLIENTS, COMMANDS, Command
 from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words

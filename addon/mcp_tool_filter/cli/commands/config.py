@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple
 
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle
@@ -31,29 +31,16 @@ def run(typed: Given) -> int:
         raise no_such("client", named, CLIENTS, help="mcp-tool-filter config --help")
     settings = settle(gather(typed, os.environ))
     settings.config()
-    if settings.is_stdio:
-        program = program_of(typed, settings.env, _name_for(settings))
-        snippet = snippet_for(named, program)
-        say(snippet.where)
-        print(snippet.text, flush=True)
-        return 0
-    snippet = snippet_for(named, _place(settings))
+    server = _command_of(typed, settings) if settings.is_stdio else _place(settings)
+    snippet = snippet_for(named, server)
     say(snippet.where)
     print(snippet.text, flush=True)
-    say("Start the filter first, and leave it running:")
-    if variables := [variable for _, variable in _variables_for(settings.endpoint)]:
-        say(f"(set {' and '.join(variables)} to the values from your URL)")
-    say(command_line(typed))
+    if not settings.is_stdio:
+        say("Start the filter first, and leave it running:")
+        if variables := [variable for _, variable in _variables_for(settings.endpoint)]:
+            say(f"(set {' and '.join(variables)} to the values from your URL)")
+        say(" ".join(["mcp-tool-filter", *map(_quoted, _words(typed, _shown))]))
     return 0
-
-
-def command_line(typed: Given) -> str:
-    """Return the command to start the filter.
-
-    A header's value is shown only if it names a variable.
-    """
-    words = map(_quoted, filter_words(typed))
-    return " ".join(["mcp-tool-filter", *words])
 
 
 def _quoted(word: str) -> str:
@@ -80,18 +67,18 @@ def _without_values(url: str) -> str:
     return url
 
 
-def filter_words(typed: Given) -> list[str]:
-    """Return the flags as typed, and the command after them."""
+def _words(typed: Given, shown: Callable[[str, str], str]) -> list[str]:
+    """Return the flags as typed, with their values as ``shown`` gives them, and the command."""
     words: list[str] = []
     for name, values in typed.items():
         for value in values if name != COMMAND else ():
-            words.append(f"--{name}")
-            words += [_shown(name, value)] if OPTIONS[name].value else []
+            words += [f"--{name}", shown(name, value)] if OPTIONS[name].value else [f"--{name}"]
     command = typed.get(COMMAND, [])
     return [*words, "--", *command] if command else words
 
 
 def _shown(name: str, value: str) -> str:
+    """Return a flag's value without secrets: a header's is shown only if it names a variable."""
     match name:
         case "upstream":
             return _without_values(value)
@@ -153,14 +140,11 @@ _RUNNERS = re.compile(
 _MCP_WORDS = re.compile(r"^(?:mcp-)?(?:server-)?(?:mcp-)?|(?:-mcp)?(?:-server)?$")
 
 
-def program_of(typed: Given, env: Mapping[str, str], name: str) -> ServerCommand:
+def _command_of(typed: Given, settings: Settings) -> ServerCommand:
     """Return the command with which a client starts the filter, with its environment."""
-    words = ["mcp-tool-filter"]
-    for flag, values in typed.items():
-        for value in values if flag not in (COMMAND, "env") else ():
-            words += [f"--{flag}", value] if OPTIONS[flag].value else [f"--{flag}"]
-    command = typed.get(COMMAND)
-    return ServerCommand(name, [*words, "--", *command] if command else words, env)
+    given = {name: values for name, values in typed.items() if name != "env"}
+    words = ["mcp-tool-filter", *_words(given, lambda _name, value: value)]
+    return ServerCommand(_name_for(settings), words, settings.env)
 
 
 def name_of_command(command: Sequence[str]) -> str:
@@ -183,10 +167,6 @@ def _last_part(word: str) -> str:
     return re.split(r"[/\\]", word.rstrip("/\\"))[-1]
 
 
-_RUN = "Run this command:"
-_RUN_SCOPED = "Run this command (--scope user: for all your projects):"
-
-
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
     """A URL that a client connects to."""
@@ -206,124 +186,94 @@ class ServerCommand:
     words: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
 
-    @property
-    def entry(self) -> dict[str, object]:
-        """The entry in the format of most clients."""
-        command, *args = self.words
-        return {"command": command, "args": args, **({"env": dict(self.env)} if self.env else {})}
+
+type Reachable = ServerUrl | ServerCommand
 
 
-@dataclass(frozen=True, slots=True)
-class Snippet:
+class Snippet(NamedTuple):
     text: str
     where: str
     """Where to put it."""
 
 
-type Reachable = ServerUrl | ServerCommand
+class _Form(NamedTuple):
+    """How a client wants to be told about a server."""
+
+    where: str
+    servers: str = ""
+    """The list of servers in its file; empty if a command of the client adds one."""
+    url: str = "url"
+    """The member with a URL; empty if it only starts programs."""
+    is_typed: bool = False
+    """True if an entry names its transport."""
+    knows_sse: bool = True
 
 
-def _claude_code(server: Reachable) -> Snippet:
-    words = ["claude", "mcp", "add"]
-    if isinstance(server, ServerCommand):
-        words += [server.name, *_variables("--env", server), "--", *server.words]
-    else:
-        words += ["--transport", _transport(server), server.name, server.url]
-    return Snippet(shlex.join(words), _RUN_SCOPED)
-
-
-def _claude_desktop(server: Reachable) -> Snippet:
-    """Its file allows only programs, so a URL needs mcp-remote."""
-    where = "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it"
-    if isinstance(server, ServerCommand):
-        return _listed("mcpServers", server, server.entry, f"{where}:")
-    return _listed("mcpServers", server, _mcp_remote(server), f"{where}. Needs Node.js:")
-
-
-def _cursor(server: Reachable) -> Snippet:
-    entry = server.entry if isinstance(server, ServerCommand) else {"url": server.url}
-    where = "Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project:"
-    return _listed("mcpServers", server, entry, where)
-
-
-def _vscode(server: Reachable) -> Snippet:
-    if isinstance(server, ServerCommand):
-        entry: dict[str, object] = {"type": "stdio", **server.entry}
-    else:
-        entry = {"type": _transport(server), "url": server.url}
-    return _listed("servers", server, entry, "Into .vscode/mcp.json:")
-
-
-def _codex(server: Reachable) -> Snippet:
-    """It knows no HTTP+SSE."""
-    words = ["codex", "mcp", "add", server.name]
-    if isinstance(server, ServerCommand):
-        words += [*_variables("--env", server), "--", *server.words]
-        return Snippet(shlex.join(words), _RUN)
-    if server.is_sse:
-        remote = _mcp_remote(server)
-        words += ["--", remote["command"], *remote["args"]]
-        return Snippet(shlex.join(words), "Run this command (needs Node.js):")
-    return Snippet(shlex.join([*words, "--url", server.url]), _RUN)
-
-
-def _gemini(server: Reachable) -> Snippet:
-    words = ["gemini", "mcp", "add"]
-    if isinstance(server, ServerCommand):
-        command, *args = server.words
-        words += [*_variables("--env", server), server.name, command, "--", *args]
-    else:
-        words += ["--transport", _transport(server), server.name, server.url]
-    return Snippet(shlex.join(words), _RUN_SCOPED)
-
-
-def _windsurf(server: Reachable) -> Snippet:
-    entry = server.entry if isinstance(server, ServerCommand) else {"serverUrl": server.url}
-    where = "Into ~/.codeium/windsurf/mcp_config.json; then refresh the list of MCP servers:"
-    return _listed("mcpServers", server, entry, where)
-
-
-def _zed(server: Reachable) -> Snippet:
-    """It knows no HTTP+SSE."""
-    file = "Zed's settings.json (zed: open settings file), or .zed/settings.json of a project"
-    where = f"Into {file}:"
-    if isinstance(server, ServerCommand):
-        return _listed("context_servers", server, server.entry, where)
-    if server.is_sse:
-        return _listed("context_servers", server, _mcp_remote(server), f"{where} Needs Node.js:")
-    return _listed("context_servers", server, {"url": server.url}, where)
-
-
-def _transport(place: ServerUrl) -> str:
-    return "sse" if place.is_sse else "http"
-
-
-def _variables(flag: str, program: ServerCommand) -> list[str]:
-    return [word for name, value in program.env.items() for word in (flag, f"{name}={value}")]
-
-
-def _mcp_remote(place: ServerUrl) -> dict[str, Any]:
-    is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
-    allow = [] if is_local else ["--allow-http"]
-    return {"command": "npx", "args": ["-y", "mcp-remote", place.url, *allow]}
-
-
-def _listed(list_name: str, server: Reachable, entry: Mapping[str, object], where: str) -> Snippet:
-    return Snippet(json.dumps({list_name: {server.name: entry}}, indent=2), where)
-
-
-_CLIENTS: dict[str, Callable[[Reachable], Snippet]] = {
-    "claude-code": _claude_code,
-    "claude-desktop": _claude_desktop,
-    "cursor": _cursor,
-    "vscode": _vscode,
-    "codex": _codex,
-    "gemini": _gemini,
-    "windsurf": _windsurf,
-    "zed": _zed,
+_RUN = "Run this command"
+_RUN_SCOPED = f"{_RUN} (--scope user: for all your projects)"
+_FORMS = {
+    "claude-code": _Form(_RUN_SCOPED),
+    "claude-desktop": _Form(
+        "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it",
+        "mcpServers",
+        url="",
+    ),
+    "cursor": _Form("Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project", "mcpServers"),
+    "vscode": _Form("Into .vscode/mcp.json", "servers", is_typed=True),
+    "codex": _Form(_RUN, knows_sse=False),
+    "gemini": _Form(_RUN_SCOPED),
+    "windsurf": _Form(
+        "Into ~/.codeium/windsurf/mcp_config.json; then refresh the list of MCP servers",
+        "mcpServers",
+        url="serverUrl",
+    ),
+    "zed": _Form(
+        "Into Zed's settings.json (zed: open settings file), or .zed/settings.json of a project",
+        "context_servers",
+        knows_sse=False,
+    ),
 }
 
 
 def snippet_for(client: str, server: Reachable) -> Snippet:
     """Return the snippet for a client that connects to our URL, or starts the filter itself."""
-    return _CLIENTS[client](server)
+    form, needs = _FORMS[client], ""
+    if isinstance(server, ServerUrl) and (not form.url or (server.is_sse and not form.knows_sse)):
+        server, needs = _through_mcp_remote(server), " (needs Node.js)"
+    if not form.servers:
+        return Snippet(shlex.join(_words_to_add(client, server)), f"{form.where}{needs}:")
+    document = {form.servers: {server.name: _entry(form, server)}}
+    return Snippet(json.dumps(document, indent=2), f"{form.where}{needs}:")
+
+
+def _words_to_add(client: str, server: Reachable) -> list[str]:
+    """Return the command with which a client adds a server to its list."""
+    add = [client.removesuffix("-code"), "mcp", "add"]
+    if isinstance(server, ServerUrl):
+        if client == "codex":
+            return [*add, server.name, "--url", server.url]
+        return [*add, "--transport", _transport(server), server.name, server.url]
+    variables = [word for one in server.env.items() for word in ("--env", "=".join(one))]
+    if client == "gemini":
+        command, *args = server.words
+        return [*add, *variables, server.name, command, "--", *args]
+    return [*add, server.name, *variables, "--", *server.words]
+
+
+def _entry(form: _Form, server: Reachable) -> dict[str, object]:
+    if isinstance(server, ServerUrl):
+        kind = {"type": _transport(server)} if form.is_typed else {}
+        return {**kind, form.url: server.url}
+    command, *args = server.words
+    env = {"env": dict(server.env)} if server.env else {}
+    return {**({"type": "stdio"} if form.is_typed else {}), "command": command, "args": args, **env}
+
+
+def _transport(server: ServerUrl) -> str:
+    return "sse" if server.is_sse else "http"
+
+
+def _through_mcp_remote(server: ServerUrl) -> ServerCommand:
+    is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", server.url)
+    allow = [] if is_local else ["--allow-http"]
+    return ServerCommand(server.name, ["npx", "-y", "mcp-remote", server.url, *allow], {})
