@@ -1,4 +1,4 @@
-"""The rules file: read at start, and read again when it changes."""
+"""The rules file: read at start and when it changes; what it refers to on this machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from mcp_tool_filter.adapters.rules import file as rules_file
 from mcp_tool_filter.adapters.rules.file import (
     RulesInForce,
     StillWritten,
+    ThisMachine,
     UnreadableRules,
     WatchedRules,
     read_rules,
 )
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.rules.model import Policy
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"
@@ -108,3 +110,106 @@ def test_a_file_that_cannot_be_read_has_a_reason(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRules) as caught:
         RulesInForce(str(tmp_path))
     assert caught.value.why == "Is a directory"
+
+
+async def test_the_rules_are_those_of_the_file_and_change_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "policy.yaml"
+    rules = RulesInForce(write(file, "one"))
+    link = rules.link("http://upstream")
+    before = rules.names
+    write(file, "two", "three")
+    await rules.read_again()
+    assert (before, rules.names) == (("one",), ("two", "three"))
+    assert link.policy is rules.policy
+    assert caplog.messages[-1] == "Rules that are no longer in force: one"
+
+
+async def test_the_old_rules_stay_if_the_new_ones_have_mistakes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "policy.yaml"
+    rules = RulesInForce(write(file, "one"))
+    file.write_text("interceptor: 5")
+    await rules.read_again()
+    assert rules.names == ("one",)
+    assert caplog.messages[-1].startswith("The old rules stay in force.\n")
+
+
+def test_another_file_replaces_the_first_only_if_it_is_valid(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    rules = RulesInForce(write(first, "one"))
+    with pytest.raises(StartError):
+        rules.replace_file(str(tmp_path / "missing.yaml"))
+    assert (rules.names, rules.path) == (("one",), str(first))
+    rules.replace_file(write(second, "two"))
+    assert (rules.names, rules.path) == (("two",), str(second))
+
+
+def test_a_module_beside_the_rules_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine_beside_the_rules.py").write_text("class A:\n    b = 'found'\n")
+    machine = ThisMachine(tmp_path)
+    assert machine.import_object("mine_beside_the_rules:A.b") == "found"
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:f", "no_such_module cannot be imported: No module named"),
+        ("json:no_such", "json has no no_such"),
+        ("raises_when_imported:f", "raises_when_imported cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_failed_import_has_a_reason(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "raises_when_imported.py").write_text("raise ZeroDivisionError")
+    with pytest.raises(ValueError, match=said):
+        ThisMachine(tmp_path).import_object(name)
+
+
+def test_a_script_is_found_from_the_folder_of_the_rules_file(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert ThisMachine(tmp_path).find_script("./script") == str(script)
+    assert ThisMachine(tmp_path / "other").find_script(str(script)) == str(script)
+
+
+def test_a_script_that_cannot_run_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "script").touch(0o644)
+    machine = ThisMachine(tmp_path)
+    with pytest.raises(ValueError, match=r"script cannot be executed; chmod \+x"):
+        machine.find_script("script")
+    with pytest.raises(ValueError, match="cannot be executed"):
+        machine.find_script(".")
+    with pytest.raises(ValueError, match="there is no script missing"):
+        machine.find_script("missing")
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("", "it does not begin with #!"),
+        ("exit 0\n", "it does not begin with #!"),
+        ("\ufeff#!/bin/sh\n", "it does not begin with #!"),
+        ("#!\n", "there is no interpreter behind #!"),
+        ("#! /no/such/shell -e\n", "there is no interpreter /no/such/shell"),
+        ("#!/bin\n", "there is no interpreter /bin"),
+        ("#!/bin/sh\r\n", "its first line ends with a carriage return"),
+        ("#!/usr/bin/env no-such-program\n", "there is no program no-such-program on the PATH"),
+        ("\ufeff#\0!\0", "it does not begin with #!"),
+    ],
+)
+def test_a_script_that_the_system_would_not_start_is_a_mistake(
+    tmp_path: Path, head: str, said: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(head, newline="", encoding="utf-16" if "\0" in head else "utf-8")
+    script.chmod(0o755)
+    with pytest.raises(ValueError, match=f"script cannot be executed: {said}"):
+        ThisMachine(tmp_path).find_script("script")
+
+
+def test_a_program_that_is_no_script_is_found(tmp_path: Path) -> None:
+    assert ThisMachine(tmp_path).find_script("/bin/true") == "/bin/true"
