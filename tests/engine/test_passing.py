@@ -195,8 +195,18 @@ def test_bytes_that_two_servers_read_differently_are_not_sent(raw: bytes) -> Non
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE"])
-@pytest.mark.parametrize("line", [b"POST /mcp HTTP/1.1", b"\r\nx /mcp RTSP/1", b"POST /mcp"])
-@pytest.mark.parametrize("cut_at", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"POST /mcp HTTP/1.1",
+        b"\r\nx /mcp RTSP/1",
+        b"POST /mcp",
+        b"a=b\r\n\r\nPOST /mcp HTTP/1.1",
+        b"a=b\n\nPOST \t/mcp",
+        b'"a"\nGET / HTTP/1.1\n\nxPOST /mcp http/1',
+    ],
+)
+@pytest.mark.parametrize("cut_at", [0, 1, 7])
 def test_no_body_is_a_request_to_a_server_that_ignores_bodies(
     method: bytes, line: bytes, cut_at: int
 ) -> None:
@@ -208,7 +218,53 @@ def test_no_body_is_a_request_to_a_server_that_ignores_bodies(
 
 
 @pytest.mark.parametrize(
-    "body", [b"We use HTTP/2 for this", b"cd /tmp\nls", b"GET", b"x" * 100, b"a b\nc", b"\n\n"]
+    "coding", [b"Transfer-Encoding: chunked", b"x: y\r\ncontent-encoding:gzip"]
+)
+@pytest.mark.parametrize("before", [b"a=b\r\n\r\n", b"GET / HTTP/1.1\r\n\r\nx"])
+@pytest.mark.parametrize("cut_at", [0, 1, 7])
+def test_no_request_in_a_body_hides_its_own_body(before: bytes, coding: bytes, cut_at: int) -> None:
+    """A chunk may end within the word that shows a message."""
+    head = b"POST /mcp HTTP/1.1\r\n%b\r\n\r\n" % coding
+    body = b"." + before + head + b"1\r\n{\r\n"
+    raw = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    assert b"\r\n\r\n1" not in scene_got(raw, cut_at)
+
+
+def scene_got(raw: bytes, cut_at: int) -> bytes:
+    """Return what the server gets before the connection is closed."""
+    scene = Scene()
+    got = scene.says(raw, cut_at=cut_at)
+    assert not scene.client.is_open
+    return got
+
+
+HONEST = b"""Our API:
+
+POST /users HTTP/1.1
+Host: x
+
+{"name": "Ann"}
+
+HTTP/1.1 200 OK
+Transfer-Encoding: chunked
+
+GET /users
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"We use HTTP/2 for this",
+        b"cd /tmp\nls",
+        b"GET",
+        b"x" * 100,
+        b"a b\nc",
+        b"\n\n",
+        HONEST,
+        HONEST.replace(b"\n", b"\r\n"),
+        b"tools/call and jsonrpc mean nothing without a request",
+    ],
 )
 def test_text_that_is_no_request_passes(body: bytes) -> None:
     raw = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)

@@ -152,6 +152,18 @@ def test_interim_answers_are_dropped() -> None:
     assert client.got.count(b"HTTP/1.1") == 1
 
 
+def test_interim_answers_without_end_end_the_request() -> None:
+    table = Table()
+    for _ in range(2):  # the limit is for one request
+        client = table.asks()
+        table.link.says(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100 + answer(PONG))
+        assert client.got.endswith(PONG)
+    client = table.asks()
+    table.link.says(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 101)
+    assert b"invalid response" in client.got
+    assert not table.link.is_open
+
+
 def test_the_connection_of_a_dropped_exchange_is_not_used_again() -> None:
     table = Table()
     client = table.asks()

@@ -23,7 +23,6 @@ from mcp_tool_filter.http.recognise import (
     TrafficKind,
     Treatment,
     Watch,
-    has_hidden_line,
     is_mcp_head,
     kind_of_body,
     mentions_message,
@@ -251,22 +250,6 @@ def test_the_watch_finds_each_word_in_its_longest_spelling(word: str, coding: st
     watch = Watch()
     assert watch.may_pass(said[:-3])
     assert not watch.may_pass(said[-3:])
-
-
-@pytest.mark.parametrize(
-    ("value", "is_hidden"),
-    [
-        (b"y\rContent-Length: 9", True),
-        (b"y\nContent-Length: 9", True),
-        (b"y\r\nContent-Length: 9", True),
-        (b"y\0", True),
-        (b"y\r\n z", False),
-        (b"y\r\n\tz", False),
-        (b"y z", False),
-    ],
-)
-def test_a_line_that_only_some_servers_see_is_found(value: bytes, is_hidden: bool) -> None:
-    assert has_hidden_line(Head("GET", "/", ((b"x", value),))) is is_hidden
 
 
 @pytest.mark.parametrize(

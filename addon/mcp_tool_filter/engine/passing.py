@@ -39,6 +39,7 @@ from mcp_tool_filter.http.head import Head, is_websocket
 from mcp_tool_filter.http.recognise import (
     BodyReader,
     EventPeeker,
+    RequestWatch,
     Treatment,
     Watch,
     inflating,
@@ -108,7 +109,7 @@ class Passing:
         """True once we know that it is not MCP."""
         self._raw = bytearray(raw)  # not sent yet
         self._reader: BodyReader | None = None
-        self._watch: Watch | None = None
+        self._watches: list[Watch] = []
         self._sent = b""  # the first that was sent: all, if there is no body
         self._tries = 0
         self._answer: AnswerHead | None = None
@@ -146,11 +147,12 @@ class Passing:
                 raise Fault("a request as the body of another")
             if way is None or way is Treatment.MCP:
                 return way
-            self._watch = self._reader.watch if way is Treatment.WATCHED else None
+            requests = RequestWatch()
+            if not requests.may_pass(self._reader.held):
+                raise Fault("a request as the body of another")
+            self._watches = [requests, *([self._reader.watch] if self._reader.watch else [])]
             self._reader = None
-        elif (
-            self._watch is not None and isinstance(event, bytes) and not self._watch.may_pass(event)
-        ):
+        elif isinstance(event, bytes) and not all(one.may_pass(event) for one in self._watches):
             log.warning("Cut off a long request that turned out to be MCP")
             self.cut()
             return None

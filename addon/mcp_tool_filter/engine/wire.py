@@ -65,6 +65,8 @@ class HttpLimits:
     """Bytes that a client may send before it has its answer."""
     chunks: int = 64
     """Chunks that came together and are passed on one by one; the others are joined."""
+    interim: int = 100
+    """Answers below 200 to one request: they could come without end."""
     heads: int = 8
     """Heads that are remembered for each connection."""
     longest_kept: int = 4096
@@ -522,6 +524,7 @@ class AnswerWire(Wire[AnswerHead]):
     _first = _STATUS_LINE
     _so_far = _STATUS_SO_FAR
     asked = "GET"
+    _interim = 0
 
     def _parse(self, block: bytes) -> AnswerHead:
         line, fields = _split(block)
@@ -556,8 +559,15 @@ class AnswerWire(Wire[AnswerHead]):
             seen.keeps, length, seen.is_chunked, date, seen.notes,
         )  # fmt: skip
 
+    def next_cycle(self) -> None:
+        super().next_cycle()
+        self._interim = 0
+
     def _begin_body(self, head: AnswerHead) -> None:
         if head.status < 200:
+            self._interim += 1
+            if self._interim > self._limits.interim:
+                raise Fault("too many answers before the final one")
             self.state = "switched" if head.status == 101 else "head"
         elif self.asked == "HEAD" or head.status in _NO_BODY:
             self.state = "end"

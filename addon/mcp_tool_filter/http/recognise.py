@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
@@ -55,7 +54,6 @@ _METHODS = (
     "subscriptions/",
 )  # fmt: skip
 _MCP_HEADER = re.compile(rb"[^a-z0-9]*mcp[^a-z0-9]")
-_HIDDEN_LINE = re.compile(rb"\r(?!\n[ \t])|(?<!\r)\n|\0")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _MOST_VALUES = 100_000
 
@@ -75,16 +73,6 @@ def is_mcp_head(head: Head) -> bool:
         return True
     offered = head.get(b"sec-websocket-protocol") or ""
     return "mcp" in re.split(r"[^a-z]+", offered.lower())
-
-
-def has_hidden_line(head: Head) -> bool:
-    """Tell whether a head contains a line that only some servers see.
-
-    Such a line could change the length of the body, so that part of the body becomes a request. A
-    header that continues on the next line is not such a line.
-    """
-    words = (head.method.encode(), head.target.encode("utf-8", "surrogateescape"))
-    return any(map(_HIDDEN_LINE.search, (*words, *chain.from_iterable(head.headers))))
 
 
 def kind_of_body(body: bytes) -> TrafficKind:
@@ -240,6 +228,21 @@ _STEP = 1024 * 1024  # decoded bytes
 _MOST_INFLATED = 32  # times the longest message; what grows beyond that is refused
 _ENOUGH = 4096  # decoded bytes that show how a body begins
 _MOST_BLANK = 64 * 1024
+_LONGEST_LINE = 64 * 1024
+_SKIPPED = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
+# Bytes that some server accepts as a space, or as a blank line before a request. Node reads RTSP
+# and ICE as HTTP, and serves a request without a version.
+_GAP = rb"[ \t\r\x0b\x0c\x1c-\x1f\x85\xa0]"
+_METHOD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}+"
+_VERSION = b"(?i:HTTP|RTSP|ICE)/[0-9.]*+%b*+" % _GAP
+_REQUEST_IN_BODY = re.compile(b"%b%b[^\\n]*%b%b\\n" % (_METHOD, _GAP, _GAP, _VERSION))
+_MAY_BECOME_REQUEST = re.compile(b"%b(?:%b[^\\n]*)?" % (_METHOD, _GAP))
+_REQUEST_LINE_END = re.compile(
+    b"%b(?:(?<=[A-Z-]{3}[ \\t])[ \\t]*+(?:/|http)[^ \\n]*+|%b)\\n" % (_GAP, _VERSION)
+)
+"""What a request line ends with. One that follows a body may begin in the middle of a line."""
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_CODED = re.compile(rb"(?:transfer|content)-encoding", re.IGNORECASE)
 
 
 class Treatment(StrEnum):
@@ -291,10 +294,6 @@ class BodyReader:
             line = bytes(self._held[:_LONGEST_LINE]).lstrip(_SKIPPED)
             if _REQUEST_IN_BODY.match(line):
                 return Treatment.REFUSED
-            if _UNVERSIONED.match(line):
-                self.watch = Watch()
-                may_pass = self.watch.may_pass(bytes(self._held))
-                return Treatment.WATCHED if may_pass else Treatment.REFUSED
             if line and len(line) < _LONGEST_LINE and _MAY_BECOME_REQUEST.fullmatch(line):
                 self._has_half_a_line = len(line) > 64
                 return None
@@ -375,6 +374,56 @@ class Watch:
         text = self._last + chunk
         self._last = text[-LONGEST_MENTION:]
         return not mentions_message(text)
+
+
+class RequestWatch(Watch):
+    r"""Looks for a request to MCP within another body: a server that ignores bodies reads it.
+
+    It may begin anywhere, since such a server may skip what it cannot read. Honest texts show
+    requests, too. So one is refused only with a message behind it, or if its head says that its
+    body is coded: there we could not find a message.
+
+    >>> [RequestWatch().may_pass(b"a=b\n\nPOST /mcp HTTP/1.1\n" + more)
+    ...  for more in (b"\n{}", b"\n{'jsonrpc'", b"Transfer-Encoding: chunked\n")]
+    [True, False, False]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line = bytearray()  # the unfinished one
+        self._has_found = self._is_in_head = False
+
+    def may_pass(self, chunk: bytes) -> bool:
+        if self._has_found and not super().may_pass(chunk):
+            return False
+        self._line += chunk
+        if b"\n" not in chunk:
+            if len(self._line) > 2 * _LONGEST_LINE:
+                del self._line[:-_LONGEST_LINE]  # no server reads a longer one
+            return True
+        text = b"\n" + self._line
+        end = text.rindex(b"\n") + 1
+        del self._line[: end - 1]
+        return self._may_pass_lines(text, end)
+
+    def _may_pass_lines(self, text: bytes, end: int) -> bool:
+        """Judge the whole lines of a text: those between its first character and ``end``."""
+        at = 1
+        while True:
+            if self._is_in_head:
+                blank = _BLANK_LINE.search(text, at - 1, end)
+                if _CODED.search(text, at, blank.end() if blank else end):
+                    return False
+                if blank is None:
+                    return True
+                self._is_in_head, at = False, blank.end()
+            found = _REQUEST_LINE_END.search(text, at, end)
+            if found is None:
+                return True
+            if not self._has_found and not super().may_pass(text[found.start() :]):
+                return False
+            self._has_found = self._is_in_head = True
+            at = found.end()
 
 
 class GzipWatch(Watch):
@@ -582,60 +631,3 @@ def _unbrotli_more(decoder: Any, raw: bytes) -> Iterator[bytes]:
 def _unzstd_more(decoder: Any, raw: bytes) -> Iterator[bytes]:
     for at in range(0, len(raw), 256):  # a few bytes can say a hundred kilobytes
         yield decoder.decompress(raw[at : at + 256])
-
-
-# Connections
-
-_LONGEST_LINE = 64 * 1024
-_SKIPPED = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
-# Bytes that some server accepts as a space, or as a blank line before a request. Node reads RTSP
-# and ICE as HTTP. (HTTP/0.9 cannot send a body.)
-_GAP = rb"[ \t\r\x0b\x0c\x1c-\x1f\x85\xa0]"
-_NAME_OF_METHOD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
-_REQUEST = re.compile(
-    _NAME_OF_METHOD + b"+" + _GAP + rb"[^\n]*" + _GAP + b"(?:HTTP|RTSP|ICE)/", re.IGNORECASE
-)
-_MAY_BECOME_REQUEST = re.compile(_NAME_OF_METHOD + b"{1,64}(?:" + _GAP + rb"[^\n]*)?")
-
-
-_REQUEST_IN_BODY = re.compile(
-    b"%b{1,64}%b+[^\\n]*%b(?:HTTP|RTSP|ICE)/[0-9.]*%b*\\n" % (_NAME_OF_METHOD, _GAP, _GAP, _GAP),
-    re.IGNORECASE,
-)
-_UNVERSIONED = re.compile(rb"[A-Z-]{3,20}[ \t]+(?:/|http)[^ \n]*\n")
-"""Node serves a request without a version."""
-
-
-class Spoken(StrEnum):
-    TLS = "tls"
-    HTTP = "http"
-    OTHER = "other"
-    UNKNOWN = "unknown"
-    """More bytes are needed."""
-
-
-def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
-    """Tell which protocol both sides speak, by all bytes so far."""
-    if b"\x16\x03".startswith(from_client[:2]):
-        if len(from_client) >= 3:
-            return Spoken.TLS
-        if from_client:
-            return Spoken.UNKNOWN
-    said = from_client.lstrip(_SKIPPED)[:_LONGEST_LINE]
-    if not said:
-        spoken = _greeting(from_server)
-        is_too_much = spoken is Spoken.UNKNOWN and len(from_client) > _LONGEST_LINE
-        return Spoken.HTTP if is_too_much else spoken  # it does not hold blank lines
-    if _REQUEST.match(said):
-        return Spoken.HTTP
-    if not _MAY_BECOME_REQUEST.fullmatch(said):
-        return Spoken.OTHER
-    is_long = len(said) == _LONGEST_LINE  # some servers read a line that is even longer
-    return Spoken.HTTP if is_long else Spoken.UNKNOWN
-
-
-def _greeting(from_server: bytes) -> Spoken:
-    """Judge a server that sends first: an early HTTP answer must not make the client's bytes pass
-    unread."""
-    said = from_server.lstrip(_SKIPPED)[:5].upper()
-    return Spoken.UNKNOWN if b"HTTP/".startswith(said) else Spoken.OTHER
