@@ -1031,15 +1031,16 @@ class Exchange:
             return self.reply(answered)
         return self._end_stream_with([answered.body] if answered.status == 200 else [], Outcome.CUT)
 
-    def give_up(self) -> None:
-        """End the exchange because all of them hold too much memory."""
+    def give_up(self, said: str = _TOO_MUCH) -> None:
+        """End the exchange, such as because all of them hold too much memory; what waits for an
+        answer gets this error."""
         if self.is_over:
             return None
-        self.why = "too many unfinished messages"
+        self.why = said
         if self.seat is not None:
-            return self.seat.end(1013, _TOO_MUCH)
+            return self.seat.end(1013, said)
         ids = self.asked.conversation.exchanges.take_all() if self.asked is not None else []
-        replies = [render_error(id, INTERNAL_ERROR, _TOO_MUCH) for id in (*ids,) or (None,)]
+        replies = [render_error(id, INTERNAL_ERROR, said) for id in (*ids,) or (None,)]
         if self.has_begun:
             return self._end_stream_with(replies if ids else [], Outcome.CUT)
         return self.reply(Answered(200 if ids else 503, _joined(replies)), fields=_RETRY)

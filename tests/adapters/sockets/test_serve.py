@@ -20,7 +20,7 @@ from tests.attacks.stage import PING, Link, answering, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream
-from tests.raw_client import MCP_HEADERS, h2_client, post, raw_client
+from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 from tests.served import served
 
@@ -90,6 +90,55 @@ async def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         it.interrupt(signal.SIGINT)
         it.interrupt(signal.SIGINT)
+        assert await it.exit_code() == 0
+
+
+LEAVING = (
+    b'{"jsonrpc":"2.0","id":"%d","error":{"code":-32603,"message":"The proxy is shutting down"}}'
+)
+
+
+async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -> None:
+    """They get some time; what is not answered by then gets an error, and streams just end."""
+    may_answer = asyncio.Event()
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET"):
+            await peer.say(SSE_HEAD)
+        elif b"subscriptions/listen" in request.body:
+            await peer.say(SSE_HEAD + chunk(b": quiet\n\n"))
+        elif b'"1"' in request.body:
+            await may_answer.wait()
+            await peer.say(answer(RESULT.replace(b'"id":1', b'"id":"1"')))
+        await peer.left()
+
+    listen = b'{"jsonrpc":"2.0","id":"9","method":"subscriptions/listen","params":{}}'
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        serving(upstream, tmp_path) as it,
+        AsyncExitStack() as stack,
+    ):
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(5)]
+        finishing, hanging, stream, listening, idle = clients
+        await finishing.say(post(CALL % (1, b"read_file")))
+        await hanging.say(post(CALL % (2, b"read_file")))
+        await stream.say(get())
+        await listening.say(post(listen))
+        for one in (stream, listening):
+            await one.head()
+        assert names_in(await idle.ask(post(LIST))) == ["read_file"]
+        while len(upstream.of("tools/call")) < 2:
+            await asyncio.sleep(0.01)
+        it.interrupt(signal.SIGTERM)
+        assert await idle.rest() == b""  # no more requests are taken
+        may_answer.set()
+        answered = await finishing.answer()
+        assert (answered.status, b"connection: close" in answered.head) == (200, True)
+        assert b'"result"' in answered.body
+        refused = await hanging.answer()
+        assert (refused.status, refused.body) == (200, LEAVING % 2)
+        assert (await stream.rest()).endswith(b"0\r\n\r\n")
+        assert (await listening.rest()).endswith(b"0\r\n\r\n")
         assert await it.exit_code() == 0
 
 

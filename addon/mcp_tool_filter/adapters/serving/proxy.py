@@ -39,7 +39,7 @@ from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
 from mcp_tool_filter.adapters.upstream.names import find_names
 from mcp_tool_filter.adapters.upstream.search import login_to
-from mcp_tool_filter.engine.exchange import Exchange, Phase
+from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener, open_listener
@@ -62,6 +62,9 @@ log = logging.getLogger(__name__)
 
 GRACE = 3.0
 """Seconds for waiting clients to get their answers when the process ends."""
+
+_LEAVING = "The proxy is shutting down"
+_LISTEN = "subscriptions/listen"  # answered by notifications until it ends
 
 _FIXED = (
     ("audit_log", "audit"),
@@ -111,6 +114,8 @@ class Proxy:
         """Set once clients are served, or the start has failed."""
         self.has_failed = False
         """True once the process ends with an error."""
+        self.is_leaving = False
+        """True once the process ends without an error."""
         self.effects = Effects()
         self.effects.fetch_tools = self._fetch_tools
         self.crowd = Crowd()
@@ -294,7 +299,9 @@ class Proxy:
         """Return the current values for the metrics."""
         sites = list(self.sites.values())
         return {
-            "ready": self.ready.is_set() and bool(sites) and not self.has_failed,
+            "ready": (
+                self.ready.is_set() and bool(sites) and not (self.has_failed or self.is_leaving)
+            ),
             "upstream_up": not self.has_failed and not any(site.is_lost for site in sites),
             "sessions": sum(len(site.listener.sessions) for site in sites),
             "streams": len(self.exchanges),
@@ -337,12 +344,27 @@ class Proxy:
 
     async def _fail(self, why: str) -> None:
         await asyncio.sleep(0)
+        await self._wait_for_answers()
+        self._lose_exchanges()
+        self.around.leave(why)
+
+    async def _wait_for_answers(self) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + GRACE
         while any(map(_is_waited_for, self.exchanges)) and loop.time() < end:
             await asyncio.sleep(0.01)
-        self._lose_exchanges()
-        self.around.leave(why)
+
+    async def drain(self) -> None:
+        """Let open calls finish for a while, because the process ends; then answer those that still
+        wait with an error, and end all streams."""
+        self.is_leaving = True
+        for exchange in self.exchanges:
+            exchange.head.keeps = False
+        await self._wait_for_answers()
+        # A stream first: over HTTP+SSE it has the answers to other exchanges.
+        for exchange in sorted(self.exchanges, key=lambda one: one.head.method != "GET"):
+            exchange.give_up(_LEAVING)
+            exchange.down.host.wake()
 
     async def close(self) -> None:
         """Write what the observers still have, and stop what runs in the background."""
@@ -354,6 +376,12 @@ class Proxy:
 
 
 def _is_waited_for(exchange: Exchange) -> bool:
-    """Tell whether a client waits for this answer: it is not an open GET stream or a WebSocket."""
-    is_streaming = exchange.head.method == "GET" and exchange.phase is Phase.STREAMING
-    return not is_streaming and exchange.phase is not Phase.TALKING
+    """Tell whether a client waits for an answer here: an open stream or WebSocket may bring none,
+    or only notifications."""
+    if exchange.head.method != "GET" and not exchange.has_begun:
+        return True
+    asked = exchange.asked
+    conversation = exchange.socket or (asked.conversation if asked is not None else None)
+    if conversation is None:
+        return False
+    return any(method != _LISTEN for method in conversation.exchanges.methods)

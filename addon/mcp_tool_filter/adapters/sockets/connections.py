@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.service import Host
 
-
 log = logging.getLogger(__name__)
 
 _READ_SIZE = 256 * 1024
@@ -79,7 +78,11 @@ class Clients:
     def close(self) -> None:
         """Close every connection when its last bytes are sent."""
         self._timer.cancel()
-        for one in list(self.all):
+        self.hang_up(set())
+
+    def hang_up(self, but: set[Host]) -> None:
+        """Close every connection but these when its last bytes are sent."""
+        for one in self.all - but:
             one.hang_up()
 
     def _tick(self) -> None:

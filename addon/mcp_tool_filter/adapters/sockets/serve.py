@@ -146,8 +146,12 @@ class Server:
         gc.set_threshold(20_000, 20, 100)
 
     async def run(self) -> None:
-        """Serve until told to stop; then disconnect all clients."""
+        """Serve until told to stop; let open calls finish; then disconnect all clients."""
         await self._leaving.wait()
+        if not self._proxy.has_failed:
+            self._close_doors()
+            self.clients.hang_up({one.down.host for one in self._proxy.exchanges})
+            await self._proxy.drain()
         await self.close()
 
     async def _accept(self, site: Site, target: Target) -> None:
@@ -185,10 +189,7 @@ class Server:
     async def close(self) -> None:
         """Accept no new clients, and close every connection when its last bytes are sent."""
         self._proxy.watchers.has_ended = True
-        for server in self._servers:
-            server.close()
-        for door in self._doors:
-            door.close()
+        self._close_doors()
         clients, loop = self._clients, asyncio.get_running_loop()
         if clients is not None:
             clients.close()
@@ -202,6 +203,12 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await self._proxy.close()
+
+    def _close_doors(self) -> None:
+        for server in self._servers:
+            server.close()
+        for door in self._doors:
+            door.close()
 
     def _holders(self) -> Iterator[Holder]:
         if self._clients is not None:
