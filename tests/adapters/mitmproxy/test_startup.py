@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer
 
 FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
 
@@ -104,3 +106,24 @@ async def test_a_start_that_must_fail_never_listens(
             assert await it.exit_code() == 1
             assert it.stderr.startswith(said)
             assert "in use" not in it.stdout + it.stderr
+
+
+async def test_a_call_under_way_is_answered_before_the_process_ends(tmp_path: Path) -> None:
+    may_answer = asyncio.Event()
+
+    async def slowly(_request: RawRequest, peer: Peer) -> None:
+        await may_answer.wait()
+        await peer.say(answer(RESULT))
+
+    async with mcp_upstream(tools=[tool("read_file")], respond=slowly) as upstream:
+        words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", "--set", "deny=^rm_"]
+        async with mitmproxys("mitmdump", *words, "--set", "endpoint=/mcp", home=tmp_path) as it:
+            found = await it.says(r"MCP tool filter: http://127.0.0.1:(\d+)")
+            async with raw_client(int(found[1])) as client:
+                await client.say(FINE)
+                while not upstream.of("tools/call"):
+                    await asyncio.sleep(0.01)
+                it.interrupt()
+                may_answer.set()
+                assert (await client.answer()).body == RESULT
+            assert await it.exit_code() == 0

@@ -305,10 +305,15 @@ class ToolFilter:
             sys.stderr.write(f"{self._reason}\n")
             sys.stderr.flush()
         try:
-            self._closing = asyncio.get_running_loop().create_task(self.proxy.close())
+            self._closing = asyncio.get_running_loop().create_task(self._end())
         except RuntimeError:  # no loop runs any more
             return None
         return self._closing
+
+    async def _end(self) -> None:
+        if not self._reason:
+            await self.proxy.drain()
+        await self.proxy.close()
 
     # Connections
 
