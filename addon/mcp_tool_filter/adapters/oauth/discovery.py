@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 from mcp_tool_filter.adapters.oauth.store import LoginFailed
-from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
+from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.adapters.upstream.replies import INITIALIZE
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.listener import Listener
@@ -31,6 +31,8 @@ from mcp_tool_filter.http.login_metadata import (
     server_documents,
 )
 from mcp_tool_filter.http.logins_through import our_url
+
+_MOST_ISSUERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,14 @@ async def find_login(listener: Listener, web: Web, places: Iterable[str]) -> Ups
     resource = await _resource(listener, web, places)
     if resource is None:
         # Without any metadata we rewrite nothing, because its usual paths also work through us.
-        return await _server(web, origin, origin)
+        return await _login_at(origin, origin, web)
     parts = urlsplit(resource.resource)
-    theirs = f"{parts.scheme}://{parts.netloc}"
     if our_url(resource.resource, "", listener.names) is None:
         return None
-    for issuer in resource.issuers[:3]:
-        try:
-            if found := await _server(web, issuer, theirs):
+    for issuer in resource.issuers[:_MOST_ISSUERS]:
+        with suppress(WebFailed, ProtocolError):
+            if found := await _login_at(issuer, f"{parts.scheme}://{parts.netloc}", web):
                 return found
-        except (WebFailed, ProtocolError):
-            continue
     return None
 
 
@@ -73,24 +72,15 @@ async def _resource(listener: Listener, web: Web, places: Iterable[str]) -> Reso
     origin = listener.upstream
     endpoint = origin + urlsplit(listener.fetched.endpoint).path
     first, *others = resource_documents(endpoint)
-    for url in (first, *(origin + place for place in places), *others):
-        got = await web.get(url)
-        if got.status == 200 and got.body.lstrip()[:1] == b"{":
-            return _resource_in(got.body, endpoint)
-    return None
+    body = await _first_document([first, *(origin + place for place in places), *others], web)
+    return _resource_in(body, endpoint) if body is not None else None
 
 
-async def _server(web: Web, issuer: str, theirs: str) -> UpstreamLogin | None:
-    for url in server_documents(issuer):
-        got = await web.get(url)
-        if got.status == 200 and got.body.lstrip()[:1] == b"{":
-            server = parse_server_metadata(got.body, issuer)
-            for named in (server.authorization_endpoint, server.token_endpoint):
-                web.check(named)
-            if server.registration_endpoint:
-                web.check(server.registration_endpoint)
-            return UpstreamLogin(server, json.loads(got.body), issuer, theirs)
-    return None
+async def _login_at(issuer: str, theirs: str, web: Web) -> UpstreamLogin | None:
+    if (found := await _server_of(issuer, web)) is None:
+        return None
+    server, body = found
+    return UpstreamLogin(server, json.loads(body), issuer, theirs)
 
 
 def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
@@ -135,6 +125,8 @@ async def discover(endpoint: str, web: Web) -> Discovered:
             server = await _server_or_default(endpoint, web)
         for url in (server.authorization_endpoint, server.token_endpoint):
             web.check(url)
+        if server.revocation_endpoint:
+            web.check(server.revocation_endpoint)
     except (WebFailed, ProtocolError) as error:
         raise LoginFailed(endpoint, why=str(error)) from None
     if server.pkce_methods is not None and "S256" not in server.pkce_methods:
@@ -173,19 +165,17 @@ async def _resource_of(
         if answer.status != 200:
             raise WebFailed(f"HTTP {answer.status} from {url[:200]}, which its challenge names")
         return parse_resource_metadata(answer.body, endpoint)
-    for url in resource_documents(endpoint):
-        if (found := await _document(url, web)) is not None:
-            return parse_resource_metadata(found.body, endpoint)
-    return None
+    body = await _first_document(resource_documents(endpoint), web)
+    return parse_resource_metadata(body, endpoint) if body is not None else None
 
 
 async def _first_server(resource: ResourceMetadata, web: Web) -> ServerMetadata:
     """Return the first usable authorization server. Raises the first problem if there is none."""
     problem: Exception | None = None
-    for issuer in resource.issuers[:3]:
+    for issuer in resource.issuers[:_MOST_ISSUERS]:
         try:
-            if server := await _server_of(issuer, web):
-                return server
+            if found := await _server_of(issuer, web):
+                return found[0]
             problem = problem or WebFailed(f"There is no metadata at {issuer[:200]}")
         except (WebFailed, ProtocolError) as error:
             problem = problem or error
@@ -195,34 +185,31 @@ async def _first_server(resource: ResourceMetadata, web: Web) -> ServerMetadata:
 
 async def _server_or_default(endpoint: str, web: Web) -> ServerMetadata:
     default = default_server(endpoint)
-    return await _server_of(default.issuer, web) or default
+    found = await _server_of(default.issuer, web)
+    return found[0] if found else default
 
 
-async def _server_of(issuer: str, web: Web) -> ServerMetadata | None:
+async def _server_of(issuer: str, web: Web) -> tuple[ServerMetadata, bytes] | None:
+    """Return an authorization server's metadata, parsed and as it is; None if there is none."""
     web.check(issuer)
-    for url in server_documents(issuer):
-        if (answer := await _document(url, web)) is not None:
-            server = parse_server_metadata(answer.body, issuer)
-            return replace(
-                server,
-                registration_endpoint=_usable(server.registration_endpoint, web),
-                revocation_endpoint=_usable(server.revocation_endpoint, web),
-            )
-    return None
-
-
-async def _document(url: str, web: Web) -> WebAnswer | None:
-    """Fetch a document that may not exist. Raises WebFailed if there is no answer."""
-    answer = await web.get(url)
-    is_json = answer.body.lstrip()[:1] == b"{"  # some sites answer every path with an HTML page
-    return answer if answer.status == 200 and is_json else None
-
-
-def _usable(url: str | None, web: Web) -> str | None:
-    if url is None:
+    body = await _first_document(server_documents(issuer), web)
+    if body is None:
         return None
-    web.check(url)
-    return url
+    server = parse_server_metadata(body, issuer)
+    for url in (server.authorization_endpoint, server.token_endpoint, server.registration_endpoint):
+        if url:
+            web.check(url)
+    return server, body
+
+
+async def _first_document(urls: Iterable[str], web: Web) -> bytes | None:
+    """Return the first document that exists. Raises WebFailed if there is no answer."""
+    for url in urls:
+        answer = await web.get(url)
+        is_json = answer.body.lstrip()[:1] == b"{"  # some sites answer every path with HTML
+        if answer.status == 200 and is_json:
+            return answer.body
+    return None
 
 
 def _endpoint_of(endpoint: str, resource: ResourceMetadata | None) -> str:
