@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard
-from mcp_tool_filter.adapters.watch.dashboard_server import serve_dashboard
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard, serve_dashboard
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
 from tests.adapters.mitmproxy.filtered import call, filtered

@@ -265,7 +265,7 @@ class ToolFilter:
         self.proxy.adopt(self.proxy.config)  # the options may have been edited meanwhile
 
     async def _serve_dashboard(self, port: int) -> None:
-        from mcp_tool_filter.adapters.watch.dashboard_server import serve_dashboard
+        from mcp_tool_filter.adapters.watch.dashboard import serve_dashboard
 
         try:
             await serve_dashboard(self.proxy.open_dashboard(), port, self._report)

@@ -171,7 +171,7 @@ class Server:
 
     async def _serve_dashboard(self, port: int) -> None:
         """Serve the dashboard in the background. Raises StartError."""
-        from mcp_tool_filter.adapters.watch.dashboard_server import serve_dashboard
+        from mcp_tool_filter.adapters.watch.dashboard import serve_dashboard
 
         is_served = asyncio.Event()
 

@@ -1,41 +1,58 @@
-"""The content and actions of the page ``/mcp``, served by mitmweb or by ``--dashboard``.
+"""The page ``/mcp``, in mitmweb or on a port of its own (``--dashboard PORT``).
 
 The page requests the state every second. A click on a tool requests the patterns that would result,
 and "apply" edits the option ``deny`` like mitmweb's own page, with the same checks.
+
+On a port of its own, anyone with the token in the address that is printed at start may view and
+edit; a cookie keeps the token. The page is served only on loopback, only under that host name, and
+only to its own pages.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import secrets
 import shlex
 from collections.abc import Callable, Sequence
+from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
+from mcp_tool_filter.adapters.sockets.server import (
+    PAGE_LIMITS,
+    ServedRequest,
+    ServedResponse,
+    comes_from_here,
+    http_server,
+)
+from mcp_tool_filter.errors import StartError, reason_of
+from mcp_tool_filter.http.exchange import Answered
+from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.observers.statistics import Timeline
-from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.patterns import NOTHING, switched
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot
 
-FILES = Path(__file__).parents[1] / "mitmproxy" / "web" / "files"
-TYPES = {
-    "page.html": "text/html; charset=UTF-8",
-    "page.js": "text/javascript; charset=UTF-8",
-    "page.css": "text/css; charset=UTF-8",
-    "mitmweb.css": "text/css; charset=UTF-8",
-}
+_FILES = Path(__file__).parents[1] / "mitmproxy" / "web" / "files"
+_HTML = "text/html; charset=UTF-8"
+_PLAIN = "text/plain; charset=UTF-8"
+_JSON = "application/json; charset=UTF-8"
 _MOST_UNDONE = 50
 
 
-def not_let_in(title: str, how: str, *, style: str) -> str:
+def not_let_in(title: str, how: str) -> bytes:
     """Return a page for a visitor without a token."""
-    return (
+    page = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>MCP tool filter</title><link rel="stylesheet" href="{style}">'
+        '<title>MCP tool filter</title><link rel="stylesheet" href="/mcp/page.css">'
         f'<body class="alone"><main><section><h1>{title}</h1><p>{how}</p></section></main></html>'
     )
+    return page.encode()
 
 
 type ApplyPatterns = Callable[[list[str]], str]
@@ -116,8 +133,141 @@ def _names(value: object) -> list[str]:
     return value
 
 
-CHANGES: dict[str, Callable[[Dashboard, dict[str, object]], dict[str, object]]] = {
-    "preview": lambda board, said: board.preview(_names(said["hide"]), _names(said["show"])),
-    "apply": lambda board, said: board.apply(_names(said["deny"])),
-    "undo": lambda board, _said: board.undo(),
-}
+def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answered:
+    """Answer a request of a visitor who may see the page."""
+    name = path.rstrip("/").rpartition("/")[2]
+    if method == "POST":
+        try:
+            return _json(_change(board, name, json.loads(body or b"{}")))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return Answered(400, b"Bad request", content_type=_PLAIN)
+    match name:
+        case "" | "mcp":
+            return Answered(200, (_FILES / "page.html").read_bytes(), content_type=_HTML)
+        case "page.js":
+            kind = "text/javascript; charset=UTF-8"
+            return Answered(200, (_FILES / name).read_bytes(), content_type=kind)
+        case "page.css" | "mitmweb.css":
+            kind = "text/css; charset=UTF-8"
+            return Answered(200, (_FILES / name).read_bytes(), content_type=kind)
+        case "state":
+            return _json(board.state())
+        case "favicon.ico":
+            return Answered(204, content_type=_PLAIN)
+    return Answered(404, b"Not found", content_type=_PLAIN)
+
+
+def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
+    match name:
+        case "preview":
+            return board.preview(_names(said["hide"]), _names(said["show"]))
+        case "apply":
+            return board.apply(_names(said["deny"]))
+        case "undo":
+            return board.undo()
+    raise KeyError(name)
+
+
+def _json(answer: dict[str, object]) -> Answered:
+    return Answered(200, json.dumps(answer).encode(), content_type=_JSON)
+
+
+# On a port of its own
+
+_HOSTS = AllowedHosts()
+_NO_TOKEN = not_let_in(
+    "This page needs a token",
+    "The filter printed the address of this page when it started, on a line that begins with"
+    " <code>Dashboard:</code>. The token is in that address: open it in this browser.",
+)
+_SAFE = [
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+
+
+class DashboardServer:
+    """Answers the requests of the page; ``http_server`` serves it."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self.token = secrets.token_urlsafe(24)
+
+    def address(self, port: int) -> str:
+        """Return the address for the user to open."""
+        return f"http://127.0.0.1:{port}/mcp?token={self.token}"
+
+    def judge_head(self, request: ServedRequest) -> ServedResponse | None:
+        """Refuse, or let in, by the head alone: strangers cannot make us read a body."""
+        if not comes_from_here(request, _HOSTS):
+            return _plain(403, b"Forbidden: unknown Host or Origin")
+        try:
+            given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        except ValueError:  # for example //[
+            return _plain(400, b"Bad request")
+        cookie = _cookie_name(request)
+        if given and self._is_token(given):
+            return self._let_in(cookie)
+        if request.method == "GET" and request.path == "/mcp/page.css":
+            return self._page(request)  # also for the page about the missing token
+        if not self._is_token(_cookie_in(request, cookie)):
+            return _served(Answered(403, _NO_TOKEN, content_type=_HTML))
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _plain(405, b"Method not allowed")
+        return None
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        """Answer a request whose head has passed."""
+        return self._page(request)
+
+    def _is_token(self, text: str) -> bool:
+        return compare_digest(text.encode(), self.token.encode())
+
+    def _let_in(self, name: str) -> ServedResponse:
+        """Store the token in a cookie, and remove it from the address."""
+        cookie = f"{name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        headers = [(b"location", b"/mcp"), (b"set-cookie", cookie.encode()), *_SAFE]
+        return ServedResponse(303, headers)
+
+    def _page(self, request: ServedRequest) -> ServedResponse:
+        return _served(answer_page(self._dashboard, request.method, request.path, request.body))
+
+
+def _cookie_name(request: ServedRequest) -> str:
+    """Return the cookie's name, with the port: browsers share cookies between ports."""
+    port = (request.header(b"host") or "").rpartition(":")[2]
+    return f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
+
+
+def _cookie_in(request: ServedRequest, cookie: str) -> str:
+    for part in (request.header(b"cookie") or "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == cookie:
+            return value
+    return ""
+
+
+def _plain(status: int, text: bytes) -> ServedResponse:
+    return _served(Answered(status, text, content_type=_PLAIN))
+
+
+def _served(answer: Answered) -> ServedResponse:
+    kind = (b"content-type", answer.content_type.encode())
+    return ServedResponse(answer.status, [kind, *_SAFE], answer.body)
+
+
+async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
+    """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
+    page = DashboardServer(dashboard)
+    try:
+        running = http_server(
+            page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
+        )
+        async with running as server:
+            say(f"Dashboard: {page.address(server.port)}")
+            await asyncio.Event().wait()
+    except OSError as error:
+        what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
+        raise StartError(what, why=reason_of(error)) from error
