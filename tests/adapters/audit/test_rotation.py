@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter
+from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 from mcp_tool_filter.observers.audit.entry import START, check, link, render
 from tests.adapters.audit.writing import eventually, lines_in, writing
 
@@ -39,7 +39,7 @@ def _number_in(path: Path) -> int:
 
 def test_an_old_file_is_rotated(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.jsonl", [1000.0]
-    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    opened = AuditWriter(path, oldest=60, now=lambda: now[0])
     opened.write({"n": 1})
     eventually(lambda: path.stat().st_size)
     now[0] += 61
@@ -67,7 +67,7 @@ def test_the_age_of_a_file_survives_restarts(tmp_path: Path) -> None:
     line = link(render({"v": 1, "time": "2026-11-18T09:00:00.000Z"}), START)
     path.write_bytes(line + b"\n")
     now = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
-    opened = AuditWriter(AuditFile(path=path, oldest=3600), now=lambda: now)
+    opened = AuditWriter(path, oldest=3600, now=lambda: now)
     opened.write({"n": 1})
     opened.close()
     eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
@@ -75,7 +75,7 @@ def test_the_age_of_a_file_survives_restarts(tmp_path: Path) -> None:
 
 def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.jsonl", [10_000.0]
-    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    opened = AuditWriter(path, oldest=60, now=lambda: now[0])
     for step in (0, -5000, 3):
         now[0] += step
         opened.write({"n": step})

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.watch import audit_log as module
-from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter, Sync
+from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import START, LazyValue, check
 from tests.adapters.audit.writing import eventually, lines_in, writing
 
 
-@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("sync", ["never", "interval", "always"])
 def test_each_entry_is_a_line_that_carries_the_hash_of_the_one_before(
-    sync: Sync, tmp_path: Path
+    sync: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    with writing(path, sync=sync) as opened:
+    with writing(path, fsync=sync) as opened:
         for number in range(100):
             opened.write({"n": number})
     assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
@@ -118,7 +118,7 @@ def test_a_full_disk_is_reported_once_and_dropped_entries_are_counted(
     path = tmp_path / "audit.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     caplog.set_level(logging.WARNING)
-    opened = AuditWriter(AuditFile(path=path))
+    opened = AuditWriter(path)
     try:
         opened.write({"n": 0})
         eventually(lambda: path.stat().st_size)
@@ -161,7 +161,7 @@ def test_a_full_queue_drops_entries_and_counts_them(
 def test_a_file_that_cannot_be_written_stops_the_start(path: str, tmp_path: Path) -> None:
     there = Path(path) if path == "." else tmp_path / path
     with pytest.raises(StartError, match="Cannot write the audit log"):
-        AuditWriter(AuditFile(path=there))
+        AuditWriter(there)
     assert not (tmp_path / "none").exists()
 
 
@@ -187,7 +187,7 @@ def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o644)
     with pytest.raises(StartError) as error:
-        AuditWriter(AuditFile(path=pipe))
+        AuditWriter(pipe)
     assert error.value.why == "It is not a regular file"
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o644
 
@@ -198,7 +198,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -
     notes.write_text("milk\n")
     notes.chmod(0o644)
     with pytest.raises(StartError) as error:
-        AuditWriter(AuditFile(path=notes))
+        AuditWriter(notes)
     assert error.value.why == "It contains something other than an audit log"
     assert (notes.read_text(), stat.S_IMODE(notes.stat().st_mode)) == ("milk\n", 0o644)
 
@@ -207,7 +207,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -
 def test_a_log_whose_first_line_was_cut_is_still_one(length: int, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_bytes(b'{"v":1,"t'[:length])
-    AuditWriter(AuditFile(path=file)).close()
+    AuditWriter(file).close()
     assert b'"event":"torn"' in file.read_bytes()
 
 
@@ -261,8 +261,8 @@ def test_the_chain_goes_on_after_the_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     script = (
         "import sys; from pathlib import Path;"
-        "from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter;"
-        f"w = AuditWriter(AuditFile(path=Path({str(path)!r})));"
+        "from mcp_tool_filter.adapters.watch.audit_log import AuditWriter;"
+        f"w = AuditWriter(Path({str(path)!r}));"
         "n = 0\nwhile True: n += 1; w.write({'n': n})"
     )
     for _ in range(3):

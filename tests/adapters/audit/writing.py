@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter
+from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 
 
 def lines_in(path: Path) -> list[bytes]:
@@ -25,7 +25,7 @@ def eventually(is_true: Callable[[], object]) -> None:
 
 @contextmanager
 def writing(path: Path, **settings: object) -> Iterator[AuditWriter]:
-    opened = AuditWriter(AuditFile(path=path, **settings))  # type: ignore[arg-type]  # few, and named
+    opened = AuditWriter(path, **settings)  # type: ignore[arg-type]  # few, and named
     try:
         yield opened
     finally:

@@ -31,9 +31,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from threading import Event, Thread
 from typing import BinaryIO
@@ -216,27 +214,6 @@ _LONGEST_LINE = 1024 * 1024
 _MOST_PARTS = 100
 
 
-class Sync(StrEnum):
-    """When lines are forced onto the disk."""
-
-    NEVER = "never"
-    INTERVAL = "interval"
-    """Once a second."""
-    ALWAYS = "always"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFile:
-    """Where and how to write."""
-
-    path: Path
-    largest: int = 100 * 1024 * 1024
-    """The file is rotated at so many bytes."""
-    oldest: float = 24 * 3600.0
-    """And at this age in seconds."""
-    sync: Sync = Sync.INTERVAL
-
-
 type _Queued = bytes | Entry
 """An entry as JSON, or one that the thread must render."""
 
@@ -247,9 +224,23 @@ class AuditWriter:
     Raises StartError if it cannot be written.
     """
 
-    def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        largest: int = 100 * 1024 * 1024,
+        oldest: float = 24 * 3600.0,
+        fsync: str = "interval",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """The file is rotated at so many bytes, or at this age in seconds.
+
+        ``fsync`` tells when lines are forced onto the disk: never, once a second (``interval``), or
+        always.
+        """
         self._file = file
-        self._path = file.path  # or a part beside it
+        self._largest, self._oldest, self._fsync = largest, oldest, fsync
+        self._path = file  # or a part beside it
         self._now = now
         self._queue: deque[_Queued] = deque()
         self._wake, self._hurry = Event(), Event()
@@ -268,7 +259,7 @@ class AuditWriter:
         try:
             self._open()
         except OSError as error:
-            what = f"Cannot write the audit log {file.path}"
+            what = f"Cannot write the audit log {file}"
             raise StartError(what, why=error.strerror or str(error)) from None
         self._thread = Thread(target=self._run, name="audit log", daemon=True)
         self._thread.start()
@@ -319,14 +310,14 @@ class AuditWriter:
                 self._fail(entries, error)
         if self._handle >= 0:
             with suppress(OSError):
-                if self._file.sync is not Sync.NEVER:
+                if self._fsync != "never":
                     self._sync()
             os.close(self._handle)
 
     def _next(self) -> tuple[list[_Queued], bool]:
         """Return the queued entries, and whether more may come."""
         if self._wake.wait(_LONGEST_WAIT):
-            if self._file.sync is not Sync.ALWAYS:
+            if self._fsync != "always":
                 self._hurry.wait(_MOMENT)  # more entries come meanwhile and are written together
             self._hurry.clear()
             self._wake.clear()
@@ -358,7 +349,7 @@ class AuditWriter:
         self._forget(entries)  # they are written, whatever happens now
         if self._has_failed:
             self._has_failed = False
-            log.warning("The audit log %s can be written again", self._file.path)
+            log.warning("The audit log %s can be written again", self._file)
         self._rotate_if_due()
 
     def _forget(self, entries: list[_Queued]) -> None:
@@ -378,7 +369,7 @@ class AuditWriter:
             raise
         self._size += len(data)
         self._is_synced = False
-        if self._file.sync is Sync.ALWAYS:
+        if self._fsync == "always":
             self._sync()
 
     def _fail(self, entries: list[_Queued], error: Exception) -> None:
@@ -388,7 +379,7 @@ class AuditWriter:
             self._has_failed = True
             log.error(
                 "Cannot write the audit log %s: %s; lines are dropped and counted until it works",
-                self._file.path,
+                self._file,
                 getattr(error, "strerror", None) or error,
             )
         if self._handle >= 0:
@@ -399,7 +390,7 @@ class AuditWriter:
 
     def _sync_if_due(self) -> None:
         due = time.monotonic() - self._synced_at >= _LONGEST_WAIT
-        if self._file.sync is Sync.INTERVAL and due and not self._is_synced and self._handle >= 0:
+        if self._fsync == "interval" and due and not self._is_synced and self._handle >= 0:
             self._sync()
 
     def _sync(self) -> None:
@@ -416,9 +407,9 @@ class AuditWriter:
 
     def _open(self) -> None:
         """Open the file; if another process writes it, a part. Raises OSError."""
-        if not self._file.path.name:  # / or .
+        if not self._file.name:  # / or .
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        beside = (*parts_of(self._file.path), *_new_parts(self._file.path))
+        beside = (*parts_of(self._file), *_new_parts(self._file))
         for path in (self._path, *beside):
             try:
                 handle = _open_log(path)
@@ -472,8 +463,8 @@ class AuditWriter:
 
     def _rotate_if_due(self) -> None:
         """Rotate a file that is large or old; the new file continues the chain."""
-        is_old = self._now() - self._begun >= self._file.oldest
-        if self._size < self._file.largest and not (is_old and self._size):
+        is_old = self._now() - self._begun >= self._oldest
+        if self._size < self._largest and not (is_old and self._size):
             return
         path = self._path
         try:

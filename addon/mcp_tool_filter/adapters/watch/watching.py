@@ -60,15 +60,11 @@ class Watching:
     def _open_log(self, audit: Audit | None) -> list[Sink]:
         if audit is None:
             return []
-        from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter, Sync
+        from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 
-        file = AuditFile(
-            path=Path(audit.file),
-            largest=audit.largest,
-            oldest=audit.oldest,
-            sync=Sync(audit.fsync),
+        writer = AuditWriter(
+            Path(audit.file), largest=audit.largest, oldest=audit.oldest, fsync=audit.fsync
         )
-        writer = AuditWriter(file)
         self._closing.append(writer.close)
         return [writer.write]
 
