@@ -31,7 +31,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any
 
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, caller_of, is_refused
@@ -48,25 +48,8 @@ _MOST_TOOLS = 200  # of one caller
 _MOST_SHOWN = 8
 _MOST_TIMES = 1000  # in one step
 
-
-class TimelineStep(TypedDict):
-    calls: int
-    refused: int
-    p50_ms: float | None
-    """The median of the upstream's time."""
-    saved_bytes: int
-    """What hidden tools would have cost in the lists."""
-
-
-class CallerLine(TypedDict):
-    name: str
-    """A hash of the session's id, or an address."""
-    calls: int
-    refused: int
-    tools: dict[str, int]
-    """The tools it calls most."""
-    last: str
-    """The time of its last call."""
+type JsonObject = dict[str, Any]
+"""A part of what the page and the commands show; ``files/page.js`` reads it."""
 
 
 @dataclass(slots=True)
@@ -129,16 +112,16 @@ class Timeline:
         elif len(caller.tools) < _MOST_TOOLS or str(entry["tool"]) in caller.tools:
             caller.tools[str(entry["tool"])] += 1
 
-    def callers(self) -> list[CallerLine]:
+    def callers(self) -> list[JsonObject]:
         """Return the callers and their tools, the most recent first."""
         return [
-            CallerLine(
-                name=name,
-                calls=one.tools.total(),
-                refused=one.refused,
-                tools=dict(one.tools.most_common(_MOST_SHOWN)),
-                last=one.last,
-            )
+            {
+                "name": name,
+                "calls": one.tools.total(),
+                "refused": one.refused,
+                "tools": dict(one.tools.most_common(_MOST_SHOWN)),
+                "last": one.last,
+            }
             for name, one in reversed(self._callers.items())
         ]
 
@@ -152,23 +135,23 @@ class Timeline:
         """Return the last entries, newest first, each with a unique number."""
         return [{"number": number, **entry} for number, entry in self._recent]
 
-    def steps(self) -> list[TimelineStep]:
+    def steps(self) -> list[JsonObject]:
         """Return the counts of the last ten minutes, oldest first, with zeros for quiet times."""
         now = int(self._clock() // STEP)
         known = {one.number: one for one in self._counted}
         return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
 
 
-def _rendered(step: _Counted | None) -> TimelineStep:
+def _rendered(step: _Counted | None) -> JsonObject:
     if step is None:
-        return TimelineStep(calls=0, refused=0, p50_ms=None, saved_bytes=0)
+        return {"calls": 0, "refused": 0, "p50_ms": None, "saved_bytes": 0}
     times = sorted(step.times)
-    return TimelineStep(
-        calls=step.calls,
-        refused=step.refused,
-        p50_ms=times[len(times) // 2] if times else None,
-        saved_bytes=step.saved,
-    )
+    return {
+        "calls": step.calls,
+        "refused": step.refused,
+        "p50_ms": times[len(times) // 2] if times else None,
+        "saved_bytes": step.saved,
+    }
 
 
 def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from mcp_tool_filter.adapters.serving.overview import (
-    ListenerLines,
     Overview,
     render_sessions,
     render_statistics,
@@ -13,7 +12,7 @@ from mcp_tool_filter.adapters.serving.overview import (
 )
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from tests.http.listening import INITIALIZE, INITIALIZED, RM, answer, ask, asked, listener
 from tests.make import answering, calling, listing
 
@@ -28,7 +27,7 @@ def watched(door: Listener) -> Overview:
     return Overview({MODE: door}, {MODE: counted}, clock=lambda: 107.0)
 
 
-def lines_of(overview: Overview) -> ListenerLines:
+def lines_of(overview: Overview) -> JsonObject:
     (lines,) = overview.render()
     return lines
 

@@ -8,86 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import TypedDict
 
 from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import estimate_tokens, pattern_of
-from mcp_tool_filter.observers.statistics import RefusedMessage, Statistics
+from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 _MOST_SESSIONS = 200
 _SHOWN_OF_AN_ID = 8
-
-
-class ToolLine(TypedDict):
-    id: str
-    """The exact name."""
-    name: str
-    """The name, safe to be shown."""
-    exposed: bool
-    by_deny: bool
-    """True if a deny pattern hides it, so that the user can expose it again."""
-    why: str
-    """The pattern that hides it."""
-    bytes: int
-    calls: int
-    refused: int
-
-
-class SessionLine(TypedDict):
-    id: str
-    revision: str
-    seconds_ago: float | None
-    waiting: int
-    """Requests without an answer yet."""
-
-
-class RuleLine(TypedDict):
-    id: str
-    hits: int
-
-
-class RuleSessionLine(TypedDict):
-    id: str
-    seconds: float
-    messages: int
-    errors: int
-    milliseconds: float
-    """The average time from a request to its response."""
-
-
-class RefusalLine(TypedDict):
-    seconds_ago: float
-    tool: str
-    why: str
-
-
-class ListenerLines(TypedDict):
-    mode: str
-    upstream: str
-    server: str
-    transport: str
-    revision: str
-    tools: list[ToolLine]
-    exposed: int
-    hidden: int
-    saved_bytes: int
-    saved_tokens: str
-    lists: int
-    messages: int
-    calls: int
-    refused: int
-    invalid: int
-    sessions: list[SessionLine]
-    refusals: list[RefusalLine]
-    rules: list[RuleLine]
-    metrics: dict[str, float]
-    """The counters of rules."""
-    rule_sessions: list[RuleSessionLine]
-    """What rules remember about clients."""
-    warnings: list[str]
 
 
 @dataclass(slots=True)
@@ -104,51 +34,53 @@ class Overview:
         """Return the whole state as JSON values."""
         return {"listeners": self.render(), "refused_edit": self.refused_edit}
 
-    def render(self) -> list[ListenerLines]:
+    def render(self) -> list[JsonObject]:
         return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
 
     def statistics_of(self, mode: str) -> Statistics:
         return self.statistics.get(mode) or Statistics()
 
-    def _lines(self, mode: str, listener: Listener) -> ListenerLines:
+    def _lines(self, mode: str, listener: Listener) -> JsonObject:
         snapshot, counted = listener.snapshot, self.statistics_of(mode)
         fetched = listener.fetched
         at_work = listener.policy.rules_at_work()
-        return ListenerLines(
-            mode=mode,
-            upstream=listener.called or shown_url(listener.upstream + fetched.endpoint),
-            server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
-            transport=fetched.transport.value,
-            revision=fetched.revision,
-            tools=list(_tool_lines(snapshot, counted)),
-            exposed=len(snapshot.allowed),
-            hidden=len(snapshot.denied),
-            saved_bytes=snapshot.denied_bytes,
-            saved_tokens=estimate_tokens(snapshot.denied_bytes),
-            lists=counted.lists,
-            messages=counted.messages,
-            calls=counted.calls.total(),
-            refused=counted.refused,
-            invalid=counted.invalid,
-            sessions=list(_session_lines(listener)),
-            refusals=[_refusal_line(one, snapshot, self.clock()) for one in counted.refusals],
-            rules=[RuleLine(id=shown(id), hits=hits) for id, hits in at_work.hits],
-            metrics={shown(name): value for name, value in at_work.metrics},
-            rule_sessions=[_rule_session_line(one) for one in at_work.sessions],
-            warnings=list(_warnings(snapshot)),
-        )
+        return {
+            "mode": mode,
+            "upstream": listener.called or shown_url(listener.upstream + fetched.endpoint),
+            "server": f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+            "transport": fetched.transport.value,
+            "revision": fetched.revision,
+            "tools": list(_tool_lines(snapshot, counted)),
+            "exposed": len(snapshot.allowed),
+            "hidden": len(snapshot.denied),
+            "saved_bytes": snapshot.denied_bytes,
+            "saved_tokens": estimate_tokens(snapshot.denied_bytes),
+            "lists": counted.lists,
+            "messages": counted.messages,
+            "calls": counted.calls.total(),
+            "refused": counted.refused,
+            "invalid": counted.invalid,
+            "sessions": list(_session_lines(listener)),
+            "refusals": [_refusal_line(one, snapshot, self.clock()) for one in counted.refusals],
+            "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
+            "metrics": {shown(name): value for name, value in at_work.metrics},
+            "rule_sessions": [_rule_session_line(one) for one in at_work.sessions],
+            "warnings": list(_warnings(snapshot)),
+        }
 
 
-def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+def render_tools(listeners: Iterable[JsonObject]) -> Iterator[str]:
     """Write one line for each tool."""
     for listener in listeners:
         yield f"{listener['upstream']}: {listener['exposed']} exposed, {listener['hidden']} hidden"
         for tool in listener["tools"]:
-            what = f"exposed, {tool['calls']} calls"
-            yield f"  {tool['name']}: {what if tool['exposed'] else _hidden(tool)}"
+            what = f"hidden, {tool['why']}, {tool['refused']} refused"
+            if tool["exposed"]:
+                what = f"exposed, {tool['calls']} calls"
+            yield f"  {tool['name']}: {what}"
 
 
-def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+def render_sessions(listeners: Iterable[JsonObject]) -> Iterator[str]:
     """Write one line for each session."""
     for listener in listeners:
         yield f"{listener['upstream']}: {len(listener['sessions'])} sessions"
@@ -164,7 +96,7 @@ def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
             )
 
 
-def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
     """Write what has been counted."""
     for one in listeners:
         yield one["upstream"]
@@ -177,11 +109,7 @@ def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
             yield f"  metric {name}: {value:g}"
 
 
-def _hidden(tool: ToolLine) -> str:
-    return f"hidden, {tool['why']}, {tool['refused']} refused"
-
-
-def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[ToolLine]:
+def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[JsonObject]:
     for name, definition in snapshot.allowed.items():
         yield _tool_line(name, "", len(definition), counted)
     for name, pattern in snapshot.denied.items():
@@ -190,54 +118,56 @@ def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[ToolLine]:
 
 def _tool_line(
     name: str, why: str, size: int, counted: Statistics, *, by_deny: bool = False
-) -> ToolLine:
+) -> JsonObject:
     label = shown(name)
-    return ToolLine(
-        id=name,
-        name=label,
-        by_deny=by_deny,
-        exposed=not why,
-        why=why,
-        bytes=size,
-        calls=counted.calls[label],
-        refused=counted.refused_calls[label],
-    )
+    return {
+        "id": name,
+        "name": label,
+        "by_deny": by_deny,
+        "exposed": not why,
+        "why": why,
+        "bytes": size,
+        "calls": counted.calls[label],
+        "refused": counted.refused_calls[label],
+    }
 
 
-def _session_lines(listener: Listener) -> Iterator[SessionLine]:
+def _session_lines(listener: Listener) -> Iterator[JsonObject]:
     now = listener.policy.clock()
     for stream in listener.legacy:
-        yield SessionLine(
-            id=_short(stream.target),
-            revision=stream.conversation.client.revision or "?",
-            seconds_ago=None,
-            waiting=len(stream.conversation.exchanges),
-        )
+        yield {
+            "id": _short(stream.target),
+            "revision": stream.conversation.client.revision or "?",
+            "seconds_ago": None,
+            "waiting": len(stream.conversation.exchanges),
+        }
     newest_first = reversed(list(listener.sessions)[-_MOST_SESSIONS:])
     for key, last_used, session in newest_first:
-        yield SessionLine(
-            id=_short(str(key)),
-            revision=session.revision or "?",
-            seconds_ago=round(now - last_used, 1),
-            waiting=0,  # each request of such a session gets its own answer
-        )
+        yield {
+            "id": _short(str(key)),
+            "revision": session.revision or "?",
+            "seconds_ago": round(now - last_used, 1),
+            "waiting": 0,  # each request of such a session gets its own answer
+        }
 
 
-def _rule_session_line(one: SessionAtWork) -> RuleSessionLine:
-    return RuleSessionLine(
-        id=_short(shown(one.id)),
-        seconds=round(one.seconds, 1),
-        messages=one.messages,
-        errors=one.errors,
-        milliseconds=round(1000 * one.mean_latency, 1),
-    )
+def _rule_session_line(one: SessionAtWork) -> JsonObject:
+    return {
+        "id": _short(shown(one.id)),
+        "seconds": round(one.seconds, 1),
+        "messages": one.messages,
+        "errors": one.errors,
+        "milliseconds": round(1000 * one.mean_latency, 1),
+    }
 
 
-def _refusal_line(refusal: RefusedMessage, snapshot: Snapshot, now: float) -> RefusalLine:
+def _refusal_line(refusal: RefusedMessage, snapshot: Snapshot, now: float) -> JsonObject:
     why = pattern_of(refusal.tool, snapshot) if refusal.tool else refusal.detail
-    return RefusalLine(
-        seconds_ago=round(now - refusal.at, 1), tool=refusal.tool or str(refusal.why), why=why
-    )
+    return {
+        "seconds_ago": round(now - refusal.at, 1),
+        "tool": refusal.tool or str(refusal.why),
+        "why": why,
+    }
 
 
 def _warnings(snapshot: Snapshot) -> Iterator[str]:

@@ -36,7 +36,6 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_request,
 )
 from mcp_tool_filter.adapters.serving.overview import (
-    ListenerLines,
     render_sessions,
     render_statistics,
     render_tools,
@@ -47,6 +46,7 @@ from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal
+from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
@@ -63,7 +63,7 @@ if _SHOWS_BODIES in sys.modules:
 type Observe = Callable[[HTTPFlow, Judged], None]
 type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
 
-type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
+type _Render = Callable[[Iterable[JsonObject]], Iterator[str]]
 
 WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
 _MOST_SENTENCES = 50
