@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
-from mcp_tool_filter.adapters.upstream.search import Target, target_for
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.policy.config import Config, parse_config
 from tests.proxy import certified, kept_log
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport
 

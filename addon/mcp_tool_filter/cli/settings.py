@@ -30,7 +30,7 @@ from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, O
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from mcp_tool_filter.adapters.upstream.search import Target
+    from mcp_tool_filter.adapters.upstream.target import Target
     from mcp_tool_filter.policy.config import Config
 
 
@@ -454,7 +454,7 @@ def with_scheme(url: str) -> str:
 
 def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
-    from mcp_tool_filter.adapters.upstream.search import target_for  # a relay need not wait for it
+    from mcp_tool_filter.adapters.upstream.target import target_for  # a relay need not wait for it
 
     tls = _tls_of(settings) if settings.origin.startswith("https:") else None
     return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)

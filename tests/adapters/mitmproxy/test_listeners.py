@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched
 from tests.adapters.mitmproxy.filtered import (
     DELETE,

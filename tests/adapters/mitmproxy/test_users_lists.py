@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
 from tests.mcp_upstream import RESULT, tool, tool_list

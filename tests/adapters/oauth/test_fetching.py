@@ -10,7 +10,7 @@ import pytest
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginStore
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import FetchFailed
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream

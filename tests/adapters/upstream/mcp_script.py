@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, RawUpstream, Script, answer, raw_upstream

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from tests.attacks.stage import listening
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import proxy

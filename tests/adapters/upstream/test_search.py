@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import has_authorization, login_to, target_for
+from mcp_tool_filter.adapters.upstream.target import has_authorization, login_to, target_for
 from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Transport

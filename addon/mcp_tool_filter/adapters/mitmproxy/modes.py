@@ -18,7 +18,7 @@ from mitmproxy.proxy.mode_specs import (
 )
 
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
-from mcp_tool_filter.adapters.upstream.search import Target, target_for
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.config import Config
 

@@ -38,7 +38,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     without_answers,
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.http.urls import UpstreamNames

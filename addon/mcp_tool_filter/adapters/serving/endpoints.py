@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.upstream.search import Target, target_for
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.engine.passing import path_of
 from mcp_tool_filter.engine.service import Address, Service

@@ -38,7 +38,7 @@ from mcp_tool_filter.adapters.serving.site import (
 from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
 from mcp_tool_filter.adapters.upstream.names import find_names
-from mcp_tool_filter.adapters.upstream.search import login_to
+from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.sockets.connect import Reach, probe
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.engine.service import Service
 from mcp_tool_filter.errors import ListsAfterLogin

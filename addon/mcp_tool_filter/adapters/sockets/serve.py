@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory, re
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, TargetFinder
 from mcp_tool_filter.adapters.sockets.connections import Clients, Pool, PoolLimits
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.urls import parse_origin
 

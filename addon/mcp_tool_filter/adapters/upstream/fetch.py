@@ -35,14 +35,8 @@ from mcp_tool_filter.adapters.upstream.replies import (
     next_cursor,
     plain,
 )
-from mcp_tool_filter.adapters.upstream.search import (
-    FindTransport,
-    Found,
-    Search,
-    Target,
-    has_authorization,
-    login_to,
-)
+from mcp_tool_filter.adapters.upstream.search import FindTransport, Found, Search
+from mcp_tool_filter.adapters.upstream.target import Target, has_authorization, login_to
 from mcp_tool_filter.conversation.kinds import VARIANT
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import (

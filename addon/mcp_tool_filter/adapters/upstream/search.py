@@ -1,7 +1,5 @@
 """Find out at which path and over which transport an upstream speaks MCP.
 
-A ``Target`` is what to ask, and with which login; all hosts get theirs from ``target_for``.
-
 We try the newest transport first, as the specification requires (2026-07-28, basic/versioning and
 basic/transports/streamable-http, "Backward Compatibility"): ``server/discover``; then
 ``initialize``; then a GET for the stream of HTTP+SSE. Without a configured endpoint we try
@@ -12,13 +10,12 @@ the last one a DELETE of the session.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcp_tool_filter.adapters.sockets.client import HttpClient, Login
+from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.adapters.upstream.clients import (
     LegacyClient,
@@ -38,14 +35,13 @@ from mcp_tool_filter.adapters.upstream.replies import (
     revisions_in,
     supported_by,
 )
-from mcp_tool_filter.adapters.upstream.target import has_logins
+from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.sockets.server import AnswerRequest
+    pass
 
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know
@@ -62,59 +58,6 @@ _USUAL_PATHS: Final = (
     "/api/sse",
 )
 _NOWHERE = f"no MCP found at {' '.join(_USUAL_PATHS)}: set its path with the endpoint option"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What to fetch a tool list from."""
-
-    url: str
-    """Scheme, host and port."""
-    endpoint: str | None
-    """Path and query, if the user has configured them."""
-    headers: tuple[tuple[str, str], ...]
-    """Sent with every request."""
-    connect_timeout: float
-    """Seconds until the upstream has introduced itself."""
-    list_timeout: float
-    """Seconds for all pages of the tool list."""
-    tls: ssl.SSLContext | None
-    limit: int
-    """Bytes of one message."""
-    uses_login: bool = False
-    """Use a stored login for the upstream, if there is one."""
-    answer: AnswerRequest | None = None
-    """Answers requests in this process: the upstream is a command, and nothing is at the URL."""
-
-
-def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
-    """Return the target. All hosts must use this function, or the upstream would be asked twice."""
-    return Target(
-        url=url,
-        endpoint=config.endpoint,
-        headers=config.upstream_headers,
-        connect_timeout=config.connection_timeout,
-        list_timeout=config.tool_list_timeout,
-        tls=tls,
-        limit=config.limits.message,
-        uses_login=config.uses_login,
-    )
-
-
-def login_to(target: Target) -> Login | None:
-    """Return the stored login for the target, or None.
-
-    The operator's own Authorization has priority. Raises StartError if logins cannot be read.
-    """
-    if not target.uses_login or has_authorization(target) or not has_logins():
-        return None
-    from mcp_tool_filter.adapters.oauth.tokens import credentials_for  # few have a login
-
-    return credentials_for(target.url + (target.endpoint or ""))
-
-
-def has_authorization(target: Target) -> bool:
-    return any(name.lower() == "authorization" for name, _ in target.headers)
 
 
 @dataclass(frozen=True, slots=True)

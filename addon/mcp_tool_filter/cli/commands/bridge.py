@@ -19,7 +19,8 @@ from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
 from mcp_tool_filter.adapters.upstream.fetch import fetch_from
-from mcp_tool_filter.adapters.upstream.search import Found, Target
+from mcp_tool_filter.adapters.upstream.search import Found
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.conversation.memory import Fetched

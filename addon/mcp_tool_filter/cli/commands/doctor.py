@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.upstream.search import login_to
+from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
 from mcp_tool_filter.cli.flags import Given, no_such

@@ -18,7 +18,7 @@ from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.search import Target, target_for
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,

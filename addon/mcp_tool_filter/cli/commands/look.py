@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
-from mcp_tool_filter.adapters.upstream.search import Target
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.terminal import (

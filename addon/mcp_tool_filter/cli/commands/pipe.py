@@ -15,7 +15,7 @@ from mcp_tool_filter.adapters.sockets.connect import HttpFailed, Reach, probe
 from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
-from mcp_tool_filter.adapters.upstream.search import Target, login_to
+from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.session_output import (
     SessionWatch,
