@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.flags import WORDS, Given, no_such
+from mcp_tool_filter.cli.flags import WORDS, Given
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import GROUPS, Option
@@ -184,8 +184,6 @@ def print_page(typed: Given) -> int:
         print("Topics:", ", ".join(TOPICS))
         print("Read a page with: mcp-tool-filter help TOPIC")
         return 0
-    if words[0] not in TOPICS:
-        raise no_such("topic", words[0], TOPICS, help="mcp-tool-filter help")
     from pathlib import Path  # --help need not wait for it
 
     name = "CHANGELOG" if words[0] == "changelog" else words[0]

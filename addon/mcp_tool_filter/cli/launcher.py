@@ -55,6 +55,7 @@ def _run(args: list[str]) -> int:
             typed = command.parse(args[1:])
             if "help" in typed:
                 return int(import_module("mcp_tool_filter.cli.help").show_help(command))
+            command.check(typed)
             module, _, function = command.function.rpartition(".")
             return int(getattr(import_module(f"mcp_tool_filter.cli.{module}"), function)(typed))
     return int(import_module("mcp_tool_filter.cli.commands.proxy").run(args))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mcp_tool_filter.cli.flags import Given, parse_flags
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.options import GROUPS, OPTIONS, RETIRED, Option
 
 TOPICS: Final = (
@@ -58,6 +58,11 @@ class Command(NamedTuple):
     """How many words that are not flags it accepts."""
     choices: tuple[str, ...] = ()
     """The possible values of its first word."""
+    word: str = ""
+    """What its first word is called, if only the choices are possible."""
+    least_words: int = 0
+    asks: str = ""
+    """What the error says if words are missing."""
     notes: str = ""
 
     @property
@@ -71,8 +76,27 @@ class Command(NamedTuple):
             (*self.all_flags, *RETIRED),
             most_words=self.most_words,
             takes_command=self.has_settings or self.takes_command,
-            help=f"mcp-tool-filter {self.name} --help".replace("  ", " "),
+            help=self._help,
         )
+
+    @property
+    def _help(self) -> str:
+        return f"mcp-tool-filter {self.name} --help".replace("  ", " ")
+
+    def check(self, given: Given) -> None:
+        """Refuse a line without the words it needs, and values that are no choice."""
+        words = given.get(WORDS, [])
+        if len(words) < self.least_words:
+            listed = f"It must be one of: {', '.join(self.choices)}"
+            why = listed if self.word else f"mcp-tool-filter {self.usage[0]}"
+            raise UsageError(self.asks, why=why)
+        if self.word and words and words[0] not in self.choices:
+            help = self._help.replace("help --help", "help")
+            raise no_such(self.word, words[0], self.choices, help=help)
+        for flag in self.flags:
+            for value in given.get(flag.name, ()) if flag.choices else ():
+                if flag.name not in OPTIONS and value not in flag.choices:
+                    raise no_such(flag.name, value, flag.choices, help=self._help)
 
 
 FILTER: Final = Command(
@@ -244,7 +268,10 @@ _ALL: Final = (
             *_OF_A_FILE,
         ),
         most_words=2,
+        least_words=2,
         choices=CLIENTS,
+        word="client",
+        asks="Name the client and the server: wrap CLIENT SERVER",
         notes="Undo: mcp-tool-filter unwrap CLIENT SERVER",
     ),
     Command(
@@ -257,7 +284,10 @@ _ALL: Final = (
             *_OF_A_FILE,
         ),
         most_words=2,
+        least_words=2,
         choices=CLIENTS,
+        word="client",
+        asks="Name the client and the server: unwrap CLIENT SERVER",
     ),
     Command(
         "config",
@@ -272,7 +302,10 @@ _ALL: Final = (
         f" command, and with --stdio, the client starts the filter itself.",
         has_settings=True,
         most_words=1,
+        least_words=1,
         choices=CLIENTS,
+        word="client",
+        asks="Which client? It comes after config",
     ),
     Command(
         "check-pattern",
@@ -301,6 +334,8 @@ _ALL: Final = (
             Option("gate", "fail if the filter would refuse a call"),
         ),
         most_words=_ANY_NUMBER,
+        least_words=1,
+        asks="Which recording?",
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
         " filter would\nhave refused a call.",
     ),
@@ -319,6 +354,8 @@ _ALL: Final = (
             Option("header", "another header that is secret", "NAME", many=True),
         ),
         most_words=2,
+        least_words=2,
+        asks="Name two files",
     ),
     Command(
         "audit",
@@ -383,6 +420,7 @@ _ALL: Final = (
         " watching, rules, promises or changes. Without a topic, it lists the topics.",
         most_words=1,
         choices=TOPICS,
+        word="topic",
     ),
     Command(
         "man",
@@ -409,7 +447,10 @@ _ALL: Final = (
         ' to its start-up file:\neval "$(mcp-tool-filter completion bash)"\neval "$(mcp-tool-filter'
         ' completion zsh)"\nmcp-tool-filter completion fish | source',
         most_words=1,
+        least_words=1,
         choices=SHELLS,
+        word="completion for",
+        asks="Which shell? It comes after completion",
     ),
 )  # fmt: skip
 COMMANDS: Final = {command.name: command for command in _ALL}

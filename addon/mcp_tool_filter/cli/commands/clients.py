@@ -38,7 +38,6 @@ from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.table import CLIENTS, COMMANDS, Command
 from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
@@ -123,8 +122,7 @@ _MOST_TRIES = 20
 
 def run_wrap(typed: Given) -> int:
     """Wrap a server; return the exit status."""
-    command = COMMANDS["wrap"]
-    listed = _find(command, typed)
+    listed = _find(typed)
     if "pick" in typed:
         from mcp_tool_filter.cli.commands.look import pick_pattern
 
@@ -140,8 +138,7 @@ def run_wrap(typed: Given) -> int:
 
 def run_unwrap(typed: Given) -> int:
     """Restore a server; return the exit status."""
-    command = COMMANDS["unwrap"]
-    listed = _find(command, typed)
+    listed = _find(typed)
     return _change(listed, unwrap(listed.entry), typed)
 
 
@@ -196,14 +193,8 @@ def _with_values(text: str) -> str:
     return re.sub(r"\$\{[^}]*\}", "1", text)
 
 
-def _find(command: Command, typed: Given) -> ListedServer:
-    names = typed.get(WORDS, [])
-    if len(names) < 2:
-        why = "mcp-tool-filter clients lists them"
-        raise UsageError(f"Name the client and the server: {command.name} CLIENT SERVER", why=why)
-    client, server = names
-    if client not in CLIENTS:
-        raise no_such("client", client, CLIENTS, help="mcp-tool-filter clients --help")
+def _find(typed: Given) -> ListedServer:
+    client, server = typed[WORDS]
     scope = typed.get("scope", [None])[-1]
     in_client = [one for one in find_servers() if one.file.place.client == client]
     found = [one for one in in_client if one.name == server]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import WORDS, Given
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, Command
 from mcp_tool_filter.options import Option
 
@@ -51,13 +51,8 @@ compdef _mcp_tool_filter mcp-tool-filter
 
 def run(typed: Given) -> int:
     """Print the script for a shell."""
-    if WORDS not in typed:
-        why = "mcp-tool-filter completion bash, zsh or fish"
-        raise UsageError("Which shell? It comes after completion", why=why)
     scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     [shell] = typed[WORDS]
-    if shell not in scripts:
-        raise no_such("completion for", shell, scripts, help="mcp-tool-filter completion --help")
     print(scripts[shell](), end="")
     return 0
 

@@ -14,21 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.options import OPTIONS
 
 
 def run(typed: Given) -> int:
     """Print the snippet; return the exit status."""
-    named = next(iter(typed.pop(WORDS, [])), "")
-    if not named:
-        why = "It must be one of: " + ", ".join(CLIENTS)
-        raise UsageError("Which client? It comes after config", why=why)
-    if named not in CLIENTS:
-        raise no_such("client", named, CLIENTS, help="mcp-tool-filter config --help")
+    [named] = typed.pop(WORDS)
     settings = settle(gather(typed, os.environ))
     settings.config()
     server = _command_of(typed, settings) if settings.is_stdio else _place(settings)

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
-from mcp_tool_filter.cli.flags import Given, no_such
+from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
-from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.observers.sentences import estimate_tokens
@@ -85,13 +84,9 @@ def run(typed: Given) -> int:
 
 
 def _examine(typed: Given) -> Iterator[Finding]:
-    if "client" not in typed:
-        return examine(settle(gather(typed, os.environ)))
-
-    client = typed["client"][-1]
-    if client not in CLIENTS:
-        raise no_such("client", client, CLIENTS)
-    return examine_client(client)
+    if "client" in typed:
+        return examine_client(typed["client"][-1])
+    return examine(settle(gather(typed, os.environ)))
 
 
 def examine(settings: Settings) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.adapters.whole_file import whole_file
-from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
+from mcp_tool_filter.cli.flags import WORDS, Given
 from mcp_tool_filter.errors import StartError, printable
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class ReplayReport(TypedDict):
 
 def run_replay(typed: Given) -> int:
     """Replay the recordings; return the exit status."""
-    recordings = [Path(word) for word in typed.get(WORDS, [])]
-    if not recordings:
-        raise UsageError("Which recording?", why="mcp-tool-filter replay RECORDING …")
+    recordings = [Path(word) for word in typed[WORDS]]
     logging.disable(logging.WARNING)  # we report the refusals ourselves
     outcomes = [_replay(path, typed) for path in recordings]
     if "json" in typed:
@@ -129,9 +127,6 @@ class CannotWrite(StartError):
 
 def run_scrub(typed: Given) -> int:
     """Scrub a file into another; return the exit status."""
-    paths = [Path(word) for word in typed.get(WORDS, [])]
-    if len(paths) < 2:
-        raise UsageError("Name two files", why="mcp-tool-filter scrub SOURCE TARGET")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
         from mitmproxy.http import HTTPFlow
@@ -139,7 +134,7 @@ def run_scrub(typed: Given) -> int:
         from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_all_flows
         from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
-    source, target = paths
+    source, target = map(Path, typed[WORDS])
     scrubber = Scrubber(
         fields=frozenset(typed.get("field", ())),
         headers=frozenset(map(str.encode, typed.get("header", ()))),

@@ -39,9 +39,8 @@ from mcp_tool_filter.cli.commands.in_mitmproxy import (
     make_master,
     mitmproxy_options,
 )
-from mcp_tool_filter.cli.flags import Given, UsageError, no_such
+from mcp_tool_filter.cli.flags import Given, UsageError
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.shown import shown_url
@@ -58,9 +57,6 @@ def run(typed: Given) -> int:
     """Run the client until it ends; return its exit status. Raises StartError."""
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
-    for client in typed.get("client", []):
-        if client not in CLIENTS:
-            raise no_such("client", client, CLIENTS)
     given = {
         name: values
         for name, values in gather(typed, os.environ).items()
