@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, shortened
+from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, shortened
 from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, made, method_of
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.sentences import estimate_tokens
@@ -182,15 +182,6 @@ def _size(size: object) -> str:
     if size < _KIBIBYTE * _KIBIBYTE:
         return f"{size / _KIBIBYTE:.1f} KB"
     return f"{size / _KIBIBYTE / _KIBIBYTE:.1f} MB"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "call"), count(2, "call")
-    ('1 call', '2 calls')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def summary_lines(summary: Summary, seconds: float) -> list[str]:

@@ -67,6 +67,34 @@ def columns(rows: Sequence[tuple[str, ...]], *, is_terminal: bool) -> list[str]:
     ]
 
 
+def print_table(
+    head: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    colour_of: Callable[[tuple[str, ...]], Colour | None] = lambda _row: None,
+    *,
+    is_cut: bool = False,
+) -> None:
+    """Print a table; for people with its head, and if ``is_cut`` each row on one line."""
+    if not is_terminal(sys.stdout):
+        print("\n".join(columns(rows, is_terminal=False)))
+        return
+    first, *lines = columns([head, *rows], is_terminal=True)
+    print(paint(first, Colour.BOLD))
+    widest = width() if is_cut else None
+    for row, line in zip(rows, lines, strict=True):
+        colour = colour_of(row)
+        print(paint(line[:widest], colour) if colour else line[:widest])
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "call"), count(2, "call")
+    ('1 call', '2 calls')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shortened(text: str, width: int) -> str:
     """Return the text's first line, cut to a width.
 

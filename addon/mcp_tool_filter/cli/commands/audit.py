@@ -6,6 +6,7 @@ The user names a log; its parts, and the files that were put aside, belong to it
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import time
@@ -14,40 +15,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO
 
-from mcp_tool_filter.adapters.watch.audit_log import (
-    DamagedFile,
-    age_of,
-    asides_of,
-    chain_of,
-    is_part,
-    lines_in,
-    parts_of,
-)
-from mcp_tool_filter.cli.activity import count
+from mcp_tool_filter.adapters.watch import audit_log
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.help import show_help
 from mcp_tool_filter.cli.table import COMMANDS
-from mcp_tool_filter.cli.terminal import say
+from mcp_tool_filter.cli.terminal import count, say
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit import summary
 from mcp_tool_filter.observers.audit.entry import START, Entry, check, hash_of, method_of
-from mcp_tool_filter.observers.audit.summary import (
-    FEWEST,
-    LoggedCalls,
-    Summary,
-    look_through,
-    never_called,
-    only_refused,
-    policy_lines,
-    summarise,
-    unusual_calls,
-)
 from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_MOST_SHOWN = 20
 _PAUSE = 0.2  # seconds between two checks of a followed file
 
 
@@ -61,23 +43,23 @@ def run(typed: Given) -> int:
         return verify(paths_of(files[1:]), known=known, after=after)
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
     if files[:1] == ["suggest"]:
-        return _suggest(look_through(_entries(paths_of(files[1:]), since)), typed)
+        return _suggest(summary.look_through(_entries(paths_of(files[1:]), since)), typed)
     if "follow" in typed:
         return _follow(paths_of(files), since, "json" in typed)
     entries = _entries(paths_of(files), since)
-    _print_summary(summarise(entries), "json" in typed)
+    _print_summary(summary.summarise(entries), "json" in typed)
     return 0
 
 
-def _suggest(seen: LoggedCalls, typed: Given) -> int:
+def _suggest(seen: summary.LoggedCalls, typed: Given) -> int:
     if "policy" in typed:
-        print("\n".join(policy_lines(seen)))
+        print("\n".join(summary.policy_lines(seen)))
         return 0
     names, sizes = _tools_of(typed) if "upstream" in typed else ([], {})
-    refused = only_refused(seen, names)
-    unused = [name for name in never_called(seen, names) if name not in refused]
+    refused = summary.only_refused(seen, names)
+    unused = [name for name in summary.never_called(seen, names) if name not in refused]
     if "json" in typed:
-        unusual = [asdict(one) for one in unusual_calls(seen)]
+        unusual = [asdict(one) for one in summary.unusual_calls(seen)]
         found = {"never_called": unused, "only_refused": refused, "unusual": unusual}
         print(json.dumps({"calls": seen.total, **found}))
         return 0
@@ -87,18 +69,16 @@ def _suggest(seen: LoggedCalls, typed: Given) -> int:
 
 def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
     """Return the upstream's current tools, and the bytes of each."""
-    import os
-
     from mcp_tool_filter.cli.commands.look import ask_now
     from mcp_tool_filter.cli.settings import gather, settle
 
     known = ask_now(settle(gather({"upstream": typed["upstream"]}, os.environ)))
-    sizes = {one.name: len(one.raw) for one in known.definitions if one.name is not None}
+    sizes = {one.name: one.size for one in known.tools}
     return list(sizes), sizes
 
 
 def _suggestions(
-    seen: LoggedCalls, unused: list[str], refused: list[str], sizes: dict[str, int]
+    seen: summary.LoggedCalls, unused: list[str], refused: list[str], sizes: dict[str, int]
 ) -> Iterator[str]:
     """Yield the suggestions; ``sizes`` are the bytes of the upstream's tools."""
     calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")
@@ -117,12 +97,12 @@ def _suggestions(
         yield f"\nCalled and always refused: {count(len(refused), 'tool')}"
         yield from (f"  {seen.refused[name]:>7}  {shown(name)}" for name in refused)
         yield "Sure: no call went through. Not sure: whether these callers should have them."
-    unusual = unusual_calls(seen)
+    unusual = summary.unusual_calls(seen)
     if unusual:
         yield "\nUnusual calls (they may be fine):"
         yield from (f"  {one.time}  {one.tool}: {one.why}" for one in unusual)
-    if seen.total < FEWEST:
-        yield f"\nFewer than {FEWEST} calls: too few to judge sizes and rates"
+    if seen.total < summary.FEWEST:
+        yield f"\nFewer than {summary.FEWEST} calls: too few to judge sizes and rates"
     if not sizes:
         yield "\nAdd --upstream URL to find tools that nobody calls, and what they cost"
     yield "\nAdd --policy to print a rules file that allows the calls in this log"
@@ -163,7 +143,7 @@ def _parse_since(text: str) -> str:
 
 def _follow(paths: Sequence[Path], since: str, as_json: bool) -> int:
     show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
-    in_use = [one for one in paths if chain_of(one.name) == one.name] or paths[-1:]
+    in_use = [one for one in paths if audit_log.chain_of(one.name) == one.name] or paths[-1:]
     is_log = False
     for line in _growing(in_use):
         entry = parse_line(line)
@@ -177,56 +157,56 @@ def _follow(paths: Sequence[Path], since: str, as_json: bool) -> int:
 
 def _growing(paths: Sequence[Path]) -> Iterator[bytes]:
     """Yield the lines of files as they are written, and of parts that are begun meanwhile."""
-    followed = {path: _lines_as_written(path) for path in paths}
-    while True:
-        is_quiet = True
-        for lines in list(followed.values()):
-            for line in lines:
-                if line is None:
-                    break
-                is_quiet = False
-                yield line
-        if is_quiet:
-            time.sleep(_PAUSE)
-            for part in parts_of(paths[0]):
-                followed.setdefault(part, _lines_as_written(part))
+    followed: dict[Path, _Followed] = {}
+    try:
+        while True:
+            for path in (*paths, *audit_log.parts_of(paths[0])):
+                if path not in followed:
+                    followed[path] = _Followed(path)
+            is_quiet = True
+            for one in followed.values():
+                for line in one.new_lines():
+                    is_quiet = False
+                    yield line
+            if is_quiet:
+                time.sleep(_PAUSE)
+    finally:
+        for one in followed.values():
+            one.file.close()
 
 
-def _lines_as_written(path: Path) -> Iterator[bytes | None]:
-    """Yield the lines of a file, and of one that replaces it; None where there is no more yet."""
-    while True:
-        with _open_or_fail(path) as file:
-            yield from _lines_until_replaced(path, file)
+class _Followed:
+    """A file as it grows, and the one that replaces it."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open()
 
-def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes | None]:
-    rest, is_last = b"", False
-    while True:
-        if piece := file.read(64 * 1024):
-            *lines, rest = (rest + piece).split(b"\n")
+    def _open(self) -> None:
+        self._rest = b""
+        try:
+            self.file = self._path.open("rb")
+        except OSError as error:
+            raise _cannot_read(self._path, error) from None
+
+    def new_lines(self) -> Iterator[bytes]:
+        is_replaced = self._is_replaced()  # asked first: more lines may be written meanwhile
+        while piece := self.file.read(64 * 1024):
+            *lines, self._rest = (self._rest + piece).split(b"\n")
             yield from lines
-        elif is_last:
-            return
-        elif _is_another(path, file):
-            is_last = True  # but more lines may have been written meanwhile
-        else:
-            yield None
+        if is_replaced:
+            self.file.close()
+            self._open()
+
+    def _is_replaced(self) -> bool:
+        try:
+            return self._path.stat().st_ino != os.fstat(self.file.fileno()).st_ino
+        except OSError:  # the file is just being replaced
+            return False
 
 
-def _open_or_fail(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise StartError(f"Cannot read {path}", why=error.strerror or str(error)) from None
-
-
-def _is_another(path: Path, file: BinaryIO) -> bool:
-    import os
-
-    try:
-        return path.stat().st_ino != os.fstat(file.fileno()).st_ino
-    except OSError:  # the file is just being replaced
-        return False
+def _cannot_read(path: Path, error: OSError) -> StartError:
+    return StartError(f"Cannot read {path}", why=error.strerror or str(error))
 
 
 def line_for_people(entry: Entry) -> str:
@@ -244,38 +224,33 @@ def line_for_people(entry: Entry) -> str:
     return " ".join(shown(str(part)) for part in parts if part)
 
 
-def _print_summary(summary: Summary, as_json: bool) -> None:
+def _print_summary(found: summary.Summary, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(summary.as_json(), indent=2))
+        print(json.dumps(found.as_json(), indent=2))
         return
-    when = f" from {shown(summary.first)} to {shown(summary.last)}" if summary.first else ""
-    print(f"{summary.entries:,} {'entry' if summary.entries == 1 else 'entries'}{when}")
-    unanswered = count(summary.unanswered, "call")
-    print(f"{count(len(summary.sessions), 'session')}, {unanswered} without an answer")
-    if summary.dropped:
-        print(f"{count(summary.dropped, 'line')} could not be written")
-    for title, counts in (
-        ("calls", summary.calls),
-        ("refused", summary.refused),
-        ("errors", +summary.errors),
-    ):
-        if counts:
-            print(f"\n{title}")
-            for name, times in counts.most_common(20):
-                print(f"  {times:>7}  {shown(name)}")
-            if (more := len(counts) - 20) > 0:
-                print(f"  and {more} more")
-    if summary.by_session:
-        print("\ncalls by session")
-        busiest = sorted(summary.by_session.items(), key=lambda one: -one[1].total())
-        for caller, calls in busiest[:20]:
-            print(f"  {calls.total():>7}  {shown(caller)}: {_most_called(calls)}")
-        if (more := len(busiest) - 20) > 0:
-            print(f"  and {more} more")
-    if summary.slowest:
-        print("\nslowest calls")
-        for took, tool in reversed(summary.slowest):
-            print(f"  {took:>9.1f} ms  {shown(tool)}")
+    when = f" from {shown(found.first)} to {shown(found.last)}" if found.first else ""
+    print(f"{found.entries:,} {'entry' if found.entries == 1 else 'entries'}{when}")
+    unanswered = count(found.unanswered, "call")
+    print(f"{count(len(found.sessions), 'session')}, {unanswered} without an answer")
+    if found.dropped:
+        print(f"{count(found.dropped, 'line')} could not be written")
+    counted = (("calls", found.calls), ("refused", found.refused), ("errors", +found.errors))
+    for title, counts in counted:
+        _print_first(title, [f"{n:>7}  {shown(name)}" for name, n in counts.most_common()])
+    busiest = sorted(found.by_session.items(), key=lambda one: -one[1].total())
+    lines = (f"{n.total():>7}  {shown(caller)}: {_most_called(n)}" for caller, n in busiest)
+    _print_first("calls by session", list(lines))
+    slowest = [f"{took:>9.1f} ms  {shown(tool)}" for took, tool in reversed(found.slowest)]
+    _print_first("slowest calls", slowest)
+
+
+def _print_first(title: str, lines: Sequence[str]) -> None:
+    """Print the first lines of a part, and how many more there are."""
+    if lines:
+        print(f"\n{title}")
+        print("\n".join(f"  {line}" for line in lines[:_MOST_SHOWN]))
+    if (more := len(lines) - _MOST_SHOWN) > 0:
+        print(f"  and {more} more")
 
 
 def _most_called(calls: Counter[str]) -> str:
@@ -298,8 +273,8 @@ def paths_of(files: Sequence[str]) -> list[Path]:
         raise UsageError(
             "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
         )
-    found = [one for file in map(Path, files) for one in (file, *parts_of(file))]
-    return sorted({_identity(one): one for one in found}.values(), key=age_of)
+    found = [one for file in map(Path, files) for one in (file, *audit_log.parts_of(file))]
+    return sorted({_identity(one): one for one in found}.values(), key=audit_log.age_of)
 
 
 def _identity(path: Path) -> object:
@@ -316,7 +291,11 @@ def chains_in(paths: Sequence[Path]) -> list[list[Path]]:
     """Return the files of each chain of lines: each part is a chain of its own."""
     chains: dict[str, list[Path]] = {}
     for path in paths:
-        own = str(path.with_name(chain_of(path.name))) if is_part(path.name) else ""
+        own = (
+            str(path.with_name(audit_log.chain_of(path.name)))
+            if audit_log.is_part(path.name)
+            else ""
+        )
         chains.setdefault(own, []).append(path)
     return [_linked(files) for _, files in sorted(chains.items())]
 
@@ -341,7 +320,7 @@ def _ends_of(path: Path) -> tuple[str, str]:
     """Return the hash that a file continues, and that of its last line."""
     first, last = b"", b""
     try:
-        for line in lines_in(path):
+        for line in audit_log.lines_in(path):
             first, last = first or line, line
         end = hash_of(last)
     except OSError:  # whoever reads the file says so; its end is not known
@@ -360,12 +339,11 @@ def lines_of(paths: Sequence[Path], damaged: TellDamage | None = None) -> Iterat
     """Yield the lines of files; ``damaged`` is told of a file that cannot be read to its end."""
     for path in paths:
         try:
-            yield from lines_in(path)
+            yield from audit_log.lines_in(path)
         except OSError as error:
-            why = error.strerror or str(error)
-            if damaged is None or not isinstance(error, DamagedFile):
-                raise StartError(f"Cannot read {path}", why=why) from None
-            damaged(path, why)
+            if damaged is None or not isinstance(error, audit_log.DamagedFile):
+                raise _cannot_read(path, error) from None
+            damaged(path, str(error))
 
 
 def parse_line(line: bytes) -> Entry | None:
@@ -379,8 +357,8 @@ def parse_line(line: bytes) -> Entry | None:
 
 def file_that_ends_with(hash: str, paths: Sequence[Path]) -> Path | None:
     """Return the file beside these whose last line has this hash; such as one put aside."""
-    log = paths[0].with_name(chain_of(paths[0].name))
-    for path in asides_of(log):  # mostly the newest
+    log = paths[0].with_name(audit_log.chain_of(paths[0].name))
+    for path in audit_log.asides_of(log):  # mostly the newest
         if path not in paths and _ends_of(path)[1] == hash:
             return path
     return None

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, say
+from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, print_table, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 from mcp_tool_filter.options import OPTIONS
@@ -60,7 +60,8 @@ def run(typed: Given) -> int:
     if "json" in typed:
         print(json.dumps([_as_json(one) for one in found], indent=2))
     elif found:
-        print("\n".join(_table(found)))
+        head = ("CLIENT", "SCOPE", "SERVER", "FILTERED", "COMMAND OR URL")
+        print_table(head, list(map(_row, found)))
     else:
         say("No MCP servers found in any client's file")
     return 0
@@ -84,17 +85,6 @@ def find_servers() -> Iterator[ListedServer]:
             if (place.client, place.scope, name) not in known:
                 known.add((place.client, place.scope, name))
                 yield ListedServer(file, name, entry)
-
-
-def _table(found: Sequence[ListedServer]) -> Iterator[str]:
-    terminal = is_terminal(sys.stdout)
-    rows = [_row(one) for one in found]
-    head, *lines = columns(
-        [("CLIENT", "SCOPE", "SERVER", "FILTERED", "COMMAND OR URL"), *rows], is_terminal=terminal
-    )
-    if terminal:
-        yield paint(head, Colour.BOLD)
-    yield from lines
 
 
 def _row(one: ListedServer) -> tuple[str, ...]:

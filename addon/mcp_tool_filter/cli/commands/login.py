@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, drop, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore, check_keyring
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.settings import in_our_words, split_upstream, with_scheme
-from mcp_tool_filter.cli.terminal import columns, is_terminal, say
+from mcp_tool_filter.cli.terminal import is_terminal, print_table, say
 from mcp_tool_filter.errors import StartError, printable
 
 _MOST_STEPS_UP = 2
@@ -106,7 +106,7 @@ def _list(store: LoginStore) -> int:
     if not rows:
         say("There are no logins: mcp-tool-filter login URL")
         return 0
-    print("\n".join(columns(rows, is_terminal=is_terminal(sys.stdout))))
+    print_table(("SERVER", "LOGIN", "SCOPES"), rows)
     return 0
 
 

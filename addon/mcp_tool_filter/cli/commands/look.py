@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
@@ -20,29 +20,59 @@ from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.terminal import (
     Colour,
-    columns,
+    count,
     is_terminal,
-    paint,
+    print_table,
     progress,
     say,
     shortened,
-    width,
 )
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.observers import sentences
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.sentences import (
-    Introduction,
-    estimate_tokens,
-    introduce,
-    render_report,
-    warnings_about,
-)
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.policy.patterns import deny_for
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.protocol.tools import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of the upstream, and what the filter would do with it."""
+
+    name: str
+    size: int
+    """The bytes of its definition."""
+    description: str
+    """Its first line."""
+    why: str = "exposed"
+    """exposed, denied, not allowed, or faulty."""
+    pattern: str | None = None
+    """The pattern that denies it."""
+    mark: str = ""
+    """What its definition says of it: read-only or destructive."""
+
+    @property
+    def is_exposed(self) -> bool:
+        return self.why == "exposed"
+
+
+def _tool(name: str, raw: bytes, snapshot: Snapshot) -> Tool:
+    definition = json.loads(raw)
+    said, hints = definition.get("description"), definition.get("annotations")
+    pattern = snapshot.denied.get(name)
+    why = "denied" if pattern else "not allowed" if name in snapshot.denied else "faulty"
+    hints = hints if isinstance(hints, dict) else {}
+    dangerous = "destructive" if hints.get("destructiveHint") is True else ""
+    return Tool(
+        name,
+        len(raw),
+        shown(shortened(said, 200)) if isinstance(said, str) else "",
+        "exposed" if name in snapshot.allowed else why,
+        pattern.text if pattern else None,
+        "read-only" if hints.get("readOnlyHint") is True else dangerous,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +80,10 @@ class KnownTools:
     """The upstream's tools, and what the filter would do with them."""
 
     fetched: Fetched
-    who: Introduction
+    who: sentences.Introduction
     snapshot: Snapshot
-    definitions: Sequence[Definition]
-    """The definitions of all tools, in the upstream's order."""
+    tools: Sequence[Tool]
+    """All tools, in the upstream's order."""
 
 
 async def ask(settings: Settings) -> KnownTools:
@@ -61,12 +91,17 @@ async def ask(settings: Settings) -> KnownTools:
     target = target_of(settings)
     fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
     policy = PolicyInForce(config=settings.config(), fetched=fetched)
-    who = introduce(target.url, fetched, settings.listens_at)
+    who = sentences.introduce(target.url, fetched, settings.listens_at)
     return KnownTools(
         fetched=fetched,
         who=replace(who, listens_at="stdio") if settings.is_stdio else who,
         snapshot=policy.snapshot,
-        definitions=[one for listing in policy.listings for one in listing.definitions],
+        tools=[
+            _tool(one.name, one.raw, policy.snapshot)
+            for listing in policy.listings
+            for one in listing.definitions
+            if one.name is not None
+        ],
     )
 
 
@@ -84,9 +119,6 @@ async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
     return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit, say=say))
 
 
-_DESCRIPTION = 60
-
-
 def show_tools(settings: Settings, how: str) -> int:
     """Print the tools in one of the formats, or like the report at start."""
     formats = OPTIONS["format"].choices
@@ -97,114 +129,79 @@ def show_tools(settings: Settings, how: str) -> int:
     refuse_unmatched(settings.config(), known.snapshot.unmatched)
     match how:
         case "json":
-            print(json.dumps(as_json(known), indent=2))
+            print(json.dumps(_as_json(known), indent=2))
         case "report-json":
-            print(json.dumps(as_json(known) | _as_report(known, settings), indent=2))
+            warnings = [one.removeprefix("Warning: ") for one in _warnings(settings)]
+            listens_at = shown_url(known.who.listens_at)
+            more = {"listensAt": listens_at, "warnings": warnings}  # only a start has these
+            print(json.dumps(_as_json(known) | more, indent=2))
         case "names":
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
-            print(render_report(known.who, known.snapshot))
+            print(sentences.render_report(known.who, known.snapshot))
             _warn(settings)
         case _:
-            print("\n".join(_table(known)))
-            _say_the_rest(known)
+            _print_tools(known)
             _warn(settings)
     return 0
 
 
+def _warnings(settings: Settings) -> list[str]:
+    return sentences.warnings_about(settings.config())
+
+
 def _warn(settings: Settings) -> None:
-    for warning in warnings_about(settings.config()):
+    for warning in _warnings(settings):
         say(warning)
 
 
-def as_json(known: KnownTools) -> dict[str, object]:
+def _as_json(known: KnownTools) -> dict[str, object]:
     """Return everything we know. This format is stable: members may be added, none changes."""
-    snapshot = known.snapshot
     return {
         "upstream": known.who.shown_upstream,
         "server": known.who.server,
         "transport": known.who.transport,
         "revision": known.who.revision,
-        "tools": [_tool(known, one) for one in known.definitions if one.name is not None],
-        "savedBytes": snapshot.denied_bytes,
-        "unmatchedPatterns": [pattern.text for pattern in snapshot.unmatched],
-        "faults": list(snapshot.faults),
+        "tools": [
+            {
+                "name": one.name,
+                "exposed": one.is_exposed,
+                "why": one.why,
+                "pattern": one.pattern,
+                "bytes": one.size,
+            }
+            for one in known.tools
+        ],
+        "savedBytes": known.snapshot.denied_bytes,
+        "unmatchedPatterns": [pattern.text for pattern in known.snapshot.unmatched],
+        "faults": list(known.snapshot.faults),
     }
 
 
-def _as_report(known: KnownTools, settings: Settings) -> dict[str, object]:
-    """Return the parts that only a start would report."""
-    warnings = warnings_about(settings.config())
-    return {
-        "listensAt": shown_url(known.who.listens_at),
-        "warnings": [warning.removeprefix("Warning: ") for warning in warnings],
-    }
-
-
-def _tool(known: KnownTools, definition: Definition) -> dict[str, object]:
-    name = definition.name
-    assert name is not None
-    pattern = known.snapshot.denied.get(name)
-    return {
-        "name": name,
-        "exposed": name in known.snapshot.allowed,
-        "why": _why(known, name),
-        "pattern": pattern.text if pattern else None,
-        "bytes": len(definition.raw),
-    }
-
-
-def _why(known: KnownTools, name: str) -> str:
-    if name in known.snapshot.allowed:
-        return "exposed"
-    if name not in known.snapshot.denied:
-        return "faulty"
-    return "denied" if known.snapshot.denied[name] else "not allowed"
-
-
-def _table(known: KnownTools) -> Iterator[str]:
-    terminal = is_terminal(sys.stdout)
-    rows = [_row(known, one) for one in known.definitions if one.name is not None]
-    if not rows:
-        return
-    head = ("TOOL", "STATUS", "TOKENS", "DESCRIPTION")
-    head_line, *lines = columns([head, *rows], is_terminal=terminal)
-    if terminal:
-        yield paint(head_line, Colour.BOLD)
-    for row, line in zip(rows, lines, strict=True):
-        cut = line[: width()] if terminal else line
-        yield cut if row[1] == "exposed" else paint(cut, Colour.RED)
-
-
-def _row(known: KnownTools, definition: Definition) -> tuple[str, ...]:
-    name = definition.name or ""
-    pattern = known.snapshot.denied.get(name)
-    why = _why(known, name) + (f' by "{pattern.text}"' if pattern else "")
-    description = json.loads(definition.raw).get("description")
-    said = shortened(description, _DESCRIPTION) if isinstance(description, str) else ""
-    return shown(name), why, estimate_tokens(len(definition.raw)), shown(said)
-
-
-def _say_the_rest(known: KnownTools) -> None:
-    """Print to stderr what does not fit into the table."""
-    tokens = estimate_tokens(known.snapshot.denied_bytes)
-    exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)
-    count = f"{exposed + gone} tool" + ("" if exposed + gone == 1 else "s")
-    say(f"{count}, {gone} would be hidden: about {tokens} tokens per tools/list")
+def _print_tools(known: KnownTools) -> None:
+    """Print the table of the tools; to stderr, what does not fit into it."""
+    if known.tools:
+        head = ("TOOL", "STATUS", "TOKENS", "DESCRIPTION")
+        print_table(
+            head,
+            list(map(_row, known.tools)),
+            lambda row: None if row[1] == "exposed" else Colour.RED,
+            is_cut=True,
+        )
+    tokens = sentences.estimate_tokens(known.snapshot.denied_bytes)
+    gone = len(known.snapshot.denied)
+    tools = count(len(known.snapshot.allowed) + gone, "tool")
+    say(f"{tools}, {gone} would be hidden: about {tokens} tokens per tools/list")
     for pattern in known.snapshot.unmatched:
         say(f'Warning: the pattern "{pattern.text}" matches no tool')
     for fault in known.snapshot.faults:
         say(f"Warning: {fault}")
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool that can be picked."""
-
-    name: str
-    size: int
-    """The bytes of its definition."""
-    description: str
+def _row(tool: Tool) -> tuple[str, ...]:
+    why = tool.why + (f' by "{tool.pattern}"' if tool.pattern else "")
+    tokens = sentences.estimate_tokens(tool.size)
+    return shown(tool.name), why, tokens, shortened(tool.description, 60)
 
 
 def run_pick(typed: Given) -> int:
@@ -224,7 +221,7 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
 
     Empty if no tool should be hidden, None if the user quits.
     """
-    tools = _tools_in(ask_now(settings))
+    tools = [one for one in ask_now(settings).tools if one.is_exposed]  # hidden ones need none
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
     hidden = _picked(tools) if names is None else _named(names, tools)
@@ -234,18 +231,6 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
         return None if hidden is None else ""
     _say_what_it_saves(hidden, tools)
     return deny_for(hidden, [tool.name for tool in tools])
-
-
-def _tools_in(known: KnownTools) -> list[Tool]:
-    """Return the tools that are exposed now; hidden ones need no pattern."""
-    exposed = known.snapshot.allowed
-    named = [one for one in known.definitions if one.name is not None and one.name in exposed]
-    return [Tool(one.name or "", len(one.raw), _description(one.raw)) for one in named]
-
-
-def _description(raw: bytes) -> str:
-    description = json.loads(raw).get("description")
-    return shown(shortened(description, 200)) if isinstance(description, str) else ""
 
 
 def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
@@ -268,5 +253,6 @@ def _picked(tools: Sequence[Tool]) -> list[str] | None:
 def _say_what_it_saves(hidden: Collection[str], tools: Sequence[Tool]) -> None:
     saved = sum(tool.size for tool in tools if tool.name in hidden)
     kept = len(tools) - len(hidden)
-    what = f"{len(hidden)} tool{'' if len(hidden) == 1 else 's'} hidden, {kept} left"
-    say(f"{what}: saves about {estimate_tokens(saved)} tokens per tools/list")
+    tokens = sentences.estimate_tokens(saved)
+    what = f"{count(len(hidden), 'tool')} hidden, {kept} left"
+    say(f"{what}: saves about {tokens} tokens per tools/list")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.flags import WORDS, Given
+from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import StartError, printable
 
 if TYPE_CHECKING:
@@ -147,11 +148,11 @@ def run_scrub(typed: Given) -> int:
             _write(target.resolve(), flows)
     except OSError as error:
         raise CannotWrite(target, error.strerror or str(error)) from error
-    counts = f"{_count(len(flows), 'flow')}, {_count(found, 'secret')}"
+    counts = f"{count(len(flows), 'flow')}, {count(found, 'secret')}"
     print(f"{counts} masked: {target}", file=sys.stderr)
     if others := len(everything) - len(flows):
         are = "that is" if others == 1 else "that are"
-        print(f"Left out: {_count(others, 'flow')} {are} not HTTP", file=sys.stderr)
+        print(f"Left out: {count(others, 'flow')} {are} not HTTP", file=sys.stderr)
     _warn_of(scrubber.unread)
     return 0
 
@@ -164,10 +165,6 @@ def _write(target: Path, flows: Sequence[HTTPFlow]) -> None:
         raise IsADirectoryError(None, "Is a directory")
     with whole_file(target) as new:  # source and target may be the same file
         write_flows_to(new, flows)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _warn_of(unread: Sequence[str]) -> None:

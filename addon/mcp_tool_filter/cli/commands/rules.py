@@ -18,6 +18,7 @@ from mcp_tool_filter.adapters.rules.rehearsal import (
 )
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
+from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.protocol.messages import Message, Notification, Request, parse_message
 from mcp_tool_filter.rules.fields import render_json
@@ -184,7 +185,7 @@ def _check(file: str) -> int:
     policy = read_rules(file)
     for warning in policy.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
-    print(f"{file}: {_count(len(policy.rules), 'rule')}, no mistakes")
+    print(f"{file}: {count(len(policy.rules), 'rule')}, no mistakes")
     return 0
 
 
@@ -218,7 +219,3 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"Cannot read {path}", why=error.strerror or str(error)) from None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
