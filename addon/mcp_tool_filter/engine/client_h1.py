@@ -255,7 +255,7 @@ class H1Client:
             self.service.listener.tell_refused(
                 Reply(INVALID_HTTP, Reason(Why.MALFORMED, detail=detail)), exchange
             )
-            fields = ((b"content-type", b"application/json"),)
+            fields = ((b"content-type", b"application/json"), *fault.fields)
             ending = b"content-length: %d\r\n%b" % (len(INVALID_HTTP), _CLOSE)
             self.host.send(render_answer(fault.status, b"", fields, ending) + INVALID_HTTP)
         self.host.close()

@@ -120,6 +120,11 @@ class Seats:
         self._idle.pop(client, None)
         self.standing.pop(client, None)
 
+    def silence_of(self, client: Silent) -> float:
+        """Return for how many seconds a client that was never served has said nothing."""
+        since = self._new.get(client)
+        return 0.0 if since is None else self._clock() - since
+
     def has_begun(self, client: Silent) -> None:
         """The head of a request has come."""
         group = self._idle if client in self._idle else self._new

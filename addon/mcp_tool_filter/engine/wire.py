@@ -90,9 +90,10 @@ DEFAULT_LIMITS = HttpLimits()
 class Fault(Exception):
     """The peer's bytes are not HTTP as we accept it."""
 
-    def __init__(self, why: str, status: int = 400) -> None:
+    def __init__(self, why: str, status: int = 400, fields: Fields = ()) -> None:
+        """``fields`` go with the answer that says so."""
         super().__init__(why)
-        self.status = status
+        self.status, self.fields = status, fields
 
 
 @dataclass(slots=True, eq=False)

@@ -114,8 +114,9 @@ async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
         host = upstream.url.partition("//")[2].encode()
         line = b"CONNECT %b" % host if way == "tunnel" else b"GET http://%b/x" % host
         await client.say(line + b" HTTP/1.1\r\nHost: x\r\n" + login + b"\r\n")
-        status = (await client.head()).split(b" ")[1]
-        assert status == (b"200" if login else b"407")
+        head = await client.head()
+        assert head.split(b" ")[1] == (b"200" if login else b"407")
+        assert (b"Proxy-Authenticate: Basic realm=" in head) is not bool(login)
         if login and way == "tunnel":
             body = call("read_file")
             length = b"Content-Length: %d\r\n" % len(body)

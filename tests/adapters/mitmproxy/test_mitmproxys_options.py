@@ -39,10 +39,6 @@ async def test_mitmproxys_own_defaults_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("stream_large_bodies", "10m"),
-        ("validate_inbound_headers", False),
-        ("websocket", False),
-        ("modify_body", ["/~q/a/b"]),
         ("ignore_hosts", ["localhost"]),
         ("allow_hosts", ["example"]),
         ("tcp_hosts", ["localhost"]),
@@ -50,7 +46,7 @@ async def test_mitmproxys_own_defaults_are_not_refused() -> None:
     ],
 )
 async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
-    refusal = problem_in_options(await stock_options(**{name: value}), is_forward=True)
+    refusal = problem_in_options(await stock_options(**{name: value}))
     assert refusal is not None
     assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
 

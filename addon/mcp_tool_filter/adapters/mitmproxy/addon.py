@@ -22,7 +22,6 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
-from mitmproxy.tls import ClientHelloData, TlsData
 
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.mitmproxy import connections
@@ -39,22 +38,20 @@ from mcp_tool_filter.adapters.mitmproxy.layer import (
     Unfinished,
     put_engine,
 )
-from mcp_tool_filter.adapters.mitmproxy.modes import (
-    address_of,
-    is_forward,
-    parse_modes,
-    target_of,
-    tls_of,
-)
 from mcp_tool_filter.adapters.mitmproxy.options import (
     ConfigReader,
     Loopback,
+    address_of,
     declare_options,
     idle_options,
+    is_forward,
     keep_quiet_streams_alive,
     overruled_option,
+    parse_modes,
     problem_in_options,
     refuse_no_mode,
+    target_of,
+    tls_of,
     unknown_option,
 )
 from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
@@ -245,6 +242,7 @@ class ToolFilter:
                         endpoints, self._flows, lambda: self.proxy.config.raw_hosts
                     )
                     self.interception.on_end = self.proxy.fail
+                    ctx.master.addons.add(self.interception)
                 await self.interception.begin(self._report)
             self.proxy.check_patterns()
             self.proxy.ready.set()
@@ -283,6 +281,7 @@ class ToolFilter:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_TICKS)
+            connections.close_silent(self.proxy.crowd.seats)
             for one in list(self._layers.values()):
                 one.tick(loop.time())
 
@@ -325,6 +324,9 @@ class ToolFilter:
         if chain[0] is not self:  # an addon before us could keep a hook from us
             chain.remove(self)
             chain.insert(0, self)
+        if self.interception and chain[-1] is not self.interception:
+            chain.remove(self.interception)
+            chain.append(self.interception)
         connections.let_streams_be(client)
         if client.transport_protocol == "tcp":
             self.proxy.crowd.seats.enter(connections.Newcomer(client))
@@ -406,28 +408,6 @@ class ToolFilter:
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         connections.close_leftover(data)
-
-    # Forward proxies
-
-    def tls_clienthello(self, data: ClientHelloData) -> None:
-        if self.interception and not isinstance(data.context.client.proxy_mode, ReverseMode):
-            self.interception.tls_clienthello(data)
-
-    def tls_failed_client(self, data: TlsData) -> None:
-        if self.interception:
-            self.interception.tls_failed(data)
-
-    def tls_failed_server(self, data: TlsData) -> None:
-        if self.interception:
-            self.interception.tls_failed_upstream(data)
-
-    def requestheaders(self, flow: HTTPFlow) -> None:
-        if self.interception and flow.is_replay is None:
-            self.interception.requestheaders(flow)
-
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        if self.interception and flow.is_replay is None:
-            self.interception.responseheaders(flow)
 
     async def tool_filter_waits(self, unfinished: Unfinished) -> None:
         """Wait for the hooks of other addons; see ``layer.ToolFilterWaitsHook``."""

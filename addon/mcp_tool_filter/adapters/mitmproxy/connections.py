@@ -24,6 +24,8 @@ from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.serving.limits import Crowd, most_upstream_connections
+from mcp_tool_filter.engine.service import Seats
+from mcp_tool_filter.engine.wire import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
@@ -173,6 +175,14 @@ class Newcomer:
         io = handler.transports.get(self.client) if handler else None
         if handler and io and io.handler:
             handler.close_connection(self.client)
+
+
+def close_silent(seats: Seats) -> None:
+    """Close the clients that say nothing: the engine, which closes its own, does not know them."""
+    for handler in list(ctx.master.addons.get("proxyserver").connections.values()):
+        newcomer = Newcomer(handler.client)
+        if seats.silence_of(newcomer) >= DEFAULT_LIMITS.idle_time:
+            newcomer.close_silent()
 
 
 def is_slow(client: Client) -> bool:

@@ -148,7 +148,7 @@ class Hooks:
         self._inner, every = [], list(self._traverse(chain))
         named = [(getattr(one, "name", type(one).__name__.lower()), one) for one in every]
         self._with_secrets = [one for name, one in named if name in NEED_SECRETS]
-        skipped = NEED_SECRETS | {"nextlayer"}  # the layers are our choice
+        skipped = NEED_SECRETS | {"nextlayer", "interception"}  # what they do is our choice
         others = [pair for pair in named if pair[0] not in skipped and pair[1] is not self._ours]
         self._flat = [one for _, one in others]
         self._early = [one for name, one in others if name not in _AFTERWARDS]

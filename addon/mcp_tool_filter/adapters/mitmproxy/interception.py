@@ -28,19 +28,20 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import ClientTLSLayer, HttpLayer, ServerTLSLayer, TCPLayer, UDPLayer
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
-from mitmproxy.proxy.mode_specs import LocalMode, UpstreamMode
+from mitmproxy.proxy.mode_servers import LocalRedirectorInstance, ServerInstance
+from mitmproxy.proxy.mode_specs import LocalMode, ReverseMode, UpstreamMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.tls import ClientHelloData, TlsData
+from mitmproxy_rs.local import LocalRedirector
 
 from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
-from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
-from mcp_tool_filter.adapters.mitmproxy.modes import FORWARD_MODES
+from mcp_tool_filter.adapters.mitmproxy.options import FORWARD_MODES
 from mcp_tool_filter.adapters.serving.endpoints import MOST_URLS, Connection, Endpoints
 from mcp_tool_filter.engine.passing import ForwardClient
 from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.recognise import BodyReader, EventPeeker, Treatment, is_mcp_head
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_ASKS = (b"proxy-authenticate", b"www-authenticate")
 _SHORTEST_QUIC, _DNS = 18, 53
 _REFUSED: dict[str, Callable[[Config], object]] = {
     "upstream_headers": lambda config: config.upstream_headers,
@@ -71,6 +73,19 @@ def refuse_options(config: Config) -> None:
         if is_given(config):
             why = "It is for a single upstream, but a forward proxy has many. Leave it out."
             raise InvalidOption(name, "…", why=why)
+
+
+class _H2Options:
+    """mitmproxy's options for its own HTTP layer, which must not let anything pass unread."""
+
+    stream_large_bodies = None
+    validate_inbound_headers = True
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._options, name)
 
 
 class ForwardLayer(EngineLayer):
@@ -105,6 +120,7 @@ class ForwardLayer(EngineLayer):
             yield from self._look_into_tunnel(event)
         elif isinstance(event, events.Start) and self._begins_h2:
             self._interception.keep_seat(self.context)
+            self.context.options = cast("Options", _H2Options(self.context.options))
             yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
         else:
             yield from super()._handle_event(event)
@@ -168,7 +184,9 @@ class ForwardLayer(EngineLayer):
         flow = HTTPFlow(self.context.client, self.context.server)
         flow.request = request
         if not logins.authenticate_http(flow):
-            raise Fault("a client without a login to this proxy", 407)
+            assert flow.response
+            asking = [one for one in flow.response.headers.fields if one[0].lower() in _ASKS]
+            raise Fault("a client without a login to this proxy", 407, tuple(asking))
         logins.authenticated[self.context.client] = flow.metadata["proxyauth"]
 
     def _address_for(self, exchange: Exchange) -> Address:
@@ -200,7 +218,7 @@ class ForwardLayer(EngineLayer):
             inner.child_layer, tls.child_layer = tls, seat
         else:
             inner.child_layer = seat
-        self._tls[server] = self._tls[cast(Server, stack.tunnel_connection)] = stack, seat
+        self._tls[server] = self._tls[stack.tunnel_connection] = stack, seat
         return None
 
     # Tunnels
@@ -252,7 +270,11 @@ def _inside(inner: layer.Layer | None) -> list[layer.Layer]:
 
 
 class Interception:
-    """What the forward proxies of the process share."""
+    """What the forward proxies of the process share.
+
+    It is an addon, the last one of all: where mitmproxy's own layer speaks HTTP, no other addon may
+    let anything pass as a stream that we have not read.
+    """
 
     def __init__(
         self, endpoints: Endpoints, flows: Flows, raw_hosts: Callable[[], frozenset[str]]
@@ -355,11 +377,13 @@ class Interception:
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
         """Choose HTTP/1.1 if the client offers it: the engine frames it here."""
+        if isinstance(data.context.client.proxy_mode, ReverseMode):
+            return
         offered = data.client_hello.alpn_protocols
         if b"http/1.1" in offered or not any(one in (b"h2", b"http/1.0") for one in offered):
             data.context.client.alpn = b"http/1.1"
 
-    def tls_failed(self, data: TlsData) -> None:
+    def tls_failed_client(self, data: TlsData) -> None:
         """Report a client that did not accept our certificate: nothing of it passes."""
         host = data.context.client.sni or (data.context.server.address or ("?",))[0]
         if host not in self.refused_tls and len(self.refused_tls) < MOST_URLS:
@@ -368,7 +392,7 @@ class Interception:
                 "A client does not trust our certificate for %s: it cannot connect there", host
             )
 
-    def tls_failed_upstream(self, data: TlsData) -> None:
+    def tls_failed_server(self, data: TlsData) -> None:
         """Report an upstream whose certificate we do not trust, or that refuses TLS with us."""
         address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
@@ -383,8 +407,8 @@ class Interception:
         """Let gRPC pass as a stream; all other requests wait until they are complete."""
         headers = flow.request.headers
         is_grpc = headers.get("content-type", "").lower().startswith("application/grpc")
-        if is_grpc and "content-length" not in headers:  # it may be cut off
-            flow.request.stream = cast("bool", self._only_others(flow))
+        may_be_cut_off = is_grpc and "content-length" not in headers
+        flow.request.stream = cast("bool", self._only_others(flow)) if may_be_cut_off else False
 
     def _only_others(self, flow: HTTPFlow) -> Callable[[bytes], bytes | Sequence[bytes]]:
         """Return what lets a stream pass until it turns out to be MCP."""
@@ -435,7 +459,7 @@ class Interception:
     def responseheaders(self, flow: HTTPFlow) -> None:
         """Let answers pass as streams; an event stream only while it is not MCP."""
         response = flow.response
-        if response is None or not self._passes(flow):
+        if response is None or flow.is_replay or not self._passes(flow):
             return
         response.stream = True
         if may_be_event_stream(response.headers.get("content-type", "")):
@@ -481,3 +505,26 @@ def _layer_for_udp(context: Context, first: bytes) -> layer.Layer:
     port = context.server.address[1] if context.server.address else 0
     is_quic = len(first) >= _SHORTEST_QUIC and bool(first[0] & 0x40) and port != _DNS
     return RefusingLayer(context) if is_quic else UDPLayer(context, ignore=True)
+
+
+# Local mode: mitmproxy reports it as started once it has tried, and goes on without it.
+
+_MOMENT = 1.0  # seconds; if it fails to start, it does so within them
+_WHAT = "mitmproxy's local mode could not start"
+_ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would no longer be filtered"
+
+
+async def watch_redirector(
+    instance: ServerInstance[LocalMode], on_end: Callable[[str], None]
+) -> asyncio.Future[None]:
+    """Call ``on_end`` when local mode ends. Raises StartError if it did not start."""
+    problem = LocalRedirector.unavailable_reason() or instance.last_exception
+    redirector = LocalRedirectorInstance._server
+    if problem or redirector is None:
+        raise StartError(_WHAT, why=" ".join(str(problem or "It gives no reason").split()))
+    watch = asyncio.ensure_future(redirector.wait_closed())
+    await asyncio.wait([watch], timeout=_MOMENT)
+    if watch.done():
+        raise StartError(_WHAT, why="The system refused: it needs root rights")
+    watch.add_done_callback(lambda _: on_end(_ENDED))
+    return watch

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx
-from mitmproxy.connection import Server
+from mitmproxy.connection import Connection, Server
 from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
@@ -130,7 +130,7 @@ class EngineLayer(layer.Layer):
         self._upstreams: dict[Server, Upstream] = {}
         self._idle: dict[Server, float] = {}
         """The connections that can be used again, and since when they are idle."""
-        self._tls: dict[Server, tuple[TunnelLayer, Seat]] = {}
+        self._tls: dict[Connection, tuple[TunnelLayer, Seat]] = {}
         self._waiting: dict[commands.Command, _GoOn] = {}
         self._from_tls: dict[commands.Command, TunnelLayer] = {}
         self._is_busy = self._has_closed = self._is_held = False
@@ -147,7 +147,7 @@ class EngineLayer(layer.Layer):
             if isinstance(event, events.CommandCompleted) and event.command in self._from_tls:
                 yield from self._through_tls(self._from_tls.pop(event.command), event)
             elif isinstance(event, events.ConnectionEvent) and (
-                inner := self._tls.get(cast(Server, event.connection))
+                inner := self._tls.get(event.connection)
             ):
                 yield from self._through_tls(inner[0], event)
             else:
@@ -171,14 +171,14 @@ class EngineLayer(layer.Layer):
                         self._close_now()
                 else:
                     self._from_client(event.data)
-            case events.DataReceived():
+            case events.DataReceived(connection=Server() as server):
                 self._flows.received(len(event.data))
-                if upstream := self._upstreams.get(event.connection):  # type: ignore[call-overload]  # a Server
+                if upstream := self._upstreams.get(server):
                     upstream.receive(event.data)
             case events.ConnectionClosed() if event.connection is self.context.client:
                 self._client_left()
-            case events.ConnectionClosed():
-                self._upstream_left(event.connection)
+            case events.ConnectionClosed(connection=Server() as server):
+                self._upstream_left(server)
             case events.CommandCompleted():
                 if go_on := self._waiting.pop(event.command, None):
                     go_on(event.reply)
@@ -212,11 +212,11 @@ class EngineLayer(layer.Layer):
             self._drop(server)
         self._close_now()
 
-    def _upstream_left(self, server: object) -> None:
-        upstream = self._upstreams.pop(server, None)  # type: ignore[call-overload]  # a Server
+    def _upstream_left(self, server: Server) -> None:
+        upstream = self._upstreams.pop(server, None)
         if upstream is not None:
-            self._idle.pop(server, None)  # type: ignore[call-overload]  # as above
-            self._orders.append(commands.CloseConnection(server))  # type: ignore[arg-type]  # as above
+            self._idle.pop(server, None)
+            self._orders.append(commands.CloseConnection(server))
             upstream.lost()
 
     def _inject(self, flow: Flow, message: WebSocketMessage) -> None:
@@ -237,15 +237,18 @@ class EngineLayer(layer.Layer):
     def _carry_out(self) -> Orders:
         while self._orders:
             command = self._orders.popleft()
-            inner = self._tls.get(getattr(command, "connection", None))  # type: ignore[arg-type]  # None is no key
+            if not self._tls or not isinstance(command, commands.ConnectionCommand):
+                yield command
+                continue
+            inner = self._tls.get(command.connection)
             if inner is None:
                 yield command
-            else:
-                stack, seat = inner
-                seat.orders.append(command)
-                yield from self._through_tls(stack, _Carry())
-                if isinstance(command, commands.CloseConnection):
-                    self._tls.pop(command.connection, None)  # type: ignore[call-overload]  # a Server
+                continue
+            stack, seat = inner
+            seat.orders.append(command)
+            yield from self._through_tls(stack, _Carry())
+            if isinstance(command, commands.CloseConnection):
+                del self._tls[command.connection]
 
     def order(self, command: commands.Command, go_on: _GoOn) -> None:
         """Carry out a command, then go on with its reply."""

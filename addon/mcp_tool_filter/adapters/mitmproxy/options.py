@@ -1,4 +1,5 @@
 """mitmproxy's options: our own, which we declare and read, and mitmproxy's, which may not harm.
+Its modes are options, too: what they say about an upstream is at the end.
 
 We declare each option of ours as text, so that mitmproxy cannot fail to parse it and then lose the
 addon (mitmproxy issue 8013); ``parse_config`` checks the text. We set those of mitmproxy's that we
@@ -8,14 +9,26 @@ changed, even if it has mitmproxy's default value.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx, optmanager
-from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.proxy.mode_specs import (
+    LocalMode,
+    ProxyMode,
+    RegularMode,
+    ReverseMode,
+    TransparentMode,
+    UpstreamMode,
+)
 
+from mcp_tool_filter.adapters.sockets.connect import make_tls_context
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.errors import EmptyList, InvalidOption, StartError, UnknownOption
 from mcp_tool_filter.options import KEYS, Option, Texts
 from mcp_tool_filter.policy.config import Config, is_loopback, parse_config
@@ -101,30 +114,7 @@ def _read(options: Options, option: Option) -> Texts:
 LOOPBACK = "127.0.0.1"
 _YEAR = 365 * 24 * 60 * 60
 
-_BYPASSES = "Connections that it selects would pass unfiltered. Leave it out."
-_DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    # option: (is this value dangerous?, why)
-    "ignore_hosts": (bool, _BYPASSES),
-    "allow_hosts": (bool, _BYPASSES),
-    "tcp_hosts": (bool, _BYPASSES),
-    "udp_hosts": (bool, _BYPASSES),
-}
-_DANGERS_IN_FORWARD_PROXIES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **_DANGERS,
-    "stream_large_bodies": (
-        lambda value: value is not None,
-        "Large messages would pass before they are checked. Leave it out.",
-    ),
-    "validate_inbound_headers": (
-        lambda value: not value,
-        "Requests could be smuggled past the tool filter. Leave it on.",
-    ),
-    "websocket": (
-        lambda value: not value,
-        "WebSocket messages would pass unfiltered. Leave it on.",
-    ),
-    "modify_body": (bool, "Messages would change after they are checked. Leave it out."),
-}
+_DANGERS = ("ignore_hosts", "allow_hosts", "tcp_hosts", "udp_hosts")
 _IDLE: dict[str, Callable[[Any], bool]] = {
     # option: does the user expect something of this value?
     "stream_large_bodies": bool,
@@ -138,15 +128,15 @@ _IDLE: dict[str, Callable[[Any], bool]] = {
 """Options that our own HTTP engine does not read."""
 
 
-def problem_in_options(options: Options, *, is_forward: bool = False) -> InvalidOption | None:
+def problem_in_options(options: Options) -> InvalidOption | None:
     """Return the error for an option of mitmproxy that would let something pass unfiltered, or
     None.
 
     All others are harmless: what they change in requests and answers is judged again.
     """
-    dangers = _DANGERS_IN_FORWARD_PROXIES if is_forward else _DANGERS
-    for name, (harms, why) in dangers.items():
-        if name in options and harms(value := getattr(options, name)):
+    for name in _DANGERS:
+        if name in options and (value := getattr(options, name)):
+            why = "Connections that it selects would pass unfiltered. Leave it out."
             return InvalidOption(name, value, why=why)
     return None
 
@@ -164,20 +154,14 @@ def idle_options(options: Options) -> str:
     return f"Warning: {', '.join(names)} {are} no effect: the tool filter reads HTTP itself"
 
 
-def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:
+def keep_quiet_streams_alive(options: Options) -> None:
     """Allow streams and slow calls to be silent for as long as both peers want.
 
     mitmproxy closes a connection after ten minutes without a byte. It also connects to the upstream
-    before the client has sent anything: if the upstream is down, the client gets no answer. (In a
-    forward proxy the client does get one, and there the server may send first.)
+    before the client has sent anything: if the upstream is down, the client gets no answer.
     """
-    strategy = "eager" if is_forward else "lazy"
-    _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy=strategy)
-
-
-def bound_messages(options: Options, most: int) -> None:
-    """Limit how much of one body mitmproxy holds; our own limit is well below."""
-    _set_unless_set(options, body_size_limit=str(most))
+    ours: dict[str, object] = {"tcp_timeout": _YEAR, "connection_strategy": "lazy"}
+    options.update(**{name: ours[name] for name in ours if not was_set(options, name)})
 
 
 def was_set(options: Options, name: str) -> bool:
@@ -202,12 +186,6 @@ def refuse_no_mode(options: Options) -> None:
             " servers that clients reach through the proxy"
         )
         raise StartError("There is no --mode", why=why)
-
-
-def _set_unless_set(options: Options, **values: object) -> None:
-    ours = {name: value for name, value in values.items() if not was_set(options, name)}
-    if ours:
-        options.update(**ours)
 
 
 class Loopback:
@@ -250,3 +228,66 @@ class Loopback:
     def _is_right(self, server: Any) -> bool:
         bound = (address[0].partition("%")[0] for address in server.listen_addrs)
         return not self._holds_for(server.mode) or all(map(is_loopback, bound))
+
+
+# Modes
+
+FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode)
+"""Modes in which all traffic of clients goes through us."""
+
+
+def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
+    """Return the reverse proxy modes. Raises InvalidOption for modes that cannot carry MCP."""
+    modes = [ProxyMode.parse(text) for text in texts]
+    for text, mode in zip(texts, modes, strict=True):
+        is_ours = isinstance(mode, ReverseMode) and mode.scheme in ("http", "https")
+        if not is_ours and not isinstance(mode, FORWARD_MODES):
+            why = (
+                "The tool filter sits in front of an MCP server: --mode reverse:http://host:port;"
+                " or of a client: --mode regular, upstream:URL, or local:PROGRAM"
+            )
+            raise InvalidOption("--mode", text, why=why)
+    return [mode for mode in modes if isinstance(mode, ReverseMode)]
+
+
+def is_forward(texts: Sequence[str]) -> bool:
+    """Tell whether one of the modes is a forward proxy."""
+    return any(isinstance(ProxyMode.parse(text), FORWARD_MODES) for text in texts)
+
+
+def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
+    """Return how to reach the upstream of a reverse proxy."""
+    host, port = mode.address
+    certificate = options.client_certs
+    if certificate and Path(certificate).expanduser().is_dir():  # mitmproxy also accepts a folder
+        own = Path(certificate).expanduser() / f"{host}.pem"
+        certificate = str(own) if own.exists() else None
+    tls = tls_of(options, client_cert=certificate) if mode.scheme == "https" else None
+    url = f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return target_for(config, url, tls)
+
+
+def tls_of(options: Options, *, client_cert: str | None = None) -> ssl.SSLContext:
+    """Return the TLS settings towards servers."""
+    return make_tls_context(
+        insecure=options.ssl_insecure,
+        trusted_ca=options.ssl_verify_upstream_trusted_ca,
+        trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
+        client_cert=client_cert,
+    )
+
+
+def address_of(mode: ReverseMode, server: Proxyserver | None, options: Options) -> str:
+    """Return the URL where clients reach us, or will once mitmproxy listens there.
+
+    >>> from mitmproxy.options import Options
+    >>> mode = ReverseMode.parse("reverse:http://localhost:3000@[::1]:9001")
+    >>> address_of(mode, None, Options())
+    'http://[::1]:9001'
+    """
+    host = mode.listen_host(options.listen_host).strip("[]")
+    port = mode.listen_port(options.listen_port)
+    for instance in server.servers if server else ():
+        if instance.mode == mode and instance.listen_addrs:
+            host, port, *_ = instance.listen_addrs[0]
+    return f"http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}"
