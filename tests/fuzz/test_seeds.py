@@ -59,7 +59,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("protocol.tools._folded", _as_it_is),
         ("policy.tool_filter.shows_tool", _nothing),
         ("policy.tool_filter.shows_tool_beside_content", _nothing),
-        ("http.other_answers.shows_tool", _nothing),
+        ("http.bodies.shows_tool", _nothing),
         ("conversation.conversation.shows_tool", _nothing),
         ("http.head._is_utf8", _yes),
         ("http.head._spells_a_call", _nothing),

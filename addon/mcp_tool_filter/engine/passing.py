@@ -399,9 +399,11 @@ class ForwardClient(H1Client):
     def _read(self) -> None:
         wire = self._wire
         while self.turn in CLIENTS_TURN and not self.is_slow and not self._is_full:
-            event = wire.next()
-            if self.passing is not None and not isinstance(event, RequestHead):
-                self._pass(self.passing, event, wire.raw)
+            event, raw = wire.next_raw()
+            if isinstance(event, RequestHead):
+                self._begin_with(event, raw)
+            elif self.passing is not None:
+                self._pass(self.passing, event, raw)
             elif event is not None:
                 self._take(event)
             if event is None:
@@ -417,8 +419,7 @@ class ForwardClient(H1Client):
             if passing.has_all:
                 exchange.end_of_request()
 
-    def _begin(self, head: RequestHead) -> None:
-        raw = self._wire.raw
+    def _begin_with(self, head: RequestHead, raw: bytes) -> None:
         if head.method == "CONNECT":
             self._places.open_tunnel(head, self._wire.take_rest())
             self.turn = Turn.CLOSED  # what follows is another connection

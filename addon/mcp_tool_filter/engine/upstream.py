@@ -172,8 +172,7 @@ class Upstream:
                 self._has_answered = True
                 self._wire.receive(data)
             while self._passing is passing:
-                event = self._wire.next()
-                raw = self._wire.raw
+                event, raw = self._wire.next_raw()
                 if isinstance(event, End):
                     self._passing = None
                     self._take_back()

@@ -204,13 +204,13 @@ _ABSOLUTE = re.compile(r"https?://([^/?#@\\]+)([/?][^#]*)?", re.IGNORECASE)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
 _STATUS_SO_FAR = re.compile(rb"[HTP/1.0]{0,8}(?: [0-9]{0,3}(?: [\t -~\x80-\xff]*)?)?\r?")
 _BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\n[ \t]|\0")
-_LENGTH = re.compile(rb"[0-9]{1,15}")
-_DATE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+_LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
+_DATE = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
 _TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
 _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
-_VARIES = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
-_VARYING = frozenset({b"content-length", b"date"})
+_LENGTH_ONLY = re.compile(rb"(\r\n(?:content-length):[ \t]*)([^\r\n]*)", re.IGNORECASE)
+_LENGTH_OR_DATE = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 _NO_BODY = frozenset({204, 304})
 
 
@@ -230,7 +230,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._last: tuple[bytes, H] | None = None
         """The last remembered head with all of its bytes: most are repeated as they were."""
         self._has_ended = False
-        self._before = b"", 0
 
     def receive(self, data: bytes) -> None:
         if self._at == len(self._buffer):
@@ -249,15 +248,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Bytes that were received and not read yet."""
         return len(self._buffer) - self._at
 
-    @property
-    def raw(self) -> bytes:
-        """The bytes that the last ``next`` has read, as they were received.
-
-        It may have read some although it returned None: the line before a chunk.
-        """
-        buffer, at = self._before
-        return buffer[at : len(buffer) - self.ahead]
-
     def take_rest(self) -> bytes:
         """Return what was received and is no longer HTTP."""
         rest, self._buffer, self._at = self._buffer[self._at :], b"", 0
@@ -272,7 +262,19 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
         Raises Fault.
         """
-        self._before = self._buffer, self._at
+        event = self._next()
+        if event is None and self._at == len(self._buffer):
+            self._buffer, self._at, self._searched = b"", 0, 0  # a page of memory, if not more
+        return event
+
+    def next_raw(self) -> tuple[H | bytes | End | None, bytes]:
+        """The same, and what was read for it, as it was received: without a return value, too (the
+        line before a chunk)."""
+        buffer, at = self._buffer, self._at
+        event = self.next()
+        return event, buffer[at : len(buffer) - self.ahead]
+
+    def _next(self) -> H | bytes | End | None:
         match self.state:
             case "head":
                 return self._head()
@@ -327,12 +329,14 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
     _first: re.Pattern[bytes]
     _so_far: re.Pattern[bytes]
+    _varies: re.Pattern[bytes]
+    """What is different in each head of the same peer; what is remembered may not depend on it."""
 
     def _read(self, block: bytes) -> H:
         """Return a head, perhaps a remembered one with another length and date."""
         if self._last is not None and self._last[0] == block:
             return self._last[1].again()
-        parts: list[bytes] = _VARIES.split(block)
+        parts: list[bytes] = self._varies.split(block)
         values = parts[2::3]
         if len(block) > self._limits.longest_kept or len(values) > 2:
             return self._parse(block)
@@ -343,7 +347,9 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             return again
         head = self._parse(block)
         varying = {
-            name.lower(): at for at, (name, _) in enumerate(head.fields) if name.lower() in _VARYING
+            name.lower(): at
+            for at, (name, _) in enumerate(head.fields)
+            if self._varies.match(b"\r\n%b:" % name)
         }
         if len(varying) == len(values):  # no two dates
             if len(self._remembered) >= self._limits.heads:
@@ -352,13 +358,35 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             self._remembered[key] = head.again(), tuple(varying.values())
         return head
 
-    @abstractmethod
-    def _parse(self, block: bytes) -> H:
-        """Parse a head."""
-
-    @abstractmethod
     def _again(self, seen: H, places: tuple[int, ...], values: list[bytes]) -> H | None:
         """Return a remembered head with these values in these places, if they are plain."""
+        head: H = seen.again()
+        changed = [*head.fields]
+        for at, value in zip(places, values, strict=True):
+            name = changed[at][0]
+            if len(name) == len("date") and isinstance(head, AnswerHead) and _DATE(value):
+                head.date = value
+            elif len(name) > len("date") and _LENGTH(value):
+                head.length = int(value)
+            else:
+                return None
+            changed[at] = name, value
+        head.fields = tuple(changed)
+        return head
+
+    def _parse(self, block: bytes) -> H:
+        """Parse a head."""
+        line, fields = _split(block)
+        found = self._first.fullmatch(line)
+        if found is None:
+            raise Fault("not a first line")
+        head = self._made(found, fields)
+        _frame(head)
+        return head
+
+    @abstractmethod
+    def _made(self, line: re.Match[bytes], fields: Fields) -> H:
+        """Return a head that is not framed yet."""
 
     @abstractmethod
     def _begin_body(self, head: H) -> None:
@@ -386,9 +414,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         end = at + self._left
         if self.state != "count" or end > len(buffer):
             return None
-        self._before = buffer, at
         self._at = self._searched = end
         self._left, self.state = 0, "done"
+        if end == len(buffer):
+            self._buffer, self._at, self._searched = b"", 0, 0
         return buffer[at:end]
 
     def _take(self, most: int) -> bytes:
@@ -483,39 +512,16 @@ class RequestWire(Wire[RequestHead]):
 
     _first = _REQUEST_LINE
     _so_far = _REQUEST_SO_FAR
+    _varies = _LENGTH_ONLY
 
-    def _parse(self, block: bytes) -> RequestHead:
-        line, fields = _split(block)
-        found = _REQUEST_LINE.fullmatch(line)
-        if found is None:
-            raise Fault("not a request line")
-        is_11 = found[3] == b"1"
-        framing = _framing(fields, is_11=is_11)
-        if found[1] == b"CONNECT":  # what follows is a tunnel, whatever its head announces
-            if framing.length or framing.is_chunked:
-                raise Fault("a body on CONNECT")
-            framing.keeps = False
-        return RequestHead(
-            found[1].decode(), found[2].decode(), fields, is_11, framing.keeps, framing.length,
-            framing.is_chunked, framing.expects,
-        )  # fmt: skip
-
-    def _again(
-        self, seen: RequestHead, places: tuple[int, ...], values: list[bytes]
-    ) -> RequestHead | None:
-        length, fields = seen.length, seen.fields
-        if values:
-            if len(values) > 1 or length is None or not _LENGTH.fullmatch(values[0]):
-                return None  # with a date, or odd
-            length, changed, [at] = int(values[0]), [*fields], places
-            changed[at] = fields[at][0], values[0]
-            fields = tuple(changed)
-        return RequestHead(
-            seen.method, seen.target, fields, seen.is_11, seen.keeps, length,
-            seen.is_chunked, seen.expects, seen.authority, seen.notes,
-        )  # fmt: skip
+    def _made(self, line: re.Match[bytes], fields: Fields) -> RequestHead:
+        return RequestHead(line[1].decode(), line[2].decode(), fields, line[3] == b"1")
 
     def _begin_body(self, head: RequestHead) -> None:
+        if head.method == "CONNECT":  # what follows is a tunnel, whatever its head announces
+            if head.length or head.is_chunked:
+                raise Fault("a body on CONNECT")
+            head.keeps = False
         self._begin_framed(head.length, is_chunked=head.is_chunked)
 
 
@@ -524,41 +530,13 @@ class AnswerWire(Wire[AnswerHead]):
 
     _first = _STATUS_LINE
     _so_far = _STATUS_SO_FAR
+    _varies = _LENGTH_OR_DATE
     asked = "GET"
     _interim = 0
 
-    def _parse(self, block: bytes) -> AnswerHead:
-        line, fields = _split(block)
-        found = _STATUS_LINE.fullmatch(line)
-        if found is None:
-            raise Fault("not a status line")
-        is_11 = found[1] == b"1"
-        framing = _framing(fields, is_11=is_11)
+    def _made(self, line: re.Match[bytes], fields: Fields) -> AnswerHead:
         date = next((value for name, value in fields if name.lower() == b"date"), None)
-        return AnswerHead(
-            int(found[2]), found[3] or b"", fields, is_11,
-            framing.keeps, framing.length, framing.is_chunked, date,
-        )  # fmt: skip
-
-    def _again(
-        self, seen: AnswerHead, places: tuple[int, ...], values: list[bytes]
-    ) -> AnswerHead | None:
-        length, date, changed = seen.length, seen.date, [*seen.fields]
-        for at, value in zip(places, values, strict=True):
-            name = changed[at][0]
-            if len(name) == 4:
-                if not _DATE.fullmatch(value):
-                    return None
-                date = value
-            elif _LENGTH.fullmatch(value):
-                length = int(value)
-            else:
-                return None
-            changed[at] = name, value
-        return AnswerHead(
-            seen.status, seen.reason, tuple(changed), seen.is_11,
-            seen.keeps, length, seen.is_chunked, date, seen.notes,
-        )  # fmt: skip
+        return AnswerHead(int(line[2]), line[3] or b"", fields, line[1] == b"1", date=date)
 
     def next_cycle(self) -> None:
         super().next_cycle()
@@ -579,14 +557,6 @@ class AnswerWire(Wire[AnswerHead]):
             self._begin_framed(head.length, is_chunked=head.is_chunked)
 
 
-@dataclass(slots=True)
-class _Framing:
-    keeps: bool
-    length: int | None = None
-    is_chunked: bool = False
-    expects: bool = False
-
-
 def _split(block: bytes) -> tuple[bytes, Fields]:
     """Return the first line of a head and its fields. Raises Fault."""
     line, _, rest = block.partition(b"\r\n")
@@ -600,27 +570,26 @@ def _split(block: bytes) -> tuple[bytes, Fields]:
     return line, tuple([(name, value.strip(b" \t")) for name, _, value in pairs])
 
 
-def _framing(fields: Fields, *, is_11: bool) -> _Framing:
-    """Read how a body is framed. Raises Fault if two readers could differ."""
-    framing = _Framing(is_11)
-    for name, value in fields:
+def _frame(head: RequestHead | AnswerHead) -> None:
+    """Note in a head how its body is framed. Raises Fault if two readers could differ."""
+    head.keeps = head.is_11
+    for name, value in head.fields:
         match name.lower():
             case b"content-length":
-                if framing.length is not None or not _LENGTH.fullmatch(value):
+                if head.length is not None or not _LENGTH(value):
                     raise Fault("not one Content-Length")
-                framing.length = int(value)
+                head.length = int(value)
             case b"transfer-encoding":
-                if framing.is_chunked or value.lower() != b"chunked" or not is_11:
+                if head.is_chunked or value.lower() != b"chunked" or not head.is_11:
                     raise Fault("a transfer coding other than chunked")
-                framing.is_chunked = True
+                head.is_chunked = True
             case b"connection":
                 tokens = [token.strip() for token in value.lower().split(b",")]
-                framing.keeps = framing.keeps and b"close" not in tokens
-            case b"expect":
-                framing.expects = is_11 and value.lower() == b"100-continue"
-    if framing.is_chunked and framing.length is not None:
+                head.keeps = head.keeps and b"close" not in tokens
+            case b"expect" if isinstance(head, RequestHead):
+                head.expects = head.is_11 and value.lower() == b"100-continue"
+    if head.is_chunked and head.length is not None:
         raise Fault("two framings")
-    return framing
 
 
 # Writing
