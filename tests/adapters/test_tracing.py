@@ -105,7 +105,7 @@ def test_requests_without_an_answer_end_with_the_process(traced: Traced) -> None
 
 
 def test_the_number_of_remembered_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_MOST_OPEN", 10)
+    monkeypatch.setattr(tracing, "MOST_OPEN", 10)
     traced = Traced()
     for id in range(30):
         traced.ask(id)

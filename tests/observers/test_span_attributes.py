@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.spans import attributes_of, error_in, name_of, outcome_of
+from mcp_tool_filter.observers.spans import attributes_of, error_attributes, name_of, outcome_of
 from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -95,4 +95,4 @@ def test_an_answers_attributes_tell_its_outcome(
 
 @pytest.mark.parametrize("answer", [b"", b"x", b"[]", b'{"error":7}', b'{"error":{}}', b"{}"])
 def test_a_success_has_no_error_code(answer: bytes) -> None:
-    assert error_in(answer) == ({}, "")
+    assert error_attributes(answer) == ({}, "")

@@ -12,10 +12,18 @@ False
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
-from mcp_tool_filter.policy.exchange import Client, Exchange, Via
-from mcp_tool_filter.protocol.messages import id_value
+import orjson
+
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.policy.verdict import Rewrite, Verdict
+from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
+
+_CANCELLED = "notifications/cancelled"
+MOST_OPEN = 10_000
 
 type RequestKey = tuple[int, str]
 type _Key = int | RequestKey
@@ -82,16 +90,43 @@ class OpenRequests[T: Waiting]:
         """Return and forget a client's request, for example because it was answered."""
         return self._take(id(exchange))
 
-    def take_by_id(self, client: Client, id: str) -> T | None:
-        """Return and forget a client's request with this id."""
-        key = self._by_id.get(key_of(client, id))
-        return None if key is None else self._take(key)
-
     def take_of_upstream(self, client: Client, id: str) -> T | None:
         return self._take(key_of(client, id))
 
+    def take_answered(self, judged: Judged, response: Response) -> T | None:
+        """Return and forget the request that a response answers."""
+        if judged.direction is Direction.FROM_UPSTREAM:
+            return self.take(judged.exchange) if judged.exchange else None
+        return self.take_of_upstream(judged.client, response.id or "null")
+
+    def take_cancelled(self, judged: Judged, message: Request | Notification) -> T | None:
+        """Return and forget the request that a message cancels, if it does."""
+        wanted = message.params.get("requestId") if message.params else None
+        if wanted is None or message.method != _CANCELLED:
+            return None
+        id = message.place.cut(wanted)
+        if judged.direction is Direction.FROM_CLIENT:
+            return self.take_by_id(judged.client, id)
+        return self.take_of_upstream(judged.client, id)
+
+    def take_unreadable(self, judged: Judged, verdict: Verdict) -> Iterator[tuple[T, bytes]]:
+        """Yield and forget the requests that an unreadable message should have answered.
+
+        Each comes with the error that its client gets instead.
+        """
+        if judged.message is not None or not isinstance(verdict, Rewrite):
+            return
+        for text in (verdict.text, *verdict.owed):
+            id = orjson.dumps(orjson.loads(text).get("id")).decode()
+            if (found := self.take_by_id(judged.client, id)) is not None:
+                yield found, text
+
     def take_oldest(self) -> T | None:
         return self._take(next(iter(self._open))) if self._open else None
+
+    def take_by_id(self, client: Client, id: str) -> T | None:
+        key = self._by_id.get(key_of(client, id))
+        return None if key is None else self._take(key)
 
     def _take(self, key: _Key) -> T | None:
         request = self._open.pop(key, None)

@@ -30,13 +30,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import orjson
+
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import Notification, Request
+from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 LONGEST = 256  # characters of a URI, a method, an id
 
@@ -162,6 +164,25 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 
 
 _EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
+
+
+def error_in(answer: bytes) -> tuple[object, str]:
+    """Return the code and the text of an error answer; None if it has none.
+
+    >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
+    (-32601, 'no')
+    """
+    try:
+        error = orjson.loads(answer)["error"]
+        return error["code"], shown(str(error.get("message", "")))
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return None, ""
+
+
+def is_tool_error(response: Response) -> bool:
+    """Tell whether a tool says that it has failed. (What a long result says is not read.)"""
+    said = response.result.get("isError") if response.result else None
+    return said is not None and response.place.cut(said) == "true"
 
 
 def is_refusal(verdict: Verdict) -> bool:

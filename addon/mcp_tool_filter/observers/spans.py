@@ -22,10 +22,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import orjson
-
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.sentences import denying_pattern, subject_of, verdict_word
+from mcp_tool_filter.observers.sentences import (
+    denying_pattern,
+    error_in,
+    is_tool_error,
+    subject_of,
+    verdict_word,
+)
 from mcp_tool_filter.policy.exchange import Via
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Rewrite
@@ -144,26 +148,21 @@ def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]
     else:
         why = {}
     if response.result is None:
-        error, said = error_in(response.place.raw)
+        error, said = error_attributes(response.place.raw)
         return error | why, said
-    failed = response.result.get("isError")
-    if failed is not None and response.place.cut(failed) == "true":
-        return {"error.type": "tool_error"} | why, ""
-    return why, ""
+    return ({"error.type": "tool_error"} if is_tool_error(response) else {}) | why, ""
 
 
-def error_in(answer: bytes) -> tuple[dict[str, str], str]:
+def error_attributes(answer: bytes) -> tuple[dict[str, str], str]:
     """Return the attributes and the text of an error answer.
 
-    >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
+    >>> error_attributes(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
     ({'error.type': '-32601', 'rpc.response.status_code': '-32601'}, 'no')
     """
-    try:
-        error = orjson.loads(answer or b"{}").get("error")
-        code, said = str(error["code"]), str(error.get("message", ""))
-    except (ValueError, AttributeError, TypeError, KeyError):
+    code, said = error_in(answer)
+    if code is None:
         return {}, ""
-    return {"error.type": code, "rpc.response.status_code": code}, shown(said)
+    return {"error.type": str(code), "rpc.response.status_code": str(code)}, said
 
 
 def _session(judged: Judged) -> str | None:

@@ -273,7 +273,7 @@ def test_no_long_name_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_number_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_OPEN", 10)
+    monkeypatch.setattr(module, "MOST_OPEN", 10)
     audited = Audited()
     for id in range(30):
         audited.ask(call(id))

@@ -14,23 +14,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
-import orjson
-
 from mcp_tool_filter import __version__
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.observers.open_requests import OpenRequests, RequestKey, key_of
+from mcp_tool_filter.observers.open_requests import (
+    MOST_OPEN,
+    OpenRequests,
+    RequestKey,
+    key_of,
+)
 from mcp_tool_filter.observers.spans import (
     TraceContext,
     attributes_of,
     context_in,
     context_of,
-    error_in,
+    error_attributes,
     name_of,
     outcome_of,
     replace_parents,
@@ -105,9 +108,7 @@ class OpenSpans(OpenRequests[OpenSpan]):
 
 log = logging.getLogger(__name__)
 
-_MOST_OPEN = 10_000
 _LONGEST_END = 3.0  # seconds to send the last spans
-_CANCELLED = "notifications/cancelled"
 _NO_ANSWER = "no_answer"
 
 type TraceHeaders = Mapping[str, str]
@@ -145,7 +146,7 @@ class Tracer:
             raise StartError("Cannot send traces", why=str(error)) from None
         self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
         self._clock = clock
-        self._open = OpenSpans(_MOST_OPEN)
+        self._open = OpenSpans(MOST_OPEN)
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
 
@@ -161,10 +162,12 @@ class Tracer:
         """
         try:
             with self._lock:
-                self._note_invalid(judged)
+                for opened, text in self._open.take_unreadable(judged, judged.verdict):
+                    self._finish(opened.span, *error_attributes(text))
                 for one in judged.each:
                     if isinstance(one.message, Response):
-                        self._note_answered(one, one.message)
+                        if answered := self._open.take_answered(one, one.message):
+                            self._finish(answered.span, *outcome_of(one, one.message))
                     else:
                         self._note_asked(one, headers or {}, peer)
         except Exception:
@@ -186,7 +189,8 @@ class Tracer:
         """
         try:
             with self._lock:
-                self._finish_all(self._open.take_all_with(client), why)
+                for one in self._open.take_all_with(client):
+                    self._give_up(one, why)
         except Exception:
             self._fail_once()
 
@@ -203,25 +207,19 @@ class Tracer:
         """End all spans, and try to send them quickly."""
         with self._lock:
             while oldest := self._open.take_oldest():
-                self._finish_all([oldest], _NO_ANSWER)
+                self._give_up(oldest, _NO_ANSWER)
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_LONGEST_END)
-
-    def _note_answered(self, judged: Judged, response: Response) -> None:
-        if judged.direction is Direction.FROM_UPSTREAM:
-            opened = self._open.take(judged.exchange) if judged.exchange else None
-        else:
-            opened = self._open.take_of_upstream(judged.client, response.id or "null")
-        if opened:
-            self._finish(opened.span, *outcome_of(judged, response))
 
     def _note_asked(
         self, judged: Judged, headers: TraceHeaders, peer: tuple[str, int] | None
     ) -> None:
         message, exchange = judged.message, judged.exchange
-        if isinstance(message, Notification) and message.method == _CANCELLED:
-            self._cancel(message, judged)
+        if isinstance(message, Notification) and (
+            opened := self._open.take_cancelled(judged, message)
+        ):
+            self._give_up(opened, "cancelled")
         is_known = exchange is not None or judged.direction is Direction.FROM_UPSTREAM
         if not isinstance(message, Request) or not is_known:
             return
@@ -240,11 +238,12 @@ class Tracer:
             span.set_attributes({"client.address": peer[0], "client.port": peer[1]})
         if isinstance(judged.verdict, Reply | Drop):
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
-            self._finish(span, *error_in(text))
+            self._finish(span, *error_attributes(text))
             return
         by_id = key_of(judged.client, message.id)
-        opened = OpenSpan(span, judged.client, message.id, exchange, by_id, in_header=said is None)
-        self._finish_all(self._open.add_bounded(opened), _NO_ANSWER)
+        asked = OpenSpan(span, judged.client, message.id, exchange, by_id, in_header=said is None)
+        for forgotten in self._open.add_bounded(asked):
+            self._give_up(forgotten, _NO_ANSWER)
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -317,9 +316,9 @@ class Tracer:
                 found.append(self._open.of(one.exchange))
         return [one for one in found if one]
 
-    def _finish_all(self, spans: Iterable[OpenSpan], why: str | None) -> None:
-        for one in spans:
-            self._finish(one.span, {"error.type": why} if why else {}, "")
+    def _give_up(self, opened: OpenSpan, why: str | None) -> None:
+        """End the span of a request that will not be answered."""
+        self._finish(opened.span, {"error.type": why} if why else {}, "")
 
     def _finish(self, span: Span, attributes: Mapping[str, str], said: str) -> None:
         for name, value in attributes.items():
@@ -327,27 +326,6 @@ class Tracer:
         if "error.type" in attributes:
             span.set_status(self._status(self._code.ERROR, said or None))
         span.end()
-
-    def _cancel(self, message: Notification, judged: Judged) -> None:
-        wanted = message.params.get("requestId") if message.params else None
-        if wanted is None:
-            return
-        id = message.place.cut(wanted)
-        if judged.direction is Direction.FROM_CLIENT:
-            opened = self._open.take_by_id(judged.client, id)
-        else:
-            opened = self._open.take_of_upstream(judged.client, id)
-        if opened:
-            self._finish(opened.span, {"error.type": "cancelled"}, "")
-
-    def _note_invalid(self, judged: Judged) -> None:
-        """End the spans of requests that got an error because the answer was unreadable."""
-        if judged.message is not None or not isinstance(judged.verdict, Rewrite):
-            return
-        for text in (judged.verdict.text, *judged.verdict.owed):
-            id = orjson.dumps(orjson.loads(text).get("id")).decode()
-            if opened := self._open.take_by_id(judged.client, id):
-                self._finish(opened.span, *error_in(text))
 
     def _fail_once(self) -> None:
         if not self._has_failed:

@@ -26,13 +26,23 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import orjson
-
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, milliseconds
-from mcp_tool_filter.observers.open_requests import OpenRequests, RequestKey, key_of
+from mcp_tool_filter.observers.open_requests import (
+    MOST_OPEN,
+    OpenRequests,
+    RequestKey,
+    key_of,
+)
 from mcp_tool_filter.observers.redaction.finder import redact
-from mcp_tool_filter.observers.sentences import LONGEST, denying_pattern, subject_of, verdict_word
+from mcp_tool_filter.observers.sentences import (
+    LONGEST,
+    denying_pattern,
+    error_in,
+    is_tool_error,
+    subject_of,
+    verdict_word,
+)
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.snapshot import shown as shown_name
@@ -74,7 +84,7 @@ class Gathering:
 
     def note(self, judged: Judged) -> None:
         now, clock = self._now(), self._clock()
-        noted = [(one, one.verdict, now, clock) for one in judged.members or (judged,)]
+        noted = [(one, one.verdict, now, clock) for one in judged.each]
         if self._soon is None:
             self._enter_all(noted)
             return
@@ -211,8 +221,6 @@ class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
 _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
 VERSION = 1
-_CANCELLED = "notifications/cancelled"
-_MOST_OPEN = 10_000
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 
 
@@ -339,8 +347,10 @@ class Auditor:
         judged, verdict, _, clock = noted
         exchange = judged.exchange
         if class_of(message.method[:LONGEST]) is Class.PASS:
-            if message.method == _CANCELLED and isinstance(verdict, (Forward, Rewrite)):
-                self._enter_cancelled(judged, message)
+            if isinstance(verdict, (Forward, Rewrite)) and (
+                opened := self._open.take_cancelled(judged, message)
+            ):  # the client no longer waits: the upstream need not answer
+                self._write_unanswered(opened, Unanswered("cancelled"))
             if not (self._includes_passed or _is_refused(verdict)):
                 return
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
@@ -353,32 +363,21 @@ class Auditor:
                 arguments.made()  # make it now: the answer may take long, or never come
         by_id = key_of(judged.client, exchange.id)
         self._open.add(OpenRequest(exchange, kept, clock, judged.origin, judged.client, by_id))
-        if len(self._open) > _MOST_OPEN and (oldest := self._open.take_oldest()):
+        if len(self._open) > MOST_OPEN and (oldest := self._open.take_oldest()):
             self._write_unanswered(oldest, Unanswered())
-
-    def _enter_cancelled(self, judged: Judged, message: Request | Notification) -> None:
-        """Enter a request whose client no longer waits: the upstream need not answer it."""
-        wanted = message.params.get("requestId") if message.params else None
-        if judged.direction is not Direction.FROM_CLIENT or wanted is None:
-            return
-        if opened := self._open.take_by_id(judged.client, message.place.cut(wanted)):
-            self._write_unanswered(opened, Unanswered("cancelled"))
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
-        exchange = judged.exchange
-        opened = self._open.take(exchange) if exchange else None
+        opened = self._open.take_answered(judged, message)
         if opened is None:
             return
-        entry = self._entry_of(opened)
-        place = message.place
-        entry["answered"] = True
+        entry, place = self._entry_of(opened), message.place
+        self._add_answer(entry, opened, clock)
         entry["answer_bytes"] = judged.size or place.end - place.start
-        entry["upstream_ms"] = milliseconds(clock - opened.since)
         if message.result is None:
-            entry["error_code"] = _code_in(message.place.raw)
+            entry["error_code"] = _code_in(place.raw)
         else:
-            if _is_tool_error(message):
+            if is_tool_error(message):
                 entry["tool_error"] = True
             if result := self._contents.shown(place, message.result):
                 entry["result"] = result
@@ -397,19 +396,21 @@ class Auditor:
         """Enter a message that cannot be read with the requests that it should have answered."""
         judged, verdict, _, clock = noted
         is_entered = False
-        if judged.direction is Direction.FROM_UPSTREAM and isinstance(verdict, Rewrite):
-            for text in (verdict.text, *verdict.owed):  # the errors that are sent instead
-                if opened := self._open.take_by_id(judged.client, _id_in(text)):
-                    entry = self._entry_of(opened)
-                    entry["answered"] = True
-                    entry["upstream_ms"] = milliseconds(clock - opened.since)
-                    entry["error_code"] = _code_in(text)
-                    entry["answer_verdict"] = verdict_word(verdict)
-                    entry["answer_why"] = verdict.reason.why.value
-                    self._write(entry)
-                    is_entered = True
+        for opened, text in self._open.take_unreadable(judged, verdict):
+            is_entered = True
+            entry = self._entry_of(opened)
+            self._add_answer(entry, opened, clock)
+            entry["error_code"] = _code_in(text)
+            entry["answer_verdict"] = verdict_word(verdict)
+            entry["answer_why"] = Why.INVALID.value
+            self._write(entry)
         if not is_entered:
             self._write(self._entry(noted))
+
+    @staticmethod
+    def _add_answer(entry: Entry, opened: OpenRequest, clock: float) -> None:
+        entry["answered"] = True
+        entry["upstream_ms"] = milliseconds(clock - opened.since)
 
     def _entry_of(self, opened: OpenRequest) -> Entry:
         kept = opened.kept
@@ -489,27 +490,10 @@ def _session_of(client: Client) -> str | None:
     return None if session is None else session.id or f"{client.via} {session.serial}"
 
 
-def _is_tool_error(message: Response) -> bool:
-    """Tell whether the tool says that it has failed. (What a long result says is not read.)"""
-    said = message.result.get("isError") if message.result else None
-    return said is not None and message.place.cut(said) == "true"
-
-
 def _is_refused(verdict: Verdict) -> bool:
     return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
-def _id_in(reply: bytes) -> str:
-    """Return the id of our own answer, as JSON."""
-    try:
-        return orjson.dumps(orjson.loads(reply)["id"]).decode()
-    except (ValueError, KeyError, TypeError):
-        return "null"
-
-
 def _code_in(answer: bytes) -> int | None:
-    try:
-        code = orjson.loads(answer)["error"]["code"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    code, _ = error_in(answer)
     return code if isinstance(code, int) else None
