@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from mcp_tool_filter.adapters.watch.span_exporter import HonestExporter, otlp_exporter
+from mcp_tool_filter.adapters.watch.tracing import HonestExporter, otlp_exporter
 from mcp_tool_filter.errors import StartError
 from tests.collector import collector
 
@@ -30,7 +30,7 @@ class Scripted(SpanExporter):
         return result
 
 
-def sent(exporter: SpanExporter, times: int) -> list[SpanExportResult]:
+def sent(exporter: HonestExporter, times: int) -> list[SpanExportResult]:
     return [exporter.export([]) for _ in range(times)]
 
 

@@ -6,7 +6,7 @@ queue, so no message waits for a collector. The OTEL_* variables configure it.
 The context of who asks (``params._meta`` first, then a client's HTTP header) is the parent. Where
 it came from, we put our span for the other side; a message without a context stays unchanged.
 
-Remember the open spans of requests from both sides.
+A failure to send is logged only once: OpenTelemetry would log each one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.conversation.judged import Judged
@@ -52,7 +52,8 @@ from mcp_tool_filter.protocol.messages import (
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Link, Span
 
 
@@ -131,7 +132,6 @@ class Tracer:
             from opentelemetry.trace import SpanKind, Status, StatusCode
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-            from mcp_tool_filter.adapters.watch.span_exporter import HonestExporter, otlp_exporter
         except ImportError:
             why = "Install it: pip install 'mcp-tool-filter[otel]'"
             raise StartError("Traces need OpenTelemetry", why=why) from None
@@ -141,7 +141,7 @@ class Tracer:
             resource = Resource.create(_resource(environment))
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             sent_by = HonestExporter(exporter or otlp_exporter(environment))
-            self._provider.add_span_processor(BatchSpanProcessor(sent_by))
+            self._provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", sent_by)))
         except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
             raise StartError("Cannot send traces", why=str(error)) from None
         self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
@@ -340,3 +340,63 @@ def _resource(environment: Mapping[str, str]) -> dict[str, str]:
     )
     names = {} if named else {"service.name": "mcp-tool-filter"}
     return {**names, "service.version": __version__}
+
+
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
+    """Return an exporter configured by the variables. Raises StartError if they cannot be used."""
+    for name in _PROTOCOLS:
+        if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
+            why = "Only http/protobuf is supported; collectors accept it on port 4318"
+            raise StartError(f"{name} cannot be {environment[name]}", why=why)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+class HonestExporter:
+    """A SpanExporter that reports the first failure and the first success after it."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self._exporter, self._results = exporter, SpanExportResult
+        self._has_failed = False
+        self._said = _LastWords()
+        theirs = logging.getLogger("opentelemetry")
+        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
+        theirs.addHandler(self._said)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:
+            self._said.text = str(error)
+            result = self._results.FAILURE
+        if result is self._results.SUCCESS:
+            if self._has_failed:
+                self._has_failed = False
+                log.warning("Traces are sent again")
+        elif not self._has_failed:
+            self._has_failed = True
+            log.warning("Cannot send traces; spans are lost until it works: %s", self._said.text)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+class _LastWords(logging.Handler):
+    """Keeps the last log message as one line."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = "no reason given"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = next(iter(record.getMessage().splitlines()), "")[:300]
