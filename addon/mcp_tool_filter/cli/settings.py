@@ -152,9 +152,9 @@ def settle(given: Given) -> Settings:
         env=dict(map(parse_variable, many.get("env", ()))),
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
-        max_children=parse_count("max-children", _value(one, "max-children")),
+        max_children=parse_number("max-children", _value(one, "max-children"), least=1),
         host=_value(one, "host"),
-        port=parse_port(_value(one, "port")),
+        port=parse_number("port", _value(one, "port")),
         texts=_texts({"endpoint": path} | one, many),
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),
@@ -307,16 +307,13 @@ def _fits(value: object, flag: Option) -> bool:
 
 
 def _what_fits(flag: Option) -> str:
+    example = f'"{flag.value}"'
     if not flag.value or flag.choices == ("true", "false"):
-        return f"Write it as {flag.name} = true"
-    if flag.is_number:
-        return f"Write it as {flag.name} = 1"
-    example = f'{flag.name} = "{flag.value}"'
-    return (
-        f'Write it as {example} or {flag.name} = ["{flag.value}"]'
-        if flag.many
-        else (f"Write it as {example}")
-    )
+        example = "true"
+    elif flag.is_number:
+        example = "1"
+    several = f" or {flag.name} = [{example}]" if flag.many and flag.value else ""
+    return f"Write it as {flag.name} = {example}{several}"
 
 
 def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
@@ -358,6 +355,7 @@ def _meant(name: str, known: Mapping[str, object]) -> str | None:
     return longer or closest(name, known)
 
 
+_MOST = 65535
 _LIKE_THIS = "It must look like http://localhost:3000/mcp"
 
 
@@ -376,15 +374,11 @@ def parse_variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def parse_count(flag: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) == 0:
-        raise UsageError(f"--{flag} cannot be {text}", why="It must be a number, 1 or more")
-    return int(text)
-
-
-def parse_port(text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise UsageError(f"--port cannot be {text}", why="It must be a number from 0 to 65535")
+def parse_number(flag: str, text: str, *, least: int = 0) -> int:
+    """Parse a port, or another number of this size."""
+    if not re.fullmatch(r"\d{1,5}", text) or not least <= int(text) <= _MOST:
+        why = f"It must be a number from {least} to {_MOST}"
+        raise UsageError(f"--{flag} cannot be {text}", why=why)
     return int(text)
 
 
@@ -425,17 +419,13 @@ def split_upstream(url: str) -> tuple[str, str]:
     if parts.username is not None:
         why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
         raise UsageError("Credentials in --upstream would be shown", why=why)
-    if parts.scheme.lower() not in ("http", "https") or not host:
-        raise UsageError(_problem_in(parts.scheme, host), why=_LIKE_THIS)
+    if not host:
+        raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS)
+    if parts.scheme.lower() not in ("http", "https"):
+        raise UsageError(f"Unsupported URL scheme: {parts.scheme}", why=_LIKE_THIS)
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
-
-
-def _problem_in(scheme: str, host: str) -> str:
-    if host:
-        return f"Unsupported URL scheme: {scheme}"
-    return "--upstream is not a valid URL"
 
 
 def with_scheme(url: str) -> str:

@@ -43,8 +43,6 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 class Command(NamedTuple):
     name: str
-    function: str
-    """The function in ``cli`` that gets the parsed command line, such as "commands.demo.run"."""
     summary: str
     usage: tuple[str, ...]
     about: str
@@ -64,6 +62,13 @@ class Command(NamedTuple):
     asks: str = ""
     """What the error says if words are missing."""
     notes: str = ""
+    runs: str = ""
+    """The function in ``cli`` that gets the parsed command line; by default ``run`` in the module
+    with the command's name."""
+
+    @property
+    def function(self) -> str:
+        return self.runs or f"commands.{self.name.replace('-', '_')}.run"
 
     @property
     def all_flags(self) -> tuple[Option, ...]:
@@ -101,7 +106,6 @@ class Command(NamedTuple):
 
 FILTER: Final = Command(
     "",
-    "commands.proxy.run",
     "",
     usage=(
         "[--deny PATTERN] [FLAGS] -- COMMAND ARGS",
@@ -118,7 +122,6 @@ _ANY_NUMBER: Final = 10_000
 _ALL: Final = (
     Command(
         "demo",
-        "commands.demo.run",
         "try the filter without an MCP server of your own",
         usage=("demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]",),
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
@@ -136,7 +139,6 @@ _ALL: Final = (
     ),
     Command(
         "run",
-        "commands.run.run",
         "start a client and filter all its MCP servers with a URL; no file changes",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
@@ -168,7 +170,6 @@ _ALL: Final = (
     ),
     Command(
         "doctor",
-        "commands.doctor.run",
         "check the upstream, the patterns and the port, and suggest fixes",
         usage=(
             "doctor --upstream URL [--deny PATTERN] [FLAGS]",
@@ -189,7 +190,6 @@ _ALL: Final = (
     ),
     Command(
         "login",
-        "commands.login.run",
         "log in to an MCP server with your browser",
         usage=("login URL [FLAGS]", "login --list"),
         about="Logs in to an MCP server with your browser. From then on, mcp-tool-filter --upstream"
@@ -215,17 +215,16 @@ _ALL: Final = (
     ),
     Command(
         "logout",
-        "commands.login.run_logout",
         "end a login",
         usage=("logout URL", "logout --all"),
         about="Ends a login: it revokes the tokens, if the server supports that, and deletes them"
         " from this machine. URL is the server's MCP endpoint.",
         flags=(Option("all", "end all logins"),),
         most_words=1,
+        runs="commands.login.run_logout",
     ),
     Command(
         "clients",
-        "commands.clients.run",
         "list the MCP servers in your clients' files",
         usage=("clients [--json]",),
         about="Lists the MCP servers in the configuration files of Claude Code, Claude Desktop,"
@@ -236,7 +235,6 @@ _ALL: Final = (
     ),
     Command(
         "pick",
-        "commands.look.run_pick",
         "choose in the terminal which tools to hide",
         usage=("pick --upstream URL [FLAGS]", "pick [FLAGS] -- COMMAND ARGS"),
         about="Lists the server's tools. You choose the tools to hide, and pick prints the deny"
@@ -246,10 +244,10 @@ _ALL: Final = (
         has_settings=True,
         notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
         " tools,\n/ searches, enter confirms, q quits.",
+        runs="commands.look.run_pick",
     ),
     Command(
         "wrap",
-        "commands.clients.run_wrap",
         "put the filter in front of a server in a client's file",
         usage=(
             "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
@@ -267,31 +265,23 @@ _ALL: Final = (
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
-        most_words=2,
-        least_words=2,
-        choices=CLIENTS,
-        word="client",
+        most_words=2, least_words=2, choices=CLIENTS, word="client",
         asks="Name the client and the server: wrap CLIENT SERVER",
         notes="Undo: mcp-tool-filter unwrap CLIENT SERVER",
+        runs="commands.clients.run_wrap",
     ),
     Command(
         "unwrap",
-        "commands.clients.run_unwrap",
         "undo what wrap did",
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
         about="Restores the entry of a server in a client's file to its state before wrap.",
-        flags=(
-            *_OF_A_FILE,
-        ),
-        most_words=2,
-        least_words=2,
-        choices=CLIENTS,
-        word="client",
+        flags=_OF_A_FILE,
+        most_words=2, least_words=2, choices=CLIENTS, word="client",
         asks="Name the client and the server: unwrap CLIENT SERVER",
+        runs="commands.clients.run_unwrap",
     ),
     Command(
         "config",
-        "commands.config.run",
         "print the configuration that a client needs",
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
@@ -301,15 +291,11 @@ _ALL: Final = (
         f" {', '.join(CLIENTS)}. --host and --port say where the filter will listen. For a"
         f" command, and with --stdio, the client starts the filter itself.",
         has_settings=True,
-        most_words=1,
-        least_words=1,
-        choices=CLIENTS,
-        word="client",
+        most_words=1, least_words=1, choices=CLIENTS, word="client",
         asks="Which client? It comes after config",
     ),
     Command(
         "check-pattern",
-        "commands.check_pattern.run",
         "check if patterns are valid and safe",
         usage=("check-pattern [PATTERN …]",),
         about="Checks if patterns are valid and safe. Without a pattern it reads lines of JSON from"
@@ -319,7 +305,6 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "commands.recordings.run_replay",
         "show what other patterns or rules would have done to a recorded session",
         usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
         about="Replays recorded sessions with other patterns or rules, without a network. It shows"
@@ -333,15 +318,14 @@ _ALL: Final = (
             Option("transcript", "print all messages on both sides of the filter"),
             Option("gate", "fail if the filter would refuse a call"),
         ),
-        most_words=_ANY_NUMBER,
-        least_words=1,
+        most_words=_ANY_NUMBER, least_words=1,
         asks="Which recording?",
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
         " filter would\nhave refused a call.",
+        runs="commands.recordings.run_replay",
     ),
     Command(
         "scrub",
-        "commands.recordings.run_scrub",
         "remove the secrets from a recording",
         usage=("scrub SOURCE TARGET [FLAGS]",),
         about="Removes the secrets from a recording: credentials in headers, cookies, session ids,"
@@ -353,13 +337,12 @@ _ALL: Final = (
                  "NAME", many=True),
             Option("header", "another header that is secret", "NAME", many=True),
         ),
-        most_words=2,
-        least_words=2,
+        most_words=2, least_words=2,
         asks="Name two files",
+        runs="commands.recordings.run_scrub",
     ),
     Command(
         "audit",
-        "commands.audit.run",
         "summarize an audit log, follow it, and check it for changed lines",
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
@@ -381,8 +364,7 @@ _ALL: Final = (
                  "HASH"),
             Option("policy", "with suggest: print a rules file that allows the calls in the log"),
         ),
-        most_words=_ANY_NUMBER,
-        choices=("verify", "suggest"),
+        most_words=_ANY_NUMBER, choices=("verify", "suggest"),
         notes="verify checks that every line has the hash of the line before, and prints the last"
         " hash. The file\nalone cannot show that somebody changed the last line, removed lines at"
         " the end, or rewrote the\nwhole file. Keep the last hash in another place, and check it"
@@ -392,7 +374,6 @@ _ALL: Final = (
     ),
     Command(
         "rules",
-        "commands.rules.run",
         "check, test and explain a rules file",
         usage=(
             "rules check FILE",
@@ -406,50 +387,43 @@ _ALL: Final = (
         " file, - for standard input, or JSON. schema prints the JSON schema of rules files, for"
         " your editor.",
         flags=(Option("answers", "with explain: the request that a response answers", "MESSAGE"),),
-        most_words=3,
-        choices=("check", "test", "explain", "schema"),
+        most_words=3, choices=("check", "test", "explain", "schema"),
         notes="Exit status of check: 0 without mistakes, else 1. Of test: 0 if all cases pass, 1 if"
         " a case fails,\n2 if a file is not usable.",
     ),
     Command(
         "help",
-        "help.print_page",
         "print a longer page about a topic",
         usage=("help [TOPIC]",),
         about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
         " watching, rules, promises or changes. Without a topic, it lists the topics.",
-        most_words=1,
-        choices=TOPICS,
-        word="topic",
+        most_words=1, choices=TOPICS, word="topic",
+        runs="help.print_page",
     ),
     Command(
         "man",
-        "help.print_manual",
         "print the manual page",
         usage=("man",),
         about="Prints the manual page with all of --help: mcp-tool-filter man | man -l -\n"
         "After an installation, this works too: man mcp-tool-filter",
+        runs="help.print_manual",
     ),
     Command(
         "addon-path",
-        "help.print_addon_path",
         "print the path of the addon script, for mitmdump -s",
         usage=("addon-path",),
         about="Prints the path of the addon script for mitmdump, mitmweb and mitmproxy:\n"
         'mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN',
+        runs="help.print_addon_path",
     ),
     Command(
         "completion",
-        "commands.completion.run",
         "print a completion script for your shell",
         usage=("completion bash|zsh|fish",),
         about="Prints a script that completes commands and flags. Add the line for your shell"
         ' to its start-up file:\neval "$(mcp-tool-filter completion bash)"\neval "$(mcp-tool-filter'
         ' completion zsh)"\nmcp-tool-filter completion fish | source',
-        most_words=1,
-        least_words=1,
-        choices=SHELLS,
-        word="completion for",
+        most_words=1, least_words=1, choices=SHELLS, word="completion for",
         asks="Which shell? It comes after completion",
     ),
 )  # fmt: skip

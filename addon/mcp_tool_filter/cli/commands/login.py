@@ -13,7 +13,7 @@ from dataclasses import replace
 from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, drop, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.store import LoginState, LoginStore, check_keyring
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
-from mcp_tool_filter.cli.settings import in_our_words, split_upstream, with_scheme
+from mcp_tool_filter.cli.settings import in_our_words, parse_number, split_upstream, with_scheme
 from mcp_tool_filter.cli.terminal import is_terminal, print_table, say
 from mcp_tool_filter.errors import StartError, printable
 
@@ -137,7 +137,7 @@ def _wishes(typed: Given) -> Wishes:
     return Wishes(
         client=OwnClient(one["client-id"], secret) if "client-id" in one else None,
         scopes=scopes,
-        callback_port=_port(one.get("callback-port", "0")),
+        callback_port=parse_number("callback-port", one.get("callback-port", "0")),
         ca=one.get("ca"),
         timeout=_seconds(one.get("timeout", "300")),
         in_keyring="keyring" in one,
@@ -159,12 +159,6 @@ def _expand(text: str) -> str:
     if name not in os.environ:
         raise UsageError("--client-secret cannot be read", why=f"The variable {name} is not set")
     return os.environ[name]
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise UsageError(f"--callback-port cannot be {text}", why="It must be a number up to 65535")
-    return int(text)
 
 
 def run_logout(typed: Given) -> int:
