@@ -18,8 +18,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.policy.verdict import Forward, Rewrite
 from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.load import load_policy
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy, load_policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings
 from tests.make import at_once

@@ -23,14 +23,14 @@ from mcp_tool_filter.policy.rule_effects import (
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Batch, Response, Single, parse_message
 from mcp_tool_filter.rules.chain import judge
+from mcp_tool_filter.rules.forms import Machine
 from mcp_tool_filter.rules.link import MemoryState, answered
-from mcp_tool_filter.rules.load import load_policy
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy, load_policy
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 
 
 @dataclass
-class Host:
+class Host(Machine):
     """Carries out effects at once, and remembers which there were."""
 
     now: float = 1000.0

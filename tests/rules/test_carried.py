@@ -12,7 +12,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy
 from tests.rules.judging import Host, call, error, request, result, rule, rules, single
 
 type Decide = Callable[[str], Verdict]

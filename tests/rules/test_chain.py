@@ -13,7 +13,7 @@ from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult, WriteLo
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request, Single
 from mcp_tool_filter.rules.chain import has_rules_for
-from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.policy import load_policy
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, Subject
 from tests.rules.judging import (
     Host,

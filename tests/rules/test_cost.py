@@ -18,7 +18,7 @@ from mcp_tool_filter.protocol.scan import Member
 from mcp_tool_filter.rules import fields
 from mcp_tool_filter.rules.fields import parse_rule_pattern
 from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy
 from tests.rules.judging import (
     Host,
     call,

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from mcp_tool_filter.rules.interceptors import InterceptedExchange
-from mcp_tool_filter.rules.load import load_policy
+from mcp_tool_filter.rules.policy import load_policy
 from mcp_tool_filter.rules.subject import Circumstances
 from tests.rules.judging import Host, call, error, judged, message_of, request, result, rules
 

@@ -20,8 +20,7 @@ from mcp_tool_filter.rules.fields import (
     Token,
     parse_pointer,
 )
-from mcp_tool_filter.rules.forms import Form, PatternOf, Schema
-from mcp_tool_filter.rules.source import Spot
+from mcp_tool_filter.rules.forms import Form, PatternOf, Schema, Spot
 from mcp_tool_filter.rules.templates import JsonTemplate, Template, parse_template
 
 
@@ -191,16 +190,14 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _ORIGIN = re.compile(r"https?://[^/?#]+[/?#]")
 _MOST = 1_000_000_000
+_NOTHING: Action = Allow()
+"""What we read after a mistake. (The file is not used.)"""
 
 
 def _read_allow(spot: Spot) -> Action:
     if spot.node.value not in (None, True) and spot.node.members != {}:
         spot.wrong("allow takes no value")
     return Allow()
-
-
-def _read_code(spot: Spot) -> int:
-    return spot.integer(-(2**31), 2**31 - 1)
 
 
 def _redact(
@@ -211,8 +208,11 @@ def _redact(
 
 def _read_metric_value(spot: Spot) -> Template:
     if isinstance(spot.node.value, Number):
-        if spot.real() < 0:
+        value = float(spot.node.value.text)
+        if value < 0:
             spot.wrong("expected a number that is not negative: counters only grow")
+        elif value == float("inf"):
+            spot.wrong("expected a smaller number")
         return Template((spot.node.value.text,))
     return forms.TEMPLATE.read(spot)
 
@@ -251,27 +251,27 @@ def _plain_url(text: str) -> str:
 
 
 def _read_script(spot: Spot) -> str:
-    return spot.parsed(spot.machine.find_script, "", example="./check.sh")
+    return forms.parsed(spot.machine.find_script, "", example="./check.sh").read(spot)
 
 
 def _read_merge_patch(spot: Spot) -> Action:
-    patch = spot.json()
+    patch = spot.node.to_json()
     if not isinstance(patch, Object):
         spot.wrong(f"expected a mapping, not {spot.node.kind}")
     return MergePatch(patch)
 
 
 def _read_operation(spot: Spot) -> Operation:
-    members = spot.node.members or {}
-    op = spot.member("op", members["op"]).one_of(tuple(OPERATIONS)) if "op" in members else "test"
-    needed = OPERATIONS[op] if "op" in members else ("path",)
+    has_op = "op" in (spot.node.members or ())
+    op = _OP.read(spot.inside("op")) if has_op else "test"
+    needed = OPERATIONS[op] if has_op else ("path",)
     # RFC 6902: members that an operation does not define are ignored; a misspelt one is not.
-    table = spot.table(["op", *needed], [one for one in ("value", "from") if one not in needed])
+    found = spot.table(["op", *needed], [one for one in ("value", "from") if one not in needed])
     return Operation(
         op,
-        _POINTER.read(table["path"]),
-        _POINTER.read(table["from"]) if "from" in needed else (),
-        table["value"].json() if "value" in needed else None,
+        _POINTER.read(found["path"]),
+        _POINTER.read(found["from"]) if "from" in needed else (),
+        forms.ANY.read(found["value"]) if "value" in needed else None,
     )
 
 
@@ -280,26 +280,23 @@ def _steps(pointer: str) -> tuple[PathStep, ...]:
 
 
 def _read_function(spot: Spot) -> Action:
-    name = spot.text(example="package.module:function")
-    if not name:
-        return Allow()
-    try:
+    def parse(name: str) -> Action:
         if not _FUNCTION.fullmatch(name):
             raise ValueError("expected module:function")
         function = spot.machine.import_object(name)
         if not callable(function):
             raise ValueError(f"{name} cannot be called")
-    except ValueError as error:
-        spot.wrong(str(error))
-        return Allow()
-    return CallFunction(name, function)
+        return CallFunction(name, function)
+
+    return forms.parsed(parse, _NOTHING, example="package.module:function").read(spot)
 
 
 _NO_STEPS: tuple[PathStep, ...] = ()
+_OP = forms.one_of(*OPERATIONS)
 _POINTER = forms.parsed(_steps, _NO_STEPS, example="/name")
 _OPERATION = Form(
     forms.object_schema(
-        {"op": forms.one_of(*OPERATIONS).schema, "path": forms.TEXT.schema},
+        {"op": _OP.schema, "path": forms.TEXT.schema},
         {"from": forms.TEXT.schema, "value": forms.ANY.schema},
     ),
     _read_operation,
@@ -313,7 +310,7 @@ _TRANSFORMS: dict[str, Form[Action]] = {
 
 def _read_transform(spot: Spot) -> Action:
     expected = f"one of {', '.join(_TRANSFORMS)}"
-    return forms.named(spot, _TRANSFORMS, "transform", expected) or Allow()
+    return forms.named(spot, _TRANSFORMS, "transform", expected) or _NOTHING
 
 
 _FIELD_AND_VALUE = {"field": forms.FIELD, "value": forms.JSON_TEMPLATE}
@@ -323,7 +320,7 @@ ACTIONS: dict[str, Form[Action]] = {
     "block": forms.TEMPLATE.made(Block),
     "inject_error": forms.mapping(
         InjectError,
-        {"code": Form({"type": "integer"}, _read_code), "message": forms.TEMPLATE},
+        {"code": forms.whole(-(2**31), 2**31 - 1), "message": forms.TEMPLATE},
         {"data": (forms.JSON_TEMPLATE, None)},
     ),
     "delay": forms.duration(most=LONGEST_DELAY).made(Wait),
@@ -345,7 +342,7 @@ ACTIONS: dict[str, Form[Action]] = {
     ),
     "metric": forms.mapping(
         Metric,
-        {"name": forms.NAME},
+        {"name": forms.filled()},
         {"value": (Form({"type": ["number", "string"]}, _read_metric_value), Template(("1",)))},
     ),
     "webhook": forms.mapping(

@@ -28,7 +28,6 @@ from mcp_tool_filter.rules.interceptors import (
     ToolCallInterceptor,
     UserInterceptor,
 )
-from mcp_tool_filter.rules.model import Candidate, Policy, Rule, RuleIndex
 from mcp_tool_filter.rules.perform import (
     Clock,
     Run,
@@ -39,6 +38,7 @@ from mcp_tool_filter.rules.perform import (
     script_effect,
     text_from_python,
 )
+from mcp_tool_filter.rules.policy import Candidate, Policy, Rule, RuleIndex
 from mcp_tool_filter.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,

@@ -25,8 +25,7 @@ from mcp_tool_filter.rules.fields import (
     number_in,
     render_json,
 )
-from mcp_tool_filter.rules.forms import Form, PatternOf
-from mcp_tool_filter.rules.source import Spot
+from mcp_tool_filter.rules.forms import Form, PatternOf, Spot
 from mcp_tool_filter.rules.subject import Subject
 
 _LONG = 64 * 1024  # characters of a message that one condition may work on for a while

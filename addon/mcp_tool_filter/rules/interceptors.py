@@ -13,6 +13,7 @@ is inside a place only if all its readings are, and a glob denies it if one of t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,8 +22,7 @@ from urllib.parse import unquote
 
 from mcp_tool_filter.rules import forms
 from mcp_tool_filter.rules.fields import Json, Number, Object, parse_field
-from mcp_tool_filter.rules.forms import Form
-from mcp_tool_filter.rules.source import Spot, unknown_choice
+from mcp_tool_filter.rules.forms import Form, Spot, unknown_choice
 from mcp_tool_filter.rules.subject import Subject
 
 # RFC 3986, appendix B, with a required scheme.
@@ -280,7 +280,7 @@ class InterceptedExchange:
     """Identifies the asker without revealing a credential."""
 
 
-OURS = ("ToolCallInterceptor", "ResourceAccessInterceptor")
+_CLASS = forms.filled("ToolCallInterceptor")
 _USERS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _NO_PLACE = ResourceUri("", "", ())
 
@@ -317,6 +317,11 @@ _RESOURCES = forms.mapping(
         "deny_patterns": (forms.listed(forms.TEXT), ()),
     },
 )
+_OURS: dict[str, tuple[Sequence[str], Form[Any], MethodInterceptor]] = {
+    "ToolCallInterceptor": (("tools/call",), _TOOL_CALLS, ToolCallInterceptor()),
+    "ResourceAccessInterceptor": (RESOURCE_METHODS, _RESOURCES, ResourceAccessInterceptor()),
+}
+"""Each class of ours: its methods, its config, and what it is without one."""
 _CONFIGS = {**forms.members_of(_TOOL_CALLS), **forms.members_of(_RESOURCES)}
 SCHEMA = forms.object_schema(
     {"class": {"type": "string", "description": "ours, or package.module:Class"}},
@@ -334,38 +339,31 @@ INTERCEPTORS = Form({"type": "object", "additionalProperties": SCHEMA}, _read_in
 
 
 def _read_interceptor(method: str, spot: Spot) -> MethodInterceptor | None:
-    table = spot.table(["class"], ["config"])
-    name = table["class"].text(example="ToolCallInterceptor")
-    if name == "ToolCallInterceptor":
-        if method != "tools/call":
-            table["class"].wrong("ToolCallInterceptor is for tools/call")
-        return table.read("config", _TOOL_CALLS.read, ToolCallInterceptor())
-    if name == "ResourceAccessInterceptor":
-        if method not in RESOURCE_METHODS:
-            table["class"].wrong(
-                f"ResourceAccessInterceptor is for {' and '.join(RESOURCE_METHODS)}"
-            )
-        return table.read("config", _RESOURCES.read, ResourceAccessInterceptor())
+    found = spot.table(["class"], ["config"])
+    of_class, config = found["class"], found.get("config")
+    name = _CLASS.read(of_class)
+    if name in _OURS:
+        methods, form, default = _OURS[name]
+        if method not in methods:
+            of_class.wrong(f"{name} is for {' and '.join(methods)}")
+        return form.read(config) if config else default
     if not name:
         return None
     if not _USERS.fullmatch(name):
-        known = unknown_choice("class", name, OURS)
-        table["class"].wrong(f"{known}; a class of your own is written package.module:Class")
+        known = unknown_choice("class", name, [*_OURS])
+        of_class.wrong(f"{known}; a class of your own is written package.module:Class")
         return None
-    return _user_class(name, table["class"], table.find("config"))
+    return _user_class(name, of_class, config)
 
 
 def _user_class(name: str, spot: Spot, config: Spot | None) -> UserInterceptor | None:
-    try:
-        made = spot.machine.import_object(name)
-    except ValueError as error:
-        spot.wrong(str(error))
+    if (made := spot.tried(spot.machine.import_object, name, None)) is None:
         return None
     if not callable(made):
         spot.wrong(f"{name} is not a class")
         return None
     try:
-        instance = made(to_plain(config.json()) if config else {})
+        instance = made(to_plain(config.node.to_json()) if config else {})
     except Exception as error:
         spot.wrong(f"{name} cannot be created: {type(error).__name__}: {error}")
         return None

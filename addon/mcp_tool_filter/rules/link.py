@@ -53,8 +53,8 @@ from mcp_tool_filter.rules.carried import (
     with_changes,
 )
 from mcp_tool_filter.rules.chain import has_rules_for, judge
-from mcp_tool_filter.rules.model import Policy
 from mcp_tool_filter.rules.perform import may_be_kept
+from mcp_tool_filter.rules.policy import Policy
 from mcp_tool_filter.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,

@@ -56,7 +56,7 @@ from mcp_tool_filter.rules.edits import (
     to_python,
 )
 from mcp_tool_filter.rules.fields import Document, Key, find_member, quote
-from mcp_tool_filter.rules.model import Rule
+from mcp_tool_filter.rules.policy import Rule
 from mcp_tool_filter.rules.subject import (
     Refusal,
     RulesOutcome,

@@ -6,21 +6,16 @@ r"""Parse a rules file into a tree of values that know their place in the file.
 
 ruamel parses YAML 1.2, and we read its scalars by the core schema. JSON is read by our scanner for
 messages, because YAML parsers fail on tabs and surrogate pairs.
-
-A ``Spot`` reads a checked value from a place of the tree, and notes every mistake. After a mistake
-we continue with a harmless value, so that we find all mistakes. The result is used only if there
-are none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
-from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.scan import EACH, Value, scan
 from mcp_tool_filter.rules.fields import Document, Json, Number, Object
 
@@ -39,16 +34,15 @@ class Mistake:
         return f"{file}:{self.line}:{self.column}: {where}{self.text}"
 
 
-class InvalidRules(StartError):
-    """All mistakes of a file, in the order of the file."""
+class Mistaken(Exception):
+    """What is wrong in a file, in the order of the file."""
 
-    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
-        self.file = file
+    def __init__(self, *mistakes: Mistake) -> None:
+        super().__init__(mistakes)
         self.mistakes = tuple(sorted(set(mistakes)))
-        count = len(self.mistakes)
-        said = "1 mistake" if count == 1 else f"{count} mistakes"
-        lines = [mistake.shown(file) for mistake in self.mistakes]
-        super().__init__(f"Invalid rules file: {file} has {said}", why="\n".join(lines))
+
+    def shown(self, file: str) -> str:
+        return "\n".join(mistake.shown(file) for mistake in self.mistakes)
 
 
 LARGEST = 1024 * 1024  # bytes
@@ -62,14 +56,6 @@ _FLOAT = re.compile(r"([-+]?)0*(\d*)(?:\.(\d*))?([eE][-+]?\d+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w/-]*")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-class Unreadable(Exception):
-    """The rest of the text cannot be read."""
-
-    def __init__(self, *mistakes: Mistake) -> None:
-        super().__init__(mistakes)
-        self.mistakes = mistakes
 
 
 @dataclass(slots=True)
@@ -112,18 +98,18 @@ def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list
     """Read a file; return it with the mistakes in its text that do not prevent reading it.
 
     ``begins`` is the expected first key, for the message about an empty file.
-    Raises Unreadable for mistakes that do.
+    Raises Mistaken for mistakes that do.
     """
     if len(raw) > LARGEST:
-        raise Unreadable(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
+        raise Mistaken(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise Unreadable(Mistake(1, 1, "", "the file is not UTF-8")) from None
+        raise Mistaken(Mistake(1, 1, "", "the file is not UTF-8")) from None
     text = text.removeprefix("\ufeff")
     empty = f"the file is empty; it begins with {begins}:"
     if not text.strip():
-        raise Unreadable(Mistake(1, 1, "", empty))
+        raise Mistaken(Mistake(1, 1, "", empty))
     if text.lstrip()[0] == "{" and (read := _read_json(text)) is not None:
         return read
     return _Yaml(text, empty).read()
@@ -213,10 +199,10 @@ class _Yaml:
             mark = error.problem_mark or error.context_mark
             what = error.problem or error.context or "this is not YAML"
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            raise Unreadable(*self._mistakes, Mistake(line, column, "", what)) from None
+            raise Mistaken(*self._mistakes, Mistake(line, column, "", what)) from None
         except YAMLError as error:
             what = str(error).partition("\n")[0]
-            raise Unreadable(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
+            raise Mistaken(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
         return root, self._mistakes
 
     def _document(self, events: Iterator[Any]) -> YamlNode:
@@ -225,14 +211,15 @@ class _Yaml:
             if type(event).__name__ == "DocumentStartEvent":
                 if root is not None:
                     mark = event.start_mark
-                    self._note(mark.line + 1, mark.column + 1, "", "a second document")
+                    second = Mistake(mark.line + 1, mark.column + 1, "", "a second document")
+                    self._mistakes.append(second)
                     break
                 root = self._node(first := next(events), events, "", 0)
                 if _is_left_out(first):
                     root = None
                     break
         if root is None:
-            raise Unreadable(Mistake(1, 1, "", self._empty))
+            raise Mistaken(Mistake(1, 1, "", self._empty))
         return root
 
     def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> YamlNode:
@@ -242,9 +229,8 @@ class _Yaml:
             return self._alias(event.anchor, line, column, path)
         self._count(1, line, column)
         if depth > _DEEPEST:
-            raise Unreadable(*self._mistakes, Mistake(line, column, path, "nested too deeply"))
-        if event.tag is not None and str(event.tag) != "!":
-            self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+            self._end(line, column, path, "nested too deeply")
+        self._refuse_tag(event, line, column, path)
         if event.anchor:
             self._anchors[event.anchor] = None  # not complete yet: it must not contain itself
         node = YamlNode(line, column)
@@ -269,12 +255,9 @@ class _Yaml:
         while type(event := next(events)).__name__ != "MappingEndEvent":
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
             if type(event).__name__ != "ScalarEvent":
-                raise Unreadable(
-                    *self._mistakes, Mistake(line, column, path, "a key must be a text")
-                )
+                self._end(line, column, path, "a key must be a text")
             key = _joined(event.value)
-            if event.tag is not None and str(event.tag) != "!":
-                self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+            self._refuse_tag(event, line, column, path)
             event = next(events)
             value = self._node(event, events, inner_path(path, key), depth + 1)
             if _is_left_out(event):  # YAML places it where the next node begins
@@ -290,7 +273,7 @@ class _Yaml:
             return _joined(event.value)
         try:
             return _resolve(event.value, line, column)
-        except Unreadable as error:
+        except Mistaken as error:
             self._mistakes += error.mistakes
             return None
 
@@ -298,7 +281,7 @@ class _Yaml:
         target = self._anchors.get(anchor)
         if target is None:
             what = "contains itself" if anchor in self._anchors else "is not defined"
-            raise Unreadable(*self._mistakes, Mistake(line, column, path, f"*{anchor} {what}"))
+            self._end(line, column, path, f"*{anchor} {what}")
         self._count(_size(target), line, column)
         return target
 
@@ -306,10 +289,16 @@ class _Yaml:
         self._nodes += nodes
         if self._nodes > _MOST_NODES:
             what = f"the file has more than {_MOST_NODES:,} values, aliases included"
-            raise Unreadable(*self._mistakes, Mistake(line, column, "", what))
+            self._end(line, column, "", what)
 
-    def _note(self, line: int, column: int, path: str, what: str) -> None:
-        self._mistakes.append(Mistake(line, column, path, what))
+    def _refuse_tag(self, event: Any, line: int, column: int, path: str) -> None:
+        if event.tag is not None and str(event.tag) != "!":
+            what = f"tags such as {event.tag} are not allowed"
+            self._mistakes.append(Mistake(line, column, path, what))
+
+    def _end(self, line: int, column: int, path: str, what: str) -> NoReturn:
+        """Report a mistake after which the rest of the text cannot be read."""
+        raise Mistaken(*self._mistakes, Mistake(line, column, path, what))
 
 
 def _is_left_out(event: Any) -> bool:
@@ -356,7 +345,7 @@ def _number(text: str, line: int, column: int) -> Number | str:
     except ValueError:
         pass
     if _NOT_FINITE.fullmatch(text):
-        raise Unreadable(Mistake(line, column, "", f"{text} is not a number of JSON"))
+        raise Mistaken(Mistake(line, column, "", f"{text} is not a number of JSON"))
     if _OTHER_BASE.fullmatch(text):
         return Number(str(int(text, 0)))
     found = _FLOAT.fullmatch(text)
@@ -365,253 +354,3 @@ def _number(text: str, line: int, column: int) -> Number | str:
     sign = "-" if found[1] == "-" else ""
     fraction = f".{found[3]}" if found[3] else ""
     return Number(f"{sign}{found[2] or '0'}{fraction}{found[4] or ''}")
-
-
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-LONGEST = 3650 * 86400.0  # seconds that a duration may have
-
-
-class Machine(Protocol):
-    """What reading a policy needs to know about the machine it will run on."""
-
-    def import_object(self, name: str) -> object:
-        """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
-
-    def find_script(self, path: str) -> str:
-        """Return a script's absolute path. Raises ValueError if it cannot be executed."""
-
-
-class NoMachine:
-    """For reading a policy that uses neither scripts nor Python."""
-
-    def import_object(self, name: str) -> object:
-        raise ValueError(f"{name} cannot be imported here")
-
-    def find_script(self, path: str) -> str:
-        raise ValueError(f"{path} cannot be run here")
-
-
-_NO_MACHINE = NoMachine()
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A place in the file, and the list to which mistakes are added."""
-
-    node: YamlNode
-    path: str
-    mistakes: list[Mistake]
-    machine: Machine = _NO_MACHINE
-    level: int = 0
-    """How many conditions are around it."""
-
-    def at(self, node: YamlNode, path: str) -> Spot:
-        """Return a place inside."""
-        return Spot(node, path, self.mistakes, self.machine, self.level)
-
-    def wrong(self, text: str) -> None:
-        self.mistakes.append(Mistake(self.node.line, self.node.column, self.path, text))
-
-    def wrong_key(self, key: str, text: str) -> None:
-        line, column = self.node.keys[key]
-        self.mistakes.append(Mistake(line, column, self.path, text))
-
-    # Scalars
-
-    def text(self, *, example: str = "") -> str:
-        value = self.node.value
-        if isinstance(value, str):
-            return value
-        self._expected("a text", example)
-        return ""
-
-    def name(self, *, example: str = "") -> str:
-        """Read a text that is not empty."""
-        text = self.text(example=example)
-        if not text and isinstance(self.node.value, str):
-            self.wrong("expected a text that is not empty")
-        return text
-
-    def one_of(self, choices: Sequence[str]) -> str:
-        text = self.node.value
-        if isinstance(text, str) and text in choices:
-            return text
-        listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
-        shown = f", not {text!r}" if isinstance(text, str) else f", not {self.node.kind}"
-        self.wrong(f"expected {listed}{shown}{_did_you_mean(text, choices)}")
-        return choices[0]
-
-    def boolean(self) -> bool:
-        if isinstance(self.node.value, bool):
-            return self.node.value
-        self._expected("true or false")
-        return False
-
-    def number(self) -> Number:
-        if isinstance(self.node.value, Number):
-            return self.node.value
-        self._expected("a number")
-        return Number("0")
-
-    def real(self) -> float:
-        number = self.number()
-        value = float(number.text)
-        if value in (float("inf"), float("-inf")):
-            self.wrong("expected a smaller number")
-            return 0.0
-        return value
-
-    def integer(self, least: int = -(2**53), most: int = 2**53) -> int:
-        number = self.number()
-        if not isinstance(self.node.value, Number):
-            return least
-        try:
-            value = int(number.text)
-        except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            bounds = f" of {least} or more" if most == 2**53 else f" from {least} to {most}"
-            self.wrong(f"expected a whole number{bounds if least > -(2**53) else ''}")
-            return least
-        return value
-
-    def duration(self, *, least: float = 0.0, most: float = LONGEST) -> float:
-        """Read seconds: a number, or a text such as 200ms."""
-        value = self.node.value
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if isinstance(value, Number):
-            seconds = float(value.text)
-        elif found is None:
-            self._expected("a duration", "5s, 200ms, 1m, 2h, 1d, or a number of seconds")
-            return 1.0
-        else:
-            seconds = float(found[1]) * _UNITS[found[2] or "s"]
-        if not least <= seconds <= most:
-            self.wrong(f"expected a duration from {_seconds(least)} to {_seconds(most)}")
-            return 1.0
-        return seconds
-
-    def json(self) -> Json:
-        return self.node.to_json()
-
-    def parsed[T](self, parse: Callable[[str], T], default: T, *, example: str = "") -> T:
-        """Read a text with a parser that raises ValueError."""
-        if not isinstance(self.node.value, str):
-            self._expected("a text", example)
-            return default
-        try:
-            return parse(self.node.value)
-        except ValueError as error:
-            self.wrong(str(error))
-            return default
-
-    def parsed_json[T](self, parse: Callable[[Json], T], default: T) -> T:
-        try:
-            return parse(self.json())
-        except ValueError as error:
-            self.wrong(str(error))
-            return default
-
-    # Lists and mappings
-
-    def items(self, *, what: str = "a list") -> Iterator[Spot]:
-        if self.node.items is None:
-            self._expected(what)
-            return
-        for number, item in enumerate(self.node.items):
-            yield self.at(item, f"{self.path}[{number}]")
-
-    def table(self, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
-        """Read a mapping; every key must be one of these."""
-        members = self.node.members
-        if members is None:
-            listed = ", ".join([*required, *optional])
-            self._expected("a mapping", f"with {listed}" if listed else "")
-            return Table(self, {})
-        known = [*required, *optional]
-        for key in members:
-            if key not in known:
-                self.wrong_key(key, _unknown_key(key, known))
-        missing = [key for key in required if key not in members]
-        if missing and self.node.members is not None:
-            self.wrong(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
-        return Table(self, {key: node for key, node in members.items() if key in known})
-
-    def inside(self, key: str) -> Spot:
-        """Return a member of this mapping if it has it, else the mapping."""
-        members = self.node.members or {}
-        return self.member(key, members[key]) if key in members else self
-
-    def member(self, key: str, node: YamlNode) -> Spot:
-        return self.at(node, inner_path(self.path, key))
-
-    def members(self) -> Iterator[tuple[str, Spot]]:
-        """Yield a mapping's members, whatever their keys."""
-        if self.node.members is None:
-            self._expected("a mapping")
-            return
-        for key, node in self.node.members.items():
-            yield key, self.member(key, node)
-
-    def only_member(self, expected: str) -> tuple[str, Spot] | None:
-        """Return the member of a mapping that must have one; None after a mistake."""
-        if self.node.members is None or len(self.node.members) != 1:
-            self.wrong(f"expected {expected}")
-            return None
-        (member,) = self.members()
-        return member
-
-    def _expected(self, what: str, example: str = "") -> None:
-        such = f", such as {example}" if example and not example.startswith("with ") else ""
-        more = f" {example}" if example.startswith("with ") else such
-        self.wrong(f"expected {what}{more}, not {self.node.kind}")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    spot: Spot
-    _members: Mapping[str, YamlNode]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._members
-
-    def __getitem__(self, key: str) -> Spot:
-        """Return a member; a missing one (noted already) reads as empty."""
-        if key in self._members:
-            return self.spot.member(key, self._members[key])
-        return Spot(YamlNode(1, 1), key, [])
-
-    def find(self, key: str) -> Spot | None:
-        return self[key] if key in self._members else None
-
-    def read[T](self, key: str, read: Callable[[Spot], T], default: T) -> T:
-        return read(self[key]) if key in self._members else default
-
-
-def _unknown_key(key: str, known: Sequence[str]) -> str:
-    guess = _did_you_mean(key, known)
-    listed = "" if guess or not known else f"; the keys here are {', '.join(known)}"
-    return f"unknown key {key!r}{guess}{listed}"
-
-
-def _did_you_mean(text: object, choices: Sequence[str]) -> str:
-    if not isinstance(text, str):
-        return ""
-    plain = text.lower().replace("-", "_")
-    close = get_close_matches(plain, choices, n=1, cutoff=0.6) or get_close_matches(
-        plain.replace("_", ""), choices, n=1, cutoff=0.6
-    )
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def unknown_choice(what: str, text: str, choices: Sequence[str]) -> str:
-    """Return a sentence that there is no such choice, and what the user may have meant."""
-    guess = _did_you_mean(text, choices)
-    return f"there is no {what} {text!r}{guess or f'; there are {", ".join(choices)}'}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:g}s" if value < 3600 else f"{value / 3600:g}h"

@@ -26,7 +26,7 @@ from mcp_tool_filter.protocol.scan import Value
 from mcp_tool_filter.rules.fields import Document, Field
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rules.model import Candidate
+    from mcp_tool_filter.rules.policy import Candidate
 
 _NOWHERE = Place()
 

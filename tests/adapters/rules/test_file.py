@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.rules.file import (
     read_rules,
 )
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"
 

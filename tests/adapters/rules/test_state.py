@@ -7,7 +7,7 @@ import pytest
 from mcp_tool_filter.adapters.rules.state import StateInMemory, open_state
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.rule_effects import CountUse, Identify, ReadCache, WriteCache
-from mcp_tool_filter.rules.model import StateSettings
+from mcp_tool_filter.rules.policy import StateSettings
 
 
 class Clock:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from mcp_tool_filter.adapters.rules.file import ThisMachine
+from mcp_tool_filter.cli.commands.rules import Rehearsal, Rehearsed, lines_of
 from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.protocol.messages import Request, Response, parse_message
 from mcp_tool_filter.rules.interceptors import to_plain
-from mcp_tool_filter.rules.load import json_schema, load_policy
-from mcp_tool_filter.rules.source import InvalidRules, YamlNode, read_source
+from mcp_tool_filter.rules.policy import InvalidRules, Policy, json_schema, load_policy
+from mcp_tool_filter.rules.source import YamlNode, read_source
+from mcp_tool_filter.rules.subject import Evaluated
+from tests.rules.judging import call, request, result, rules, single
 
 SEED = "tests/rules/seed.yaml"
 
@@ -94,3 +100,127 @@ def test_the_schema_refuses_what_the_reader_refuses(said: str) -> None:
         load_policy(raw)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(plain(read_source(raw)[0]), SCHEMA)
+
+
+# Rehearsals
+
+POLICY = """
+- {id: tell, conditions: [tool_equals: told], actions: [log: {message: hello}]}
+- {id: mask, conditions: [tool_equals: secret],
+   actions: [set_param: {field: arguments.key, value: "***"}]}
+- {id: stop, conditions: [tool_equals: wipe], actions: [inject_error: {code: -32010, message: No}]}
+- {id: quiet, conditions: [method_equals: notifications/noise], actions: [block: "no"]}
+"""
+NOISE = '{"jsonrpc":"2.0","method":"notifications/noise"}'
+
+
+def outcome(text: str, *, trace: list[Evaluated] | None = None) -> Rehearsed:
+    return Rehearsal(rules(POLICY)).judge(parse_message(text.encode()), trace=trace)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (call("read"), "pass"),
+        (call("told"), "pass"),
+        (call("wipe"), 'block by stop: -32010 "No"'),
+        (NOISE, "drop by quiet"),
+        (call("secret", key="k"), f"modify by mask: {call('secret', key='***')}"),
+    ],
+    ids=["no rule", "a rule that changes nothing", "block", "drop", "modify"],
+)
+def test_each_outcome_is_a_word_with_the_rule_that_decided(text: str, shown: str) -> None:
+    assert str(outcome(text)) == shown
+
+
+def test_a_changed_message_is_the_one_that_goes_on() -> None:
+    found = outcome(call("secret", key="k"))
+    assert found.message
+    assert found.message.place.raw.decode() == found.text == call("secret", key="***")
+    passed = outcome(call("read"))
+    assert passed.message
+    assert passed.message.place.raw.decode() == call("read")
+
+
+def test_a_batch_has_the_gravest_outcome_of_its_members() -> None:
+    batch = f"[{call('read')},{call('wipe', 2)},{call('secret', 3, key='k')},{NOISE}]"
+    assert outcome(batch).word == "block"
+    batch = f"[{call('secret', 3, key='k')},{NOISE}]"
+    assert outcome(batch).word == "drop"
+
+
+def test_a_response_is_judged_with_the_request_that_it_answers() -> None:
+    policy = rules(
+        "- {id: r, conditions: [tool_equals: told, result_exists: content], actions: [block: 'no']}"
+    )
+    said = single(result({"content": []}))
+    asked = single(call("told"))
+    assert isinstance(said, Response)
+    assert isinstance(asked, Request)
+    told = Rehearsal(policy).judge(said, asked=asked, from_client=False)
+    assert (told.word, told.rule) == ("block", "r")
+    assert Rehearsal(policy).judge(said, from_client=False).word == "pass"
+
+
+def test_a_message_is_from_the_client_by_default() -> None:
+    rehearsal = Rehearsal(rules("- {id: r, conditions: [from: server], actions: [block: 'no']}"))
+    ping = single(request("ping"))
+    assert rehearsal.judge(ping).word == "pass"
+    assert rehearsal.judge(ping, from_client=False).word == "block"
+
+
+def test_a_reason_that_clients_are_not_told_is_shown() -> None:
+    hidden = Rehearsed("block", "r", -32600, "Invalid Request", detail="a key stands twice")
+    assert str(hidden) == (
+        f"block by r: -32600 {json.dumps('Invalid Request')}"
+        " (clients do not see this: a key stands twice)"
+    )
+
+
+def test_the_trace_tells_conditions_and_actions() -> None:
+    policy = rules(
+        "- {id: a, conditions: [param_exists: arguments.x], actions: [log: {message: a}]}\n"
+        "- {id: b, conditions: [param_exists: name], actions: [log: {message: b}]}"
+    )
+    trace: list[Evaluated] = []
+    Rehearsal(policy).judge(single(call()), trace=trace)
+    assert list(lines_of(trace)) == [
+        "a: did not match",
+        "  no  param_exists: arguments.x",
+        "b: matched",
+        "  yes param_exists: name",
+        "  did log",
+    ]
+
+
+def refused_by(rehearsal: Rehearsal, text: str) -> str | None:
+    told = rehearsal.judge(single(text))
+    return told.rule if told.word == "block" else None
+
+
+def test_limits_hold_within_a_rehearsal_and_begin_empty_with_the_next() -> None:
+    policy = rules("- {id: slow-down, actions: [rate_limit: {key: k, limit: 1, window: 60s}]}")
+    first = Rehearsal(policy)
+    assert [refused_by(first, call()), refused_by(first, call())] == [None, "slow-down"]
+    assert refused_by(Rehearsal(policy), call()) is None
+
+
+def scripted(folder: Path, *statuses: int, parallel: bool) -> Policy:
+    """Read a policy whose scripts end with these statuses; each notes that it ran."""
+    text = f"interceptor:\n  chain: {{parallel: {str(parallel).lower()}}}\n  rules:\n"
+    for number, status in enumerate(statuses):
+        file = folder / f"s{number}"
+        code = f"open(__file__ + '.ran', 'w')\nraise SystemExit({status})"
+        file.write_text(f"#!{sys.executable}\n{code}\n")
+        file.chmod(0o755)
+        run = f"run_script: {{path: ./s{number}, decides: true}}"
+        text += f"    - {{id: s{number}, actions: [{run}]}}\n"
+    return load_policy(text.encode(), machine=ThisMachine(folder))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_scripts_that_decide_run_to_their_end(parallel: bool, tmp_path: Path) -> None:
+    """Nothing waits in a rehearsal, also where the rules let scripts run side by side."""
+    policy = scripted(tmp_path, 0, 1, parallel=parallel)
+    assert refused_by(Rehearsal(policy), call()) == "s1"
+    assert (tmp_path / "s0.ran").exists()

@@ -24,15 +24,15 @@ from mcp_tool_filter.adapters.rules.host import OfflineHost, RuleHost, Sender
 from mcp_tool_filter.adapters.rules.state import StateInMemory, open_state
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.rules.forms import Machine
 from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.load import load_policy
-from mcp_tool_filter.rules.model import Policy
+from mcp_tool_filter.rules.policy import Policy, load_policy
 from mcp_tool_filter.rules.source import LARGEST
 
 _LONGEST_HEAD = 256  # bytes that Linux reads of a program to find its interpreter
 
 
-class ThisMachine:
+class ThisMachine(Machine):
     """Finds scripts and Python objects; ``folder`` contains the rules file, and relative paths
     start there."""
 

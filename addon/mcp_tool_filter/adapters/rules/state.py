@@ -25,7 +25,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
 )
 from mcp_tool_filter.rules.link import MOST_BYTES, Later, MemoryState, identify
-from mcp_tool_filter.rules.model import StateSettings
+from mcp_tool_filter.rules.policy import StateSettings
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Login

@@ -1,150 +1,271 @@
-"""``mcp-tool-filter rules``: check a rules file, run its test cases, and explain its decisions."""
+"""``mcp-tool-filter rules``: check a rules file, run its test cases, and explain its decisions.
+
+A case and an explanation are a rehearsal: the policy judges a message, and nothing is sent.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from mcp_tool_filter.adapters.rules.file import read_rules
-from mcp_tool_filter.adapters.rules.rehearsal import (
-    Rehearsal,
-    Rehearsed,
-    lines_of,
-    rehearse,
-    shown_outcome,
-)
+from mcp_tool_filter.adapters.rules.host import OfflineHost
+from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.protocol.messages import Message, Notification, Request, parse_message
-from mcp_tool_filter.rules.fields import render_json
-from mcp_tool_filter.rules.model import Policy
-from mcp_tool_filter.rules.source import Mistake, Spot, Unreadable, read_source
-from mcp_tool_filter.rules.subject import Evaluated
+from mcp_tool_filter.policy.effects import Deciding, Effect, Together
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol.messages import (
+    Message,
+    Notification,
+    Request,
+    Response,
+    Single,
+    parse_message,
+    singles,
+)
+from mcp_tool_filter.rules import forms
+from mcp_tool_filter.rules.chain import judge
+from mcp_tool_filter.rules.fields import Json, render_json
+from mcp_tool_filter.rules.forms import Machine, Spot, read_file
+from mcp_tool_filter.rules.link import answered
+from mcp_tool_filter.rules.policy import Policy
+from mcp_tool_filter.rules.source import Mistaken
+from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 
-OUTCOMES = ("pass", "block", "drop", "modify")
+# Rehearsals
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """An outcome; ``word`` is pass, block, drop or modify."""
+
+    word: str
+    rule: str = ""
+    code: int | None = None
+    text: str = ""
+    """The error's message, or the changed message."""
+    message: Single | None = None
+    """The message as it would be forwarded."""
+    detail: str = ""
+    """The reason, if the client does not see it."""
+
+    def __str__(self) -> str:
+        by = f" by {self.rule}" if self.rule else ""
+        if self.word == "block":
+            why = f" (clients do not see this: {self.detail})" if self.detail else ""
+            return f"block{by}: {self.code} {json.dumps(self.text)}{why}"
+        if self.word == "modify":
+            return f"modify{by}: {self.text}"
+        return f"{self.word}{by if self.word == 'drop' else ''}"
+
+
+_GRAVITY = ("pass", "modify", "drop", "block")
+
+
+class Rehearsal:
+    """Use one per test case: limits, caches and the session of users' own classes start empty."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._host = OfflineHost(StateInMemory())
+        self._session: dict[str, object] = {}
+
+    def judge(
+        self,
+        message: Message,
+        *,
+        asked: Message | None = None,
+        from_client: bool = True,
+        trace: list[Evaluated] | None = None,
+    ) -> Rehearsed:
+        """Judge a message; for a batch, return the most severe outcome.
+
+        A response answers ``asked``. The evaluated rules are added to ``trace``.
+        """
+        about = Circumstances(from_client=from_client, session_id="test", session=self._session)
+        request = asked if isinstance(asked, Request | Notification) else None
+        outcomes = []
+        for one in singles(message):
+            subject = Subject(one, about, request if isinstance(one, Response) else None)
+            judging = judge(self._policy, subject, time.monotonic, trace)
+            outcomes.append(_outcome(self._outcome_of(judging)))
+        return max(outcomes, key=lambda one: _GRAVITY.index(one.word))
+
+    def _outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
+        try:
+            next(answered(deciding, self._at_once))
+        except StopIteration as made:
+            return cast("Outcome", made.value)
+        raise AssertionError("nothing waits here")
+
+    def _at_once(self, effect: Effect) -> object:
+        if isinstance(effect, Together):
+            return [self._outcome_of(one) for one in effect.decisions]
+        return self._host.at_once(effect)
+
+
+def _outcome(judged: RulesOutcome) -> Rehearsed:
+    refusal = judged.refusal
+    match judged.to_verdict():
+        case Drop():
+            return Rehearsed("drop", refusal.rule if refusal else "")
+        case Reply() | Rewrite() if refusal:
+            told, detail = refusal.message, refusal.detail
+            return Rehearsed("block", refusal.rule, refusal.code, told, detail=detail)
+        case Rewrite(text):
+            rules = [one.rule for one in judged.done]
+            shown = text.decode()
+            return Rehearsed("modify", rules[-1] if rules else "", None, shown, judged.message)
+        case Forward() | Reply():
+            matched = judged.matched[-1] if judged.matched else ""
+            return Rehearsed("pass", matched, message=judged.message)
+
+
+def lines_of(trace: list[Evaluated]) -> Iterator[str]:
+    """Render the evaluated rules, one after the other."""
+    for one in trace:
+        if one.is_interceptor:
+            yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"
+        else:
+            unmatched = "cannot be judged" if one.asked else "did not match"
+            yield f"{one.rule}: {'matched' if one.matched else unmatched}"
+        for label, holds in one.conditions:
+            yield f"  {'yes' if holds else 'no '} {label}"
+        if one.asked:
+            yield f"  ?   {one.asked}"
+        for action in one.done:
+            yield f"  did {action}"
+
+
+# Test cases
 
 
 class InvalidCases(StartError):
-    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
-        lines = [one.shown(file) for one in sorted(set(mistakes))]
-        super().__init__(f"Invalid test cases: {file}", why="\n".join(lines))
+    def __init__(self, file: str, found: Mistaken) -> None:
+        super().__init__(f"Invalid test cases: {file}", why=found.shown(file))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    name: str
-    messages: tuple[Message, ...]
-    response: Message | None
     expect: str
+    name: str | None
+    message: Message | None
+    messages: tuple[Message | None, ...]
+    response: Message | None
     rule: str | None
     code: int | None
-    from_client: bool
+    sender: str
 
+    def judge(self, policy: Policy) -> Rehearsed:
+        """Judge the messages in order; return the outcome of the last one, or of its response."""
+        rehearsal, from_client = Rehearsal(policy), self.sender == "client"
+        outcome = Rehearsed("pass")
+        for message in (self.message, *self.messages):
+            if message is not None:
+                outcome = rehearsal.judge(message, from_client=from_client)
+        if self.response is None or outcome.word in ("block", "drop"):
+            return outcome
+        return rehearsal.judge(self.response, asked=outcome.message, from_client=not from_client)
 
-def read_cases(raw: bytes, file: str) -> list[Case]:
-    """Read test cases. Raises InvalidCases with every mistake."""
-    try:
-        root, mistakes = read_source(raw, "cases")
-    except Unreadable as error:
-        raise InvalidCases(file, error.mistakes) from None
-    table = Spot(root, "", mistakes).table(["cases"])
-    found = [_case(one) for one in table["cases"].items(what="a list of cases")]
-    if mistakes:
-        raise InvalidCases(file, mistakes)
-    return found
-
-
-def _case(spot: Spot) -> Case:
-    table = spot.table(
-        ["expect"], ["name", "message", "messages", "response", "rule", "code", "from"]
-    )
-    if ("message" in table) == ("messages" in table):
-        spot.wrong("expected either message or messages")
-    one, several = table.find("message"), table.find("messages")
-    spots = [one] if one else list(several.items()) if several else []
-    response = table.find("response")
-    return Case(
-        table.read("name", Spot.text, spot.path),
-        tuple(message for each in spots if (message := _message_in(each)) is not None),
-        _message_in(response) if response else None,
-        table["expect"].one_of(OUTCOMES),
-        table.read("rule", Spot.text, None),
-        table.read("code", Spot.integer, None),
-        table.read("from", lambda each: each.one_of(("client", "server")), "client") == "client",
-    )
-
-
-def _message_in(spot: Spot) -> Message | None:
-    """Read a message: a mapping, or its JSON as text."""
-    value = spot.json()
-    text = value if isinstance(value, str) else render_json(value)
-    try:
-        return parse_message(text.encode())
-    except (ProtocolError, UnicodeEncodeError) as error:
-        spot.wrong(f"this is no message that rules can judge: {error}")
+    def problem_in(self, outcome: Rehearsed) -> str | None:
+        if outcome.word != self.expect:
+            return self.expect
+        if self.rule is not None and outcome.rule != self.rule:
+            return f"{self.expect} by {self.rule}"
+        if self.code is not None and outcome.code != self.code:
+            return f"the code {self.code}"
         return None
 
 
-def run_cases(policy: Policy, cases: Sequence[Case]) -> int:
+def _read_message(spot: Spot) -> Message | None:
+    """Read a message: a mapping, or its JSON as text."""
+
+    def parse(value: Json) -> Message:
+        text = value if isinstance(value, str) else render_json(value)
+        try:
+            return parse_message(text.encode())
+        except (ProtocolError, UnicodeEncodeError) as error:
+            raise ValueError(f"this is no message that rules can judge: {error}") from None
+
+    return spot.tried(parse, spot.node.to_json(), None)
+
+
+_MESSAGE = forms.Form[Message | None]({}, _read_message)
+_CASE = forms.mapping(
+    Case,
+    {"expect": forms.one_of("pass", "block", "drop", "modify")},
+    {
+        "name": (forms.TEXT, None),
+        "message": (_MESSAGE, None),
+        "messages": (forms.listed(_MESSAGE), ()),
+        "response": (_MESSAGE, None),
+        "rule": (forms.TEXT, None),
+        "code": (forms.INTEGER, None),
+        "from": (forms.one_of("client", "server"), "client"),
+    },
+)
+
+
+def _read_case(spot: Spot) -> tuple[str, Case]:
+    """Read a case and its name."""
+    keys = spot.node.members or {}
+    if ("message" in keys) == ("messages" in keys):
+        spot.wrong("expected either message or messages")
+    case = _CASE.read(spot)
+    return spot.path if case.name is None else case.name, case
+
+
+type Cases = Sequence[tuple[str, Case]]
+_CASES = forms.mapping(
+    lambda cases: cases, {"cases": forms.listed(forms.Form({}, _read_case), "a list of cases")}
+)
+
+
+def read_cases(raw: bytes, file: str) -> Cases:
+    """Read test cases. Raises InvalidCases with every mistake."""
+    try:
+        return read_file(raw, "cases", _CASES, Machine())
+    except Mistaken as found:
+        raise InvalidCases(file, found) from None
+
+
+def run_cases(policy: Policy, cases: Cases) -> int:
     """Judge every case, print a line for each; return the exit status."""
-    width = max((len(case.name) for case in cases), default=0)
+    width = max((len(name) for name, _ in cases), default=0)
     failures = 0
-    for case in cases:
-        outcome = _judge(policy, case)
-        problem = _problem_in(outcome, case)
+    for name, case in cases:
+        outcome = case.judge(policy)
+        problem = case.problem_in(outcome)
         failures += bool(problem)
-        print(f"{'FAIL' if problem else 'ok  '}  {case.name:<{width}}  {shown_outcome(outcome)}")
+        print(f"{'FAIL' if problem else 'ok  '}  {name:<{width}}  {outcome}")
         if problem:
             print(f"      {'':<{width}}  expected {problem}")
     print(f"{len(cases) - failures} of {len(cases)} cases are judged as expected")
     return 1 if failures else 0
 
 
-def _judge(policy: Policy, case: Case) -> Rehearsed:
-    """Judge a case's messages in order; return the outcome of the last one, or of its response."""
-    rehearsal = Rehearsal(policy)
-    outcome = Rehearsed("pass")
-    for message in case.messages:
-        outcome = rehearse(rehearsal, message, from_client=case.from_client)
-    if case.response is None or outcome.word in ("block", "drop"):
-        return outcome
-    asked = outcome.message
-    return rehearse(
-        rehearsal,
-        case.response,
-        asked=asked if isinstance(asked, Request | Notification) else None,
-        from_client=not case.from_client,
-    )
-
-
-def _problem_in(outcome: Rehearsed, case: Case) -> str | None:
-    if outcome.word != case.expect:
-        return case.expect
-    if case.rule is not None and outcome.rule != case.rule:
-        return f"{case.expect} by {case.rule}"
-    if case.code is not None and outcome.code != case.code:
-        return f"the code {case.code}"
-    return None
+# The commands
 
 
 def explain(policy: Policy, raw: bytes, answers: bytes | None) -> Iterator[str]:
     """Yield the lines to print."""
     message = _parse(raw)
     asked = _parse(answers) if answers else None
-    if not isinstance(asked, Request | Notification):
-        asked = None
     trace: list[Evaluated] = []
-    outcome = rehearse(Rehearsal(policy), message, asked=asked, trace=trace)
+    outcome = Rehearsal(policy).judge(message, asked=asked, trace=trace)
     yield from (f"Warning: {warning}" for warning in policy.warnings)
     if not trace:
         yield "no rule applies to this message"
     yield from lines_of(trace)
-    yield f"Outcome: {shown_outcome(outcome)}"
+    yield f"Outcome: {outcome}"
 
 
 def _parse(raw: bytes) -> Message:
@@ -165,7 +286,7 @@ def run(typed: Given) -> int:
         case ["explain", file, message]:
             return _explain(file, message, next(iter(typed.get("answers", [])), None))
         case ["schema"]:
-            from mcp_tool_filter.rules.load import json_schema
+            from mcp_tool_filter.rules.policy import json_schema
 
             print(json.dumps(json_schema(), indent=2))
             return 0

@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from mcp_tool_filter.rules.load import load_policy
-from mcp_tool_filter.rules.model import Policy
-from mcp_tool_filter.rules.source import InvalidRules
+from mcp_tool_filter.rules.policy import InvalidRules, Policy, load_policy
 from tests.rules.judging import Host, rules
 
 HEAD = "interceptor:\n  rules:\n    - id: a\n      actions: [allow]\n"
@@ -166,6 +164,8 @@ MISTAKES = [
     ("actions: [transform: {merge_path: {}}]",
      "actions[0].transform: there is no transform 'merge_path'; did you mean "
      "'merge_patch'?"),
+    ("actions: [transform: {python: ''}]",
+     "actions[0].transform.python: expected module:function"),
     ("actions: [run_script: {path: ./x}]",
      "actions[0].run_script.path: ./x cannot be run here"),
     ("actions: [log: {level: warning, message: x}]",
@@ -177,6 +177,13 @@ MISTAKES = [
 @pytest.mark.parametrize(("line", "expected"), MISTAKES)
 def test_a_mistake_says_what_would_be_right(line: str, expected: str) -> None:
     assert f"interceptor.rules[0].{expected}" in in_rule(line)
+
+
+def test_a_method_interceptor_has_a_class() -> None:
+    """An empty one let everything pass."""
+    for name in ("", "ToolCal"):
+        with pytest.raises(InvalidRules, match=r"tools/call\.class: "):
+            rules("", top=f"method_interceptors: {{tools/call: {{class: '{name}'}}}}")
 
 
 def test_a_rule_on_requests_cannot_read_the_response() -> None:
