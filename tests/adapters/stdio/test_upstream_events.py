@@ -8,11 +8,11 @@ from mcp_tool_filter.adapters.oauth.store import LoggedOut
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost, HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.stdio.http_upstream import (
-    events_of,
     receive_event,
     reporting_failure,
     words_for,
 )
+from mcp_tool_filter.adapters.upstream.replies import EventReader
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import Limits
@@ -38,7 +38,7 @@ async def heard_of(*said: bytes, limits: Limits | None = None) -> list[bytes | C
         http = HttpClient(parse_origin(upstream.url))
         try:
             async with http.exchange(b"GET", "/") as response:
-                async for event in events_of(response, limits or Limits()):
+                async for event in EventReader(response, (limits or Limits()).pending):
                     await receive_event(event, listener)
         finally:
             await http.close()

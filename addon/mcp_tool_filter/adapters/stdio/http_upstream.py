@@ -50,7 +50,6 @@ _ERROR_BODY: Final = 64 * 1024
 _RETRY: Final = 1.0  # seconds, unless the upstream states another time
 _LONGEST_RETRY: Final = 30.0
 _MOST_TRIES: Final = 8  # attempts to resume a stream without receiving anything
-_GOODBYE: Final = 2.0  # seconds
 
 
 class UpstreamListener(Protocol):
@@ -78,8 +77,6 @@ class StreamableUpstream:
         self._poster = Poster(http, path, limit=limits.message)
         self._listener = listener
         self._limits = limits
-        self._session: bytes | None = None
-        self._revision: bytes | None = None
         self._opening: bytes | None = None
         self._initialized: bytes | None = None
         self._replacing = asyncio.Lock()
@@ -93,11 +90,11 @@ class StreamableUpstream:
     ) -> None:
         """Send a message, and receive everything in its answer."""
         if method == "initialize":
-            self._session, self._opening, self._initialized = None, body, None
+            self._poster.session, self._opening, self._initialized = None, body, None
         elif method == "notifications/initialized":
             self._initialized = body
         async with reporting_failure(self._listener, ids):
-            session = self._session
+            session = self._poster.session
             if not await self._post(body, ids, headers, method):
                 return
             # The upstream has refused the message because of its session, so it has not run.
@@ -109,7 +106,7 @@ class StreamableUpstream:
         sent = [JSON_OR_EVENTS, JSON_BODY, *self._session_headers(headers), *headers]
         async with self._poster.exchange(b"POST", sent, body) as response:
             if method == "initialize" and response.status < 300:
-                self._session = response.header(b"mcp-session-id") or None
+                self._poster.session = response.header(b"mcp-session-id") or None
             if response.status == 404 and any(name == b"mcp-session-id" for name, _ in sent):
                 await read_away(response)
                 return True
@@ -119,10 +116,10 @@ class StreamableUpstream:
     async def _replace(self, lost: bytes | None) -> bool:
         """Open a session in the place of a lost one; return whether there is one now."""
         async with self._replacing:
-            if self._session == lost:  # else another message has replaced it
-                self._session = None
+            if self._poster.session == lost:  # else another message has replaced it
+                self._poster.forget_session()
                 if self._opening is None or not await self._reopen(self._opening):
-                    self._session = lost
+                    self._poster.session = lost
                     return False
         if self._stream and self._stream.done():
             self._stream = asyncio.create_task(self._listen())
@@ -139,9 +136,9 @@ class StreamableUpstream:
             else:
                 return False
             await read_away(response)
-        if self._revision is not None and revision != self._revision:
+        if self._poster.revision and revision != self._poster.revision:
             return False  # the client relies on the revision that it knows
-        self._session = session
+        self._poster.session = session
         if self._initialized:
             await self._post(self._initialized, (), (), "")
         return True
@@ -150,7 +147,7 @@ class StreamableUpstream:
         if response.status != 200:
             return
         if response.media_type == EVENT_STREAM:
-            async for event in events_of(response, self._limits):
+            async for event in EventReader(response, self._limits.pending):
                 if isinstance(event, Event) and event.is_message and event.data:
                     yield event.data
         elif response.media_type == "application/json":
@@ -158,7 +155,7 @@ class StreamableUpstream:
 
     def agree_on(self, revision: str) -> None:
         """Note the revision negotiated by ``initialize``."""
-        self._revision = revision.encode() if revision.isascii() else None
+        self._poster.revision = revision if revision.isascii() else ""
 
     def listen(self) -> None:
         """Open the GET stream, once a session is initialized."""
@@ -170,19 +167,13 @@ class StreamableUpstream:
         if self._stream:
             self._stream.cancel()
             await asyncio.wait([self._stream])
-        if self._session:
-            with suppress(HttpFailed, ProtocolError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE):
-                    named = self._session_headers(())
-                    async with self._poster.exchange(b"DELETE", named) as response:
-                        await response.read(_ERROR_BODY)
+        await self._poster.close_sessions()
 
     def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
         """Return the headers for session and revision, unless the message states its revision."""
         if any(name == b"mcp-protocol-version" for name, _ in given):
             return []
-        session = [(b"mcp-session-id", self._session)] if self._session else []
-        return [*session, *([(b"mcp-protocol-version", self._revision)] if self._revision else [])]
+        return self._poster.headers
 
     async def _take(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
         if response.status >= 300:
@@ -237,7 +228,7 @@ class StreamableUpstream:
                 place.give_up()
 
     async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
-        headers = [EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
+        headers = [EVENTS, *self._poster.headers, (b"last-event-id", place.last_id or b"")]
         async with self._poster.exchange(b"GET", headers) as response:
             if response.status == 200 and response.media_type == EVENT_STREAM:
                 await self._receive_events(response, place, ids)
@@ -247,7 +238,7 @@ class StreamableUpstream:
     async def _receive_events(
         self, response: HttpResponse, place: _Place, ids: Sequence[str] = ()
     ) -> None:
-        async for event in events_of(response, self._limits):
+        async for event in EventReader(response, self._limits.pending):
             place.note(event)
             await receive_event(event, self._listener)
             if ids and not self._listener.waits_for(ids):
@@ -258,7 +249,7 @@ class StreamableUpstream:
         """Receive the GET stream, as long as the upstream offers one."""
         place = _Place(endless=True)
         while place.may_resume():
-            headers = [EVENTS, *self._session_headers(())]
+            headers = [EVENTS, *self._poster.headers]
             if place.last_id:
                 headers.append((b"last-event-id", place.last_id))
             try:
@@ -358,7 +349,7 @@ class LegacyUpstream:
     async def _read(self) -> None:
         why = "The event stream has ended"
         try:
-            while (event := await self._stream.events.next_or_long()) is not None:
+            async for event in self._stream.events:
                 await receive_event(event, self._listener)
         except (HttpFailed, ProtocolError) as error:
             why = str(error)
@@ -388,13 +379,6 @@ async def receive_event(event: Event | Oversized, listener: UpstreamListener) ->
         await listener.receive(event.data)
 
 
-async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
-    """Yield the events of a response as they arrive. Raises HttpFailed, ProtocolError."""
-    events = EventReader(response, limits.pending)
-    while (event := await events.next_or_long()) is not None:
-        yield event
-
-
 def words_for(error: HttpFailed) -> tuple[int, str]:
     """Return the error code and text for a request that got no answer."""
     if isinstance(error, LoginNeeded):
@@ -402,7 +386,7 @@ def words_for(error: HttpFailed) -> tuple[int, str]:
     return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"
 
 
-def _revision_in(said: bytes) -> bytes | None:
+def _revision_in(said: bytes) -> str | None:
     """Return the revision in the answer to ``initialize``; None if it is another message."""
     try:
         message = json.loads(said)
@@ -410,7 +394,7 @@ def _revision_in(said: bytes) -> bytes | None:
         return None
     result = message.get("result") if isinstance(message, dict) else None
     revision = result.get("protocolVersion") if isinstance(result, dict) else None
-    return revision.encode() if isinstance(revision, str) and revision.isascii() else None
+    return revision if isinstance(revision, str) and revision.isascii() else None
 
 
 def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:

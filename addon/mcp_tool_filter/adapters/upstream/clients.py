@@ -42,6 +42,7 @@ _ERROR_BODY_LIMIT: Final = 64 * 1024
 MAX_REDIRECTS = 5
 _STREAM_END_TIMEOUT = 0.1  # seconds for a stream to end after its answer, to keep the connection
 _GOODBYE_TIMEOUT = 2.0  # seconds to close our sessions
+_MOST_SESSIONS = 10  # that we close, if an upstream gives us one with each answer
 NO_ANSWER = "The event stream ended without an answer"
 
 JSON_OR_EVENTS: Final = (b"accept", b"application/json, text/event-stream")
@@ -60,8 +61,17 @@ class Poster:
         self._next_id = 0
         self.path = path
         self.session: bytes | None = None
+        """The id of our session, and the revision in it, once we have agreed on them."""
+        self.revision = ""
+        self.offered: bytes | None = None
         """The last session id we got."""
         self._sessions: set[bytes] = set()  # all session ids we got, even with refusals
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of a message in our session."""
+        session = [(b"mcp-session-id", self.session)] if self.session else []
+        return [*session, *_version(self.revision)]
 
     async def ask(
         self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
@@ -92,12 +102,17 @@ class Poster:
             if got.media_type != EVENT_STREAM:  # an event stream may never end
                 await read_away(got)
 
-    async def close_sessions(self, headers: Headers = ()) -> None:
+    def forget_session(self) -> None:
+        """The upstream has forgotten our session."""
+        self._sessions.discard(self.session or b"")
+        self.session = None
+
+    async def close_sessions(self) -> None:
         """End every session we got. (An upstream may refuse that with 405.)"""
         with suppress(HttpFailed, ProtocolError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_TIMEOUT):
                 while self._sessions:
-                    named = [(b"mcp-session-id", self._sessions.pop()), *headers]
+                    named = [(b"mcp-session-id", self._sessions.pop()), *_version(self.revision)]
                     async with self.exchange(b"DELETE", named) as response:
                         await response.read(_ERROR_BODY_LIMIT)
 
@@ -112,8 +127,9 @@ class Poster:
         for _ in range(MAX_REDIRECTS):
             async with self._http.exchange(method, self.path, headers, body) as response:
                 if method == b"POST" and (session := response.header(b"mcp-session-id")):
-                    self.session = session
-                    self._sessions.add(session)
+                    self.offered = session
+                    if len(self._sessions) < _MOST_SESSIONS:
+                        self._sessions.add(session)
                 target = redirect_target(response, self._http.origin, self.path)
                 if target is None:
                     yield response
@@ -174,6 +190,10 @@ def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | 
     return target if response.status in followed else None
 
 
+def _version(revision: str) -> Headers:
+    return [(b"mcp-protocol-version", revision.encode())] if revision else []
+
+
 class McpClient(Protocol):
     """The interface of the three clients."""
 
@@ -226,46 +246,41 @@ class StreamableClient:
 
     def __init__(self, poster: Poster) -> None:
         self._poster = poster
-        self._session: bytes | None = None
         self._background = Background()
-        self.revision = ""
 
     @property
     def path(self) -> str:
         return self._poster.path
 
     @property
+    def revision(self) -> str:
+        return self._poster.revision
+
+    @property
     def has_session(self) -> bool:
-        return self._session is not None
+        return self._poster.session is not None
 
     async def initialize(self) -> ResultReply:
-        self._poster.session = None  # a refused probe may have got one too
+        self._poster.offered = None  # a refused probe may have got one too
         reply = await self._poster.ask("initialize", INITIALIZE, hears=self._answer)
-        self._session = self._poster.session
+        self._poster.session = self._poster.offered
         return reply
 
     async def initialized(self, revision: str) -> None:
         """Confirm the revision; ignore it if the upstream refuses the notification."""
-        self.revision = revision
+        self._poster.revision = revision
         with suppress(Refused):
-            await self._poster.tell(INITIALIZED, self._headers())
+            await self._poster.tell(INITIALIZED, self._poster.headers)
 
     async def request(self, method: str, params: Result) -> ResultReply:
-        return await self._poster.ask(method, params, self._headers(), self._answer)
+        return await self._poster.ask(method, params, self._poster.headers, self._answer)
 
     async def close(self) -> None:
         await self._background.close()
-        await self._poster.close_sessions(self._version_header())
+        await self._poster.close_sessions()
 
     async def _answer(self, message: bytes) -> None:
-        self._background.answer(self._poster.tell(message, self._headers()))
-
-    def _headers(self) -> Headers:
-        session = [(b"mcp-session-id", self._session)] if self._session else []
-        return [*session, *self._version_header()]
-
-    def _version_header(self) -> Headers:
-        return [(b"mcp-protocol-version", self.revision.encode())] if self.revision else []
+        self._background.answer(self._poster.tell(message, self._poster.headers))
 
 
 class LegacyStream:
@@ -305,8 +320,7 @@ class LegacyStream:
     async def tell(self, message: bytes) -> None:
         """Post a message. Raises Refused, ProtocolError, HttpFailed."""
         poster = Poster(self._http, self._post_path, limit=self._limit)
-        headers = [(b"mcp-protocol-version", self.revision.encode())] if self.revision else []
-        await poster.tell(message, headers)
+        await poster.tell(message, _version(self.revision))
 
     async def close(self) -> None:
         await self._stack.aclose()

@@ -229,7 +229,7 @@ class EventReader:
     """The events of a response body, and the messages in them."""
 
     def __init__(self, response: HttpResponse, limit: int) -> None:
-        """An event longer than the limit is an error, except for ``next_or_long``."""
+        """An event longer than the limit is an error, unless the events are iterated over."""
         self._response = response
         self._limit = limit
         self._parser = EventParser(max_pending=limit)
@@ -254,9 +254,14 @@ class EventReader:
             raise self._too_long()
         return event
 
-    async def next_or_long(self) -> Event | Oversized | None:
+    def __aiter__(self) -> EventReader:
+        return self
+
+    async def __anext__(self) -> Event | Oversized:
         """Return the next event, or the beginning of one that is too long, once it has ended."""
-        return await self._next(None)
+        if (event := await self._next(None)) is None:
+            raise StopAsyncIteration
+        return event
 
     async def _next(self, most_unfinished: int | None) -> Event | Oversized | None:
         if self._response.coding:
