@@ -158,7 +158,7 @@ def _resources(results: Results) -> Iterator[Target]:
                          grown, 10, "MB", at_most=True)  # fmt: skip
     if LAUNCHER in results.idle_stream:
         found = results.idle_stream[LAUNCHER]
-        yield Target("idle SSE session", found, 26, "KB", at_most=True)
+        yield Target("idle SSE session", found, 16, "KB", at_most=True)
 
 
 def far_off(results: Results) -> list[str]:

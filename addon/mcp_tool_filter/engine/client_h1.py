@@ -309,6 +309,8 @@ class H1Client:
     def begin(self, answer: Answer) -> None:
         """Begin an answer that is sent in pieces."""
         assert self.exchange is not None
+        if self.exchange.head.method == "GET":
+            self._wire.forget()
         self._is_chunked = self.exchange.head.is_11
         if not self._is_chunked:
             self.exchange.head.keeps = False

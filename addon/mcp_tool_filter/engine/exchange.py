@@ -737,7 +737,9 @@ class Exchange:
             if not is_event_stream(self._judge_changed_head(answer).kind):
                 raise ProtocolError("an event stream under another name")
         self.phase = Phase.STREAMING
-        self.body = b""
+        self.body, self._notes, self.out_fields, self._out_head = b"", None, (), None
+        if self.up is not None and self.head.method == "GET":  # it may stay open for hours
+            self.up.forget()
         self.down.begin(answer)
         parts, self._parts = self._parts, []
         for data in parts:

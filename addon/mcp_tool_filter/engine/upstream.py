@@ -120,6 +120,10 @@ class Upstream:
         except Exception as error:
             self._fail(exchange, error)
 
+    def forget(self) -> None:
+        """Free the memory of heads: this answer takes long."""
+        self._wire.forget()
+
     def slow_down(self, on: bool) -> None:
         """Read no further while the client reads slowly."""
         if self._is_held != on:

@@ -257,6 +257,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Read the next message; the one before is done."""
         self.state = "head"
 
+    def forget(self) -> None:
+        """Free the memory of the heads, since none comes for long."""
+        self._remembered, self._last = {}, None
+
     def next(self) -> H | bytes | End | None:
         """Return the next head, bytes of a body, or END; None if bytes are missing.
 
