@@ -326,11 +326,12 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if self._searched <= (at + 1024 if end < 0 else end):  # not again and again
             line = buffer[at:] if end < 0 else buffer[at:end]
             if not (self._so_far if end < 0 else self._first).fullmatch(line):
-                raise Fault("not a first line")
+                raise Fault(f"not a {self._line} line")
         if _BARE.search(buffer, max(at, self._searched - 1)):
             raise Fault("line ends")
         self._searched = len(buffer)
 
+    _line: str
     _first: re.Pattern[bytes]
     _so_far: re.Pattern[bytes]
     _varies: re.Pattern[bytes]
@@ -383,7 +384,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         line, fields = _split(block)
         found = self._first.fullmatch(line)
         if found is None:
-            raise Fault("not a first line")
+            raise Fault(f"not a {self._line} line")
         head = self._made(found, fields)
         _frame(head)
         return head
@@ -514,6 +515,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 class RequestWire(Wire[RequestHead]):
     """What a client says: requests."""
 
+    _line = "request"
     _first = _REQUEST_LINE
     _so_far = _REQUEST_SO_FAR
     _varies = _LENGTH_ONLY
@@ -532,6 +534,7 @@ class RequestWire(Wire[RequestHead]):
 class AnswerWire(Wire[AnswerHead]):
     """What an upstream says: answers. ``asked`` is the method of the request."""
 
+    _line = "status"
     _first = _STATUS_LINE
     _so_far = _STATUS_SO_FAR
     _varies = _LENGTH_OR_DATE
