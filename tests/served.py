@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
-from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
@@ -48,7 +47,7 @@ class RunningSockets:
 
     async def hang_up_on_upstream(self) -> None:
         """Close the idle connections, once all exchanges that clients wait for are over."""
-        pool = self.server.pool
+        pool = self.server.clients.pool
         while any(one not in pool.idle and not one.is_closing for one in pool.all):
             if not self.proxy.exchanges:
                 break
@@ -94,7 +93,7 @@ async def served(
         return context
 
     around = surroundings or Surroundings(
-        audience=Audience(warn=warnings.append),
+        warn=warnings.append,
         report=reports.append,
         leave=ended.append,
         make_tls=lambda: make_tls_context(insecure=True),

@@ -11,7 +11,6 @@ import pytest
 from mcp_tool_filter.adapters.serving import endpoints as module
 from mcp_tool_filter.adapters.serving.endpoints import Connection, Endpoints
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
-from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.engine.passing import ForwardClient
 from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.engine.wire import RequestHead
@@ -27,7 +26,7 @@ AT = Address("upstream", 3000, is_tls=False)
 
 def opened(**options: Any) -> Endpoints:
     around = Surroundings(
-        audience=Audience(warn=print),
+        warn=print,
         report=print,
         leave=print,
         make_tls=ssl.create_default_context,

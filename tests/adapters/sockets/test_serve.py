@@ -228,8 +228,8 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_pat
 async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
     """A call is not sent on a connection that may be about to close, but it needs one."""
     async with raised_on_sockets(tmp_path) as (upstream, it), AsyncExitStack() as stack:
-        pool = it.server.pool
-        pool.limits.descriptors = 0  # as few connections as there may be
+        pool = it.server.clients.pool
+        pool.descriptors = 0  # as few connections as there may be
         together = asyncio.Barrier(pool._most)
 
         async def at_once(_request: RawRequest, link: Link) -> None:
@@ -282,7 +282,7 @@ async def test_small_pieces_of_an_answer_leave_at_once() -> None:
         raw_client(running.port) as client,
     ):
         await client.ask(post(CALL % (1, b"read_file")))
-        ours = [one._transport for one in running.server.pool.all]
+        ours = [one._transport for one in running.server.clients.pool.all]
         ours += [one._transport for one in running.server.clients.all]
         sockets = [one.get_extra_info("socket") for one in ours]
         assert len(sockets) == 2

@@ -61,7 +61,6 @@ from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.limits import Holder
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
-from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.names import find_names
 from mcp_tool_filter.engine.exchange import Exchange
@@ -108,16 +107,13 @@ class ToolFilter:
         """
         self._report = report or say
         self._warn = warn or say
-        audience = Audience(
-            warn=self._warn,
-            sinks=sinks,
-            on_end=on_end,
-            tell=lambda name, judged: self.views.tell(name, judged),
-            name_flow=_name_of,
-        )
         self.proxy = Proxy(
             Surroundings(
-                audience=audience,
+                warn=self._warn,
+                sinks=sinks,
+                on_end=on_end,
+                tell=lambda name, judged: self.views.tell(name, judged),
+                name_flow=_name_of,
                 report=self._report,
                 leave=self._leave,
                 make_tls=_make_tls,

@@ -1,6 +1,6 @@
 """The process: its sites, and what they share. Both hosts create one ``Proxy``.
 
-    proxy = Proxy(Surroundings(audience=..., report=say, ...))
+    proxy = Proxy(Surroundings(warn=say, report=say, ...))
     proxy.adopt(config)              # at start, and whenever the options change
     proxy.begin()                    # in the event loop: audit log, metrics, rules
     site = await proxy.open(name, find_target)     # fetches the upstream's tools
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from mcp_tool_filter.adapters.serving.site import (
     TargetFinder,
     fetch_or_wait,
 )
-from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
+from mcp_tool_filter.adapters.serving.watchers import Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
 from mcp_tool_filter.adapters.upstream.names import find_names
 from mcp_tool_filter.adapters.upstream.target import login_to
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.overview import Overview
     from mcp_tool_filter.adapters.sockets.client import Room
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+    from mcp_tool_filter.adapters.watch.watching import Sink
+    from mcp_tool_filter.conversation.judged import Judged
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ def _cannot_edit(_deny: list[str]) -> str:
 class Surroundings:
     """What a host gives the proxy."""
 
-    audience: Audience
+    warn: Callable[[str], None]
     report: Callable[[str], None]
     """Gets the report about each upstream, once its tools are known."""
     leave: Callable[[str], None]
@@ -98,6 +100,14 @@ class Surroundings:
     """Sets the deny patterns for the dashboard; returns the problem with them."""
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
+    sinks: Sequence[Sink] = ()
+    """They get an entry for each message that matters."""
+    on_end: Callable[[], None] = lambda: None
+    """Called after the last message, if anything gets entries."""
+    tell: Callable[[str, Judged], None] | None = None
+    """Gets each verdict with the name of its site: the views of mitmproxy."""
+    name_flow: Callable[[Exchange], str] = lambda _exchange: ""
+    """Returns what the host calls an exchange, where people can look at it."""
 
 
 class Proxy:
@@ -105,7 +115,7 @@ class Proxy:
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
-        self.warn = around.audience.warn
+        self.warn = around.warn
         self.config = Config()
         self.sites: dict[str, Site] = {}
         self.listeners: dict[str, Listener] = {}
@@ -124,7 +134,7 @@ class Proxy:
         self.budget = MemoryBudget(self._holders)
         self.more_holders: Callable[[], Iterator[Holder]] = lambda: iter(())
         """The host's connections, which may hold unread bytes."""
-        self.watchers = Watchers(around.audience, self._state)
+        self.watchers = Watchers(around, self._state)
         self.rules = Rules(self.effects, self.watchers.enter_log)
         self.changes = Changes(self)
         self.overview: Overview | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.proxy import Surroundings
     from mcp_tool_filter.adapters.watch.tracing import Tracer
     from mcp_tool_filter.adapters.watch.watching import Sink, Watching
     from mcp_tool_filter.observers.audit.entries import Unanswered
@@ -37,31 +37,16 @@ _ACCEPTED = 202
 _BAD_REQUEST = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audience:
-    """Who is told: what a host adds to the audit log, the metrics and the traces."""
-
-    warn: Callable[[str], None]
-    sinks: Sequence[Sink] = ()
-    """They get an entry for each message that matters."""
-    on_end: Callable[[], None] = lambda: None
-    """Called after the last message, if anything gets entries."""
-    tell: Callable[[str, Judged], None] | None = None
-    """Gets each verdict with the name of its site: the views of mitmproxy."""
-    name_flow: Callable[[Exchange], str] = lambda _exchange: ""
-    """Returns what the host calls an exchange, where people can look at it."""
-
-
 class Watchers:
     """The observers of all sites."""
 
-    def __init__(self, audience: Audience, state: Callable[[], Mapping[str, float]]) -> None:
-        self._audience = audience
+    def __init__(self, around: Surroundings, state: Callable[[], Mapping[str, float]]) -> None:
+        self._around = around
         self._state = state
         self._watching: Watching | None = None
         self._tracer: Tracer | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.log = VerdictLog(audience.warn)
+        self.log = VerdictLog(around.warn)
         self.statistics: dict[str, Statistics] = {}
         self.has_ended = False
         """True once we disconnect our clients ourselves."""
@@ -75,7 +60,7 @@ class Watchers:
             from mcp_tool_filter.adapters.watch.tracing import Tracer
 
             self._tracer = Tracer()
-        sinks = [*self._audience.sinks, *more]
+        sinks = [*self._around.sinks, *more]
         if config.audit is None and config.metrics_port is None and not sinks:
             return
         from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
@@ -88,7 +73,7 @@ class Watchers:
             metrics_port=config.metrics_port,
             hosts=config.allowed_hosts,
             state=self._state,
-            say=self._audience.warn,
+            say=self._around.warn,
             soon=_in_a_moment,
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
@@ -115,14 +100,14 @@ class Watchers:
         if self._watching:
             self._watching.give_up(_failure_of)
             self._watching.close()
-            self._audience.on_end()
+            self._around.on_end()
 
     def _observer(self, name: str) -> Observer:
         counted = self.statistics.setdefault(name, Statistics())
         log, clock = self.log, time.time
         others: list[Observer] = []
-        if self._audience.tell is not None:
-            others.append(partial(self._audience.tell, name))
+        if self._around.tell is not None:
+            others.append(partial(self._around.tell, name))
         if self._watching is not None:
             others.append(self._watching.observe)
         if self._tracer is not None:
@@ -140,7 +125,7 @@ class Watchers:
     def _names_of(self, origin: object) -> tuple[str, str]:
         if not isinstance(origin, Exchange):
             return "", ""
-        return origin.peer, self._audience.name_flow(origin)
+        return origin.peer, self._around.name_flow(origin)
 
     def _look_again(self) -> None:
         """Tell which requests will not be answered any more.

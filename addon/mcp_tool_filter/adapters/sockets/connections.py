@@ -13,19 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.serving.limits import MemoryBudget, most_upstream_connections
 from mcp_tool_filter.adapters.sockets.connect import why, why_none
 from mcp_tool_filter.engine.client_h1 import H1Client
-from mcp_tool_filter.engine.service import Point, Service
+from mcp_tool_filter.engine.service import Point
 from mcp_tool_filter.engine.upstream import Upstream
-from mcp_tool_filter.http.urls import Origin
+from mcp_tool_filter.http.urls import parse_origin
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.site import Site
     from mcp_tool_filter.engine.client_h2 import H2Client
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.service import Host
@@ -49,21 +49,19 @@ class Clients:
 
     def __init__(
         self,
-        service: Service,
-        pool: Pool,
+        site: Site,
         budget: MemoryBudget,
+        descriptors: int,
         make_tls: Callable[[], ssl.SSLContext],
-        *,
-        tick: float = _TICK,
     ) -> None:
         """``make_tls`` is called when the first client uses TLS."""
-        self.service, self.pool, self.budget = service, pool, budget
+        self.service, self.received = site.service, budget.received
         self.all: set[ClientConnection] = set()
+        self.pool = Pool(site, budget, descriptors, self.all)
         self.loop = asyncio.get_running_loop()
         self._make_tls = make_tls
         self._tls: ssl.SSLContext | None = None
-        self._seconds = tick
-        self._timer = self.loop.call_later(tick, self._tick)
+        self._timer = self.loop.call_later(_TICK, self._tick)
 
     def connect(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -86,7 +84,7 @@ class Clients:
             one.hang_up()
 
     def _tick(self) -> None:
-        self._timer = self.loop.call_later(self._seconds, self._tick)
+        self._timer = self.loop.call_later(_TICK, self._tick)
         now = self.loop.time()
         for one in list(self.all):
             one.speaks.tick(now)
@@ -132,7 +130,7 @@ class ClientConnection(_Connection):
         self._clients = clients
         self.is_tls = False
         self.connect = clients.pool.connect
-        self._received = clients.budget.received
+        self._received = clients.received
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
         self._ignored = 0
@@ -250,26 +248,19 @@ _PATIENCE = 30.0  # seconds to connect
 _MOST_IDLE = 64
 
 
-@dataclass(slots=True, kw_only=True)
-class PoolLimits:
-    """What a pool may use, and its callbacks."""
-
-    budget: MemoryBudget
-    descriptors: int
-    clients: Callable[[], int]
-    """Returns how many clients are connected."""
-    reached: Callable[[], None]
-    """Called with each new connection."""
-
-
 class Pool:
     """Opens connections, and keeps idle ones for later requests.
 
     It counts the connections of our own fetches, too: they share one limit.
     """
 
-    def __init__(self, origin: Origin, tls: ssl.SSLContext | None, limits: PoolLimits) -> None:
-        self._origin, self._tls, self.limits = origin, tls, limits
+    def __init__(
+        self, site: Site, budget: MemoryBudget, descriptors: int, clients: Sized = ()
+    ) -> None:
+        """``descriptors`` are all that the process may open, also for its ``clients``."""
+        target = site.target
+        self._site, self._origin, self._tls = site, parse_origin(target.url), target.tls
+        self.received, self.descriptors, self.clients = budget.received, descriptors, clients
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: set[UpstreamConnection] = set()
         self._lent = 0  # connections of our own fetches
@@ -308,7 +299,7 @@ class Pool:
 
     @property
     def _most(self) -> int:
-        return most_upstream_connections(self.limits.descriptors, self.limits.clients())
+        return most_upstream_connections(self.descriptors, len(self.clients))
 
     def _take_idle(self, exchange: Exchange) -> UpstreamConnection | None:
         if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
@@ -360,7 +351,7 @@ class Pool:
         except (OSError, ssl.CertificateError) as error:
             exchange.unreachable(why(error, origin))
         else:
-            self.limits.reached()
+            self._site.note_connection()
             if exchange.is_over:
                 one.be_idle()
             else:
@@ -413,7 +404,7 @@ class UpstreamConnection(_Connection):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._received = pool.limits.budget.received
+        self._received = pool.received
         self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

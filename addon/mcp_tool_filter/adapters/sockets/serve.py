@@ -20,10 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory, return_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, TargetFinder
-from mcp_tool_filter.adapters.sockets.connections import Clients, Pool, PoolLimits
-from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.adapters.sockets.connections import Clients
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.urls import parse_origin
 
 _BACKLOG = 1024
 _GOODBYE = 1.0
@@ -98,7 +96,6 @@ class Server:
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._clients: Clients | None = None
-        self._pool: Pool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         proxy.more_holders = self._holders
 
@@ -109,20 +106,10 @@ class Server:
         return self._clients
 
     @property
-    def pool(self) -> Pool:
-        """The connections to the upstream, once clients are served."""
-        assert self._pool
-        return self._pool
-
-    @property
     def address(self) -> str:
         """Our address as a URL."""
         host, port, *_ = self._doors[0].getsockname()
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-    @property
-    def site(self) -> Site:
-        return next(iter(self._proxy.sites.values()))
 
     def leave(self) -> None:
         """Stop serving."""
@@ -138,7 +125,7 @@ class Server:
         target = self._find_target(proxy.config)
         site = await proxy.open(target.url, self._find_target, address=self.address)
         proxy.check_patterns()
-        await self._accept(site, target)
+        await self._accept(site)
         proxy.ready.set()
         return_free_memory()
         gc.collect()
@@ -154,17 +141,10 @@ class Server:
             await self._proxy.drain()
         await self.close()
 
-    async def _accept(self, site: Site, target: Target) -> None:
+    async def _accept(self, site: Site) -> None:
         proxy, loop = self._proxy, asyncio.get_running_loop()
-        limits = PoolLimits(
-            budget=proxy.budget,
-            descriptors=proxy.crowd.descriptors,
-            clients=lambda: len(self._clients.all) if self._clients else 0,
-            reached=site.note_connection,
-        )
-        self._pool = Pool(parse_origin(target.url), target.tls, limits)
-        proxy.room = self._pool
-        self._clients = Clients(site.service, self._pool, proxy.budget, self._make_tls)
+        self._clients = Clients(site, proxy.budget, proxy.crowd.descriptors, self._make_tls)
+        proxy.room = self._clients.pool
         for door in self._doors:
             server = await loop.create_server(self._clients.connect, sock=door, backlog=_BACKLOG)
             self._servers.append(server)
@@ -198,8 +178,7 @@ class Server:
                 await asyncio.sleep(0.005)
             for one in list(clients.all):
                 one.abort()
-        if self._pool is not None:
-            self._pool.close()
+            clients.pool.close()
         for task in self._tasks:
             task.cancel()
         await self._proxy.close()

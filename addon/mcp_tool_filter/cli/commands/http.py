@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
-from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.fetch import fetch
@@ -117,14 +116,11 @@ class HttpFilter:
         """Why the process ends, if it ends with an error."""
         shows = report is None
         activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
-        audience = Audience(
-            warn=say,
-            sinks=[activity.show] if activity else [],
-            on_end=partial(say_summary, activity) if activity else _nothing_to_say,
-        )
         self.proxy = Proxy(
             Surroundings(
-                audience=audience,
+                warn=say,
+                sinks=[activity.show] if activity else [],
+                on_end=partial(say_summary, activity) if activity else _nothing_to_say,
                 report=report or report_for(settings),
                 leave=self._leave,
                 make_tls=partial(_tls_to_others, settings),
