@@ -41,7 +41,6 @@ from pathlib import Path
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-    from mcp_tool_filter.adapters.recordings.fixtures import McpRecordedUpstream, McpReplay
     from mcp_tool_filter.adapters.recordings.flow_dump import (
         Chunk,
         RecordedFlow,
@@ -52,12 +51,20 @@ with warnings.catch_warnings():
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
     from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
     from mcp_tool_filter.adapters.recordings.recorded_upstream import (
+        McpRecordedUpstream,
         RecordedUpstream,
         recorded_upstream,
         running_upstream,
     )
-    from mcp_tool_filter.adapters.recordings.replay import find_changes, find_leaks, replay
-    from mcp_tool_filter.adapters.recordings.transcript import Call, Judgement, Transcript, Turn
+    from mcp_tool_filter.adapters.recordings.replay import McpReplay, replay
+    from mcp_tool_filter.adapters.recordings.transcript import (
+        Call,
+        Judgement,
+        Transcript,
+        Turn,
+        find_changes,
+        find_leaks,
+    )
 
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.verdict import Why

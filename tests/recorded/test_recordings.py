@@ -15,7 +15,8 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     read_recording,
     write_flows,
 )
-from mcp_tool_filter.adapters.recordings.replay import find_changes, find_leaks, replay
+from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.adapters.recordings.transcript import find_changes, find_leaks
 from tests.proxy import REPOSITORY
 from tests.recorded.make import DENY, SESSIONS
 

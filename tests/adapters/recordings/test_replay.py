@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings.flow_dump import Recording, read_recording
+from mcp_tool_filter.adapters.recordings.flow_dump import Chunk, Recording, Said, read_recording
 from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
 from mcp_tool_filter.adapters.recordings.replay import replay
 from mcp_tool_filter.errors import InvalidPattern, StartError
+from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.policy.verdict import Why
 from tests.proxy import REPOSITORY
 
@@ -64,3 +65,23 @@ def test_a_recording_without_tools_is_refused(recording: Recording) -> None:
 def test_replaying_again_gives_the_same(recording: Recording) -> None:
     first, second = (replay(recording, deny="^read_").render() for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("POST", 204), ("GET", 304)])
+def test_an_answer_that_can_have_no_body_has_none(
+    recording: Recording, method: str, status: int
+) -> None:
+    flow = recording.flows[-1]
+    at, kind = flow.at + 1, (b"content-type", b"text/plain")
+    said = Said(status=status, headers=(kind,), at=at, chunks=(Chunk(at, b"left"),), ended=at)
+    asked = replace(flow, head=Head(method, "/readme", ()), body=b"", said=said)
+    turn = replay(replace(recording, flows=(*recording.flows, asked))).turns[-1]
+    assert (turn.reached, turn.status, turn.heard) == (b"", status, b"")
+
+
+def test_a_client_of_an_unknown_host_is_refused(recording: Recording) -> None:
+    """And the transcript says why."""
+    flows = [replace(flow, host="evil.example") for flow in recording.flows]
+    turns = replay(replace(recording, flows=tuple(flows))).turns
+    assert {(turn.status, turn.reached) for turn in turns} == {(403, None)}
+    assert {one.why for turn in turns for one in turn.judgements} == {Why.FORBIDDEN}

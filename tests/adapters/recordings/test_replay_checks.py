@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings.replay import find_changes, find_leaks
-from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.adapters.recordings.transcript import (
+    Judgement,
+    Transcript,
+    Turn,
+    find_changes,
+    find_leaks,
+)
 from mcp_tool_filter.policy.verdict import Drop, Reason, Why
 from tests.adapters.recordings.test_transcript import turn
 from tests.make import calling, listing, snapshot

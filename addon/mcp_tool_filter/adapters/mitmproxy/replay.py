@@ -8,7 +8,6 @@ logins go with it without becoming part of the flow.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 
@@ -22,8 +21,9 @@ from mitmproxy.proxy.server import ConnectionHandler
 
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, shown_request
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
+from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.engine.service import Address, Host, Service
+from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import RequestHead
 
 _GATEWAY = 502
@@ -39,45 +39,6 @@ class _Again:
     @property
     def id(self) -> str:
         return self.flow.id
-
-
-class _Client:
-    """The client of a replayed request; it keeps the answer."""
-
-    is_slow = False
-    has_seat = True
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.answer: Answer | None = None
-        self.body = bytearray()
-        self.over = asyncio.Event()
-
-    def respond(self, answer: Answer, *, is_bare: bool) -> None:
-        self.answer = answer
-        self.body += b"" if is_bare else answer.body
-
-    def begin(self, answer: Answer) -> None:
-        self.answer = answer
-
-    def data(self, data: bytes) -> None:
-        self.body += data
-
-    def done(self) -> None:
-        self.over.set()
-
-    def cut(self, _exchange: Exchange) -> None:
-        self.over.set()
-
-    def finish(self) -> None:
-        """The end comes with ``done``."""
-
-    def go_ahead(self) -> None:
-        """The body goes at once."""
-
-    def switch(self, _answer: Answer) -> bytes:
-        self.over.set()  # a WebSocket cannot be replayed
-        return b""
 
 
 class _Handler(ConnectionHandler):
@@ -122,7 +83,7 @@ async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) ->
     connected[client.id] = handler
     try:
         await handler.server_event(events.Start())
-        down = _Client(layer)
+        down = InnerClient(layer)
         exchange = _begin(flow, layer.service, address, down)
         layer.wake()
         await down.over.wait()
@@ -135,7 +96,9 @@ async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) ->
         handler.close()
 
 
-def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: _Client) -> Exchange:
+def _begin(
+    flow: HTTPFlow, service: Service, address: Address | None, down: InnerClient
+) -> Exchange:
     target, fields, body = shown_request(flow)
     kept = [one for one in fields if one[0].lower() not in (*_FRAMING, b"host")]
     head = RequestHead(
@@ -144,10 +107,7 @@ def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: _Cli
     exchange = Exchange(service, down, head)
     exchange.address = address
     exchange.flow = _Again(flow)
-    exchange.begin()
-    if body:
-        exchange.take(body)
-    exchange.end_of_request()
+    down.ask(exchange, body)
     return exchange
 
 

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.recordings.fixtures import McpRecordedUpstream, McpReplay
+    from mcp_tool_filter.adapters.recordings.recorded_upstream import McpRecordedUpstream
+    from mcp_tool_filter.adapters.recordings.replay import McpReplay
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
 
 _MOST_LINES = 60
@@ -182,14 +183,14 @@ def _quiet_imports() -> Iterator[None]:
 
 def _leaks(file: RecordingFile) -> Iterator[str]:
     transcript = file.transcript()  # imports mitmproxy, without its warnings
-    from mcp_tool_filter.adapters.recordings.replay import find_leaks
+    from mcp_tool_filter.adapters.recordings.transcript import find_leaks
 
     return find_leaks(transcript)
 
 
 def _changes(file: RecordingFile) -> Iterator[str]:
     transcript = file.transcript()
-    from mcp_tool_filter.adapters.recordings.replay import find_changes
+    from mcp_tool_filter.adapters.recordings.transcript import find_changes
 
     return find_changes(transcript)
 

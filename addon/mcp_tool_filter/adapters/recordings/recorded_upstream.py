@@ -20,7 +20,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from queue import Queue
+from typing import Protocol
 
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
@@ -61,6 +63,13 @@ class RecordedUpstream:
     @property
     def url(self) -> str:
         return self.origin + self.path
+
+
+class McpRecordedUpstream(Protocol):
+    """The fixture ``mcp_recorded_upstream`` of the pytest plugin."""
+
+    def __call__(self, path: str | Path) -> str:
+        """Serve a recording until the test ends, and return its URL."""
 
 
 @asynccontextmanager

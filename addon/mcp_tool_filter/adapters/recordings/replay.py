@@ -4,29 +4,24 @@
     assert "write_file" in transcript.before
     assert "write_file" not in transcript.listed_after
 
-Everything between the sockets is real: mitmproxy's connections and layers, the addon, its hooks.
-The recorded client and upstream send the same messages again, in the recorded order, on connections
-in memory. A request that the upstream never got, because the filter answered it at the time, is
-answered from the recorded tool list, or with an error that says that the answer is unknown.
-
-At the end are the checks that must hold for every replayed session.
+The engine, the listener and the chain are those that serve clients. The recorded client and
+upstream say the same again, in the recorded order, as values instead of bytes on a connection. A
+request that the upstream never got, because the filter answered it at the time, is answered from
+the recorded tool list, or with an error that says that the answer is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import warnings
+import ssl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
-from mcp_tool_filter.adapters.recordings.memory_connection import HeadFields, MemoryConnection
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
     ToolsUnknown,
     answers_nobody_asked_for,
@@ -34,111 +29,43 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     guess_answer,
     ids_asked,
     known_tools,
-    read,
     without_answers,
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
-from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.adapters.serving.in_process import InnerClient
+from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.site import Site
+from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.engine.upstream import Upstream
+from mcp_tool_filter.engine.wire import AnswerHead, Fields, RequestHead
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
-from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing
-from mcp_tool_filter.policy.verdict import Forward, Why
-from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Batch, singles
-from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event
+from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
-
-def find_leaks(transcript: Transcript) -> Iterator[str]:
-    """Yield a sentence for each denied tool that a client saw or could call."""
-    standing = transcript.snapshot.standing
-    for name in dict.fromkeys(transcript.listed_after):
-        if standing(name) is not Standing.ALLOWED:
-            yield f"a client saw the tool {name}"
-    for call in transcript.calls:
-        if call.passes and standing(call.tool) is not Standing.ALLOWED:
-            yield f"a call of the tool {call.tool} reached the upstream"
-
-
-def find_changes(transcript: Transcript) -> Iterator[str]:
-    """Yield a sentence for each byte that was changed although nothing had to be hidden."""
-    for number, turn in enumerate(transcript.turns, 1):
-        where = f"turn {number}, {turn.head.method} {turn.head.target}"
-        if not _kept_request(turn):
-            yield f"{where}: the upstream did not get the request that the client sent"
-        if not _kept_answer(turn):
-            yield f"{where}: the client did not get the answer that the upstream sent"
-
-
-def _kept_request(turn: Turn) -> bool:
-    if turn.reached is None or turn.reached == turn.asked:
-        return True
-    asked, reached = read(turn.asked), read(turn.reached)
-    if not isinstance(asked, Batch) or reached is None:
-        return False
-    sent = [one.place.raw for one in singles(asked)]
-    return all(one.place.raw in sent for one in singles(reached))
-
-
-def _kept_answer(turn: Turn) -> bool:
-    if turn.reached is None or turn.said == turn.heard:
-        return True
-    if any(one.why is Why.INVALID for one in turn.judgements):
-        return True
-    said = [part for part in _parts(turn.said, turn) if not _may_change(part)]
-    heard = [part for part in _parts(turn.heard, turn) if not _may_change(part)]
-    return said == [part for part in heard if part in said or not _is_ours(part)]
-
-
-def _parts(body: bytes, turn: Turn) -> list[bytes]:
-    """Split an answer into the parts that are judged separately: events, messages, or all of it."""
-    if turn.is_stream:
-        events = [one for one in EventParser().feed(body) if isinstance(one, Event)]
-        return [one.raw.strip(b"\r\n") for one in events if one.raw.strip(b"\r\n")]
-    message = read(body)
-    if isinstance(message, Batch):
-        return [one.place.raw for one in singles(message)]
-    return [body] if body else []
-
-
-def _may_change(part: bytes) -> bool:
-    """Tool lists lose tools; an endpoint loses its host."""
-    if part.startswith(b"event: endpoint"):
-        return True
-    match _parsed(part):
-        case {"result": {"tools": [*_]}}:
-            return True
-    return False
-
-
-def _is_ours(part: bytes) -> bool:
-    """Tell whether this is our own answer to a call."""
-    match _parsed(part):
-        case {"error": {"code": code, "message": str(said)}}:
-            return bool(code == METHOD_NOT_FOUND and said.startswith("Tool not found: "))
-    return False
-
-
-def _parsed(part: bytes) -> object:
-    is_json = part.lstrip()[:1] in (b"{", b"[")
-    data = part if is_json else parse_event(part + b"\n\n").data
-    try:
-        return json.loads(data or b"null")
-    except ValueError:
-        return None
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-    from mitmproxy.addons.next_layer import NextLayer
-    from mitmproxy.addons.proxyserver import Proxyserver
-    from mitmproxy.http import HTTPFlow
-    from mitmproxy.test import taddons
-
-
+_OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
+_JSON = ((b"content-type", b"application/json"),)
 _TURNS = 40
-"""Turns of the event loop; more than any message needs from one end to the other."""
+"""Turns of the event loop; more than any decision needs that does not wait for a time."""
+
+
+class McpReplay(Protocol):
+    """The fixture ``mcp_replay`` of the pytest plugin."""
+
+    def __call__(
+        self,
+        path: str | Path,
+        *,
+        deny: str | Sequence[str] = (),
+        allow: str | Sequence[str] = (),
+        **options: str,
+    ) -> Transcript:
+        """Replay a recording with these patterns, and return its transcript."""
 
 
 class _Step(NamedTuple):
@@ -164,32 +91,11 @@ def replay(
     """
     given = {"deny": _texts(deny), "allow": _texts(allow)}
     patterns = {option: texts for option, texts in given.items() if texts}
-    parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
-    if rules := options.get("rules"):
-        from mcp_tool_filter.adapters.rules.file import read_rules  # seldom needed
-
-        read_rules(rules)
+    config = parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
     fetched = recording.fetched or known_tools(recording)
     if fetched is None:
         raise ToolsUnknown(recording.name)
-    return asyncio.run(
-        _Replay(recording, fetched).run(patterns | {name: [text] for name, text in options.items()})
-    )
-
-
-class _Offline(ToolFilter):
-    """The addon in front of a recorded upstream."""
-
-    def __init__(self, fetched: Fetched) -> None:
-        async def fetch(_target: Target) -> Fetched:
-            return replace(fetched, is_for_all=True)
-
-        super().__init__(fetch=fetch, find_names=_names_offline, report=_ignore, warn=_ignore)
-        self.proxy.rules.is_offline = True
-
-    def snapshot(self) -> Snapshot:
-        [site] = self.proxy.sites.values()
-        return site.listener.snapshot
+    return asyncio.run(_Replay(recording, fetched).run(config))
 
 
 class _Replay:
@@ -197,43 +103,52 @@ class _Replay:
 
     def __init__(self, recording: Recording, fetched: Fetched) -> None:
         self.fetched = fetched
-        self._flows = [_ReplayedFlow(self, *one) for one in enumerate(recording.flows)]
         self._recording = recording
-        self._by_client: dict[str, _ReplayedFlow] = {}
+        self._flows = [_ReplayedFlow(self, *one) for one in enumerate(recording.flows)]
+        self.site: Site
         self.unasked: dict[str, set[str]] = {}
         """The ids of requests that did not reach the upstream, by the path of their POST."""
 
-    async def run(self, options: dict[str, list[str]]) -> Transcript:
-        addon = _Offline(self.fetched)
-        addon.views.observe = self._note
-        with _master(addon) as context:
-            mode = f"reverse:{_plain(self._recording)}"
-            context.configure(addon, mode=[mode], connection_strategy="lazy", **options)
-            addon.running()
-            for flow in self._flows:
-                flow.connection = MemoryConnection(context.master, mode)
-                self._by_client[flow.connection.client.id] = flow
-            steps = (step for flow in self._flows for step in flow.steps())
-            for step in sorted(steps, key=itemgetter(0, 1)):
-                step.take()
-                await self._settle()
-            for flow in self._flows:
-                flow.connection.hang_up()
+    async def run(self, config: Config) -> Transcript:
+        proxy = self._proxy()
+        proxy.adopt(config)
+        proxy.begin()
+        url = _plain(self._recording)
+        site = self.site = await proxy.open(url, lambda now: target_for(now, url, None), address="")
+        service = site.service
+        service.connect = _answer
+        service.suspect = service.note_end_of_stream = lambda: None  # nothing can be lost
+        steps = (step for flow in self._flows for step in flow.steps())
+        for step in sorted(steps, key=itemgetter(0, 1)):
+            step.take()
             await self._settle()
-            for flow in self._flows:
-                await flow.connection.ended()
+        for flow in self._flows:
+            flow.leave()
+        await self._settle()
+        await proxy.close()
         turns = tuple(flow.turn() for flow in self._flows)
-        return Transcript(self._recording.name, addon.snapshot(), self.fetched.pages, turns)
+        return Transcript(self._recording.name, site.listener.snapshot, self.fetched.pages, turns)
+
+    def _proxy(self) -> Proxy:
+        async def fetch(_target: Target) -> Fetched:
+            return replace(self.fetched, is_for_all=True)
+
+        audience = Audience(warn=_ignore, tell=_note)
+        around = Surroundings(
+            audience=audience,
+            report=_ignore,
+            leave=_ignore,
+            make_tls=ssl.create_default_context,
+            fetch=fetch,
+            find_names=_names_offline,
+        )
+        proxy = Proxy(around)
+        proxy.rules.is_offline = True
+        return proxy
 
     def stream_for(self, target: str) -> _ReplayedFlow | None:
         """Return the open stream that answers a client of the older transport."""
         return next((flow for flow in self._flows if flow.endpoint == target), None)
-
-    def _note(self, flow: HTTPFlow, judged: Judged) -> None:
-        if replayed := self._by_client.get(flow.client_conn.id):
-            sentence = describe(judged.verdict, judged.snapshot)
-            rules = tuple(_rules_in(judged))
-            replayed.judgements.append(Judgement(judged.message, judged.verdict, sentence, rules))
 
     async def _settle(self) -> None:
         """Let all tasks run until they only wait for the next step."""
@@ -245,23 +160,70 @@ class _Replay:
             news = any(found)
 
 
+def _note(_site: str, judged: Judged) -> None:
+    """Note a verdict with the flow that it is about."""
+    if isinstance(judged.origin, Exchange) and isinstance(judged.origin.down, _ReplayedFlow):
+        sentence = describe(judged.verdict, judged.snapshot)
+        judgement = Judgement(judged.message, judged.verdict, sentence, tuple(_rules_in(judged)))
+        judged.origin.down.judgements.append(judgement)
+
+
 def _rules_in(judged: Judged) -> Iterator[str]:
     for one in judged.each:
         if not isinstance(one.verdict, Forward) and one.verdict.reason.rule:
             yield one.verdict.reason.rule
 
 
-class _ReplayedFlow:
-    """One recorded flow, and its replay."""
+def _answer(exchange: Exchange) -> None:
+    assert isinstance(exchange.down, _ReplayedFlow)
+    exchange.connected(exchange.down.upstream)
+
+
+class _RecordedPeer(Upstream):
+    """The upstream of one exchange; it says what it is told to say."""
+
+    def __init__(self) -> None:
+        super().__init__(write=_ignore, abort=_nothing, hold=_ignore, idle=_nothing)
+        self.asked: bytes | None = None
+        """The body of the request that came."""
+
+    def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
+        self._exchange, self.asked = exchange, body
+
+    def say_head(self, status: int, fields: Fields) -> None:
+        self._say(lambda exchange: exchange.on_head(AnswerHead(status, b"", _kept(fields))))
+
+    def say(self, data: bytes) -> None:
+        """Send the next part of the answer."""
+        if data:
+            self._say(lambda exchange: exchange.on_data(data))
+
+    def end(self) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            self._release()
+            exchange.on_end()
+
+    def _say(self, take: Callable[[Exchange], None]) -> None:
+        if (exchange := self._exchange) is not None:
+            try:
+                take(exchange)
+            except Exception as error:
+                self._fail(exchange, error)
+
+
+class _ReplayedFlow(InnerClient):
+    """One recorded flow, and its replay; for the engine it is the client."""
 
     def __init__(self, replay: _Replay, number: int, recorded: RecordedFlow) -> None:
+        super().__init__()
         self.recorded = recorded
         self.judgements: list[Judgement] = []
-        self.connection: MemoryConnection
+        self.upstream = _RecordedPeer()
         self.endpoint = endpoint_in(recorded.said)
         self._replay = replay
         self._number = number
-        self._has_asked = False
+        self._exchange: Exchange | None = None
         self._reached: bytes | None = None
         self._said = bytearray()
         self._is_guess = False
@@ -280,16 +242,16 @@ class _ReplayedFlow:
             yield _Step(said.ended, self._number, partial(self._finish, said))
 
     def turn(self) -> Turn:
-        flow, heard = self.recorded, self.connection.heard()
+        flow, answer = self.recorded, self.answer
         return Turn(
             head=flow.head,
             asked=flow.body,
             reached=self._reached,
             said=bytes(self._said),
             is_guess=self._is_guess,
-            status=heard.status,
-            heard=heard.body,
-            content_type=heard.content_type,
+            status=answer.status if answer else 0,
+            heard=bytes(self.body),
+            content_type=answer.get(b"content-type") if answer else "",
             judgements=tuple(self.judgements),
         )
 
@@ -297,16 +259,22 @@ class _ReplayedFlow:
 
     def _ask(self) -> None:
         flow = self.recorded
-        self._has_asked = True
-        self.connection.ask(flow.head, flow.host or "unknown.invalid", flow.body)
+        host = (b"host", (flow.host or "unknown.invalid").encode())
+        head = RequestHead(flow.head.method, flow.head.target, (host, *_kept(flow.head.headers)))
+        self._exchange = Exchange(self._replay.site.service, self, head)
+        self.ask(self._exchange, flow.body)
+
+    def leave(self) -> None:
+        if self._exchange is not None:
+            self._exchange.client_left()
 
     # The upstream
 
     def look_at_upstream(self) -> bool:
         """Check whether the request has reached the upstream; answer it if the recording cannot."""
-        if not self._has_asked or self._reached is not None:
+        if self._exchange is None or self._reached is not None:
             return False
-        self._reached = self.connection.asked()
+        self._reached = self.upstream.asked
         target = self.recorded.head.target
         unasked = ids_asked(self.recorded.body) - ids_asked(self._reached or b"")
         self._replay.unasked.setdefault(target, set()).update(unasked)
@@ -325,15 +293,18 @@ class _ReplayedFlow:
 
     def say_event(self, event: bytes) -> None:
         self._said += event
-        self.connection.say(event)
+        self.upstream.say(event)
 
-    def _answer(self, status: int, body: bytes, fields: HeadFields = ()) -> None:
+    def _answer(self, status: int, body: bytes, fields: Fields = _JSON) -> None:
         self._said += body
-        self.connection.answer(status, body, fields)
+        self.upstream.say_head(status, fields)
+        if self.recorded.head.method != "HEAD" and status not in (204, 304):
+            self.upstream.say(body)
+        self.upstream.end()
 
     def _begin(self, said: Said) -> None:
         if self._reached is not None:
-            self.connection.begin_stream(said.status, said.headers)
+            self.upstream.say_head(said.status, said.headers)
 
     def _say(self, data: bytes) -> None:
         if self._reached is None:
@@ -351,7 +322,7 @@ class _ReplayedFlow:
             return
         if said.is_event_stream:
             self.say_event(self._parser.finish())
-            self.connection.end_stream()
+            self.upstream.end()
         else:
             body = without_answers(said.body, self._unasked())
             self._answer(said.status, body, said.headers)
@@ -363,20 +334,28 @@ class _ReplayedFlow:
         return ids_asked(self.recorded.body) - ids_asked(self._reached or b"")
 
 
-@contextmanager
-def _master(addon: object) -> Iterator[taddons.context]:
-    with taddons.context(addon, Proxyserver(), NextLayer()) as context:
-        context.master._legacy_log_events.uninstall()
-        yield context
-
-
 async def _names_offline(url: str) -> UpstreamNames:
     """Like ``find_names`` but without any look-up: a replay uses no network."""
     return UpstreamNames(url)
 
 
-def _ignore(_text: str) -> None:
+def _ignore(_text: object) -> None:
     pass
+
+
+def _nothing() -> None:
+    pass
+
+
+def _kept(fields: Fields) -> Fields:
+    """Leave out what frames a message, and the names that only HTTP/2 has."""
+    return tuple(
+        [
+            one
+            for one in fields
+            if one[0].lower() not in _OURS_TO_SAY and not one[0].startswith(b":")
+        ]
+    )
 
 
 def _texts(patterns: str | Sequence[str]) -> list[str]:
@@ -384,6 +363,6 @@ def _texts(patterns: str | Sequence[str]) -> list[str]:
 
 
 def _plain(recording: Recording) -> str:
-    """Return the upstream's URL without TLS, which connections in memory do not need."""
+    """Return the upstream's URL without TLS, which a replay does not need."""
     upstream = recording.flows[0].upstream if recording.flows else "http://localhost:80"
     return "http://" + upstream.partition("://")[2]

@@ -1,10 +1,10 @@
-"""An upstream that runs in this process: it gets requests as values, so that nobody else reaches
-it.
+"""Peers that are in this process: they exchange values with the engine, and no bytes.
 
     service.connect = InProcess(bridge.answer, budget.received).connect
 
-For the engine it is a connection like any other: what it answers is judged, it waits for clients
-that read slowly, and a client that leaves cancels its answer.
+An upstream in this process is reached by nobody else. For the engine it is a connection like any
+other: what it answers is judged, it waits for clients that read slowly, and a client that leaves
+cancels its answer. ``InnerClient`` is a client: a replay asks with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from mcp_tool_filter.engine.wire import AnswerHead, Fields
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from mcp_tool_filter.engine.exchange import Exchange
+    from mcp_tool_filter.engine.exchange import Answer, Exchange
+    from mcp_tool_filter.engine.service import Host, Point
 
 
 class InProcess:
@@ -102,6 +103,80 @@ class _Asked(Upstream):
 def _head_of(status: int, fields: Fields) -> AnswerHead:
     """Return the same head for the same fields: what was decided on it is kept with it."""
     return AnswerHead(status, b"", fields)
+
+
+class InnerClient:
+    """A client of one request; it keeps the answer."""
+
+    is_slow = False
+    has_seat = True
+
+    def __init__(self, host: Host | None = None) -> None:
+        """Without a ``host``, the service must have an upstream in this process."""
+        self.host: Host = host or _NoHost()
+        self.answer: Answer | None = None
+        self.body = bytearray()
+        self.over = asyncio.Event()
+
+    def ask(self, exchange: Exchange, body: bytes) -> None:
+        """Ask for an exchange of ours."""
+        try:
+            exchange.begin()
+            if body:
+                exchange.take(body)
+            exchange.end_of_request()
+        except Exception as error:
+            exchange.fail(error)
+
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        self.answer = answer
+        self.body += b"" if is_bare else answer.body
+
+    def begin(self, answer: Answer) -> None:
+        self.answer = answer
+
+    def data(self, data: bytes) -> None:
+        self.body += data
+
+    def done(self) -> None:
+        self.over.set()
+
+    def cut(self, _exchange: Exchange) -> None:
+        self.over.set()
+
+    def finish(self) -> None:
+        """The end comes with ``done``."""
+
+    def go_ahead(self) -> None:
+        """The body goes at once."""
+
+    def switch(self, _answer: Answer) -> bytes:
+        self.over.set()  # a WebSocket needs a connection
+        return b""
+
+
+class _NoHost:
+    """The host of a client without a connection: what is said to it is not heard."""
+
+    own = peer = "127.0.0.1"
+    port = 0
+    is_tls = False
+    point: Point | None = None
+
+    def send(self, _data: object) -> None:
+        """Do nothing."""
+
+    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+        exchange.unreachable("it has no connections")
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
+
+    def wake(self) -> None:
+        """Do nothing: what is ordered is carried out at once."""
+
+    hold = send
+    close = abort = wake
 
 
 def _ignore(_data: bytes) -> None:

@@ -77,7 +77,7 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
 
 
 def _outcome(name: str, transcript: Transcript) -> ReplayReport:
-    from mcp_tool_filter.adapters.recordings.replay import find_leaks
+    from mcp_tool_filter.adapters.recordings.transcript import find_leaks
     from mcp_tool_filter.observers.sentences import pattern_of
 
     snapshot, calls = transcript.snapshot, transcript.calls
