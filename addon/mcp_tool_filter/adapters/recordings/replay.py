@@ -35,7 +35,6 @@ from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Site
-from mcp_tool_filter.adapters.serving.watchers import Audience
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
@@ -133,9 +132,9 @@ class _Replay:
         async def fetch(_target: Target) -> Fetched:
             return replace(self.fetched, is_for_all=True)
 
-        audience = Audience(warn=_ignore, tell=_note)
         around = Surroundings(
-            audience=audience,
+            warn=_ignore,
+            tell=_note,
             report=_ignore,
             leave=_ignore,
             make_tls=ssl.create_default_context,
