@@ -48,11 +48,15 @@ class InvalidGlob(StartError):
 
 
 class BlankPattern(InvalidPattern):
-    """A pattern of only white space: valid JavaScript, but never intended."""
+    """An empty pattern, or one of only white space: valid JavaScript, but never intended."""
 
     def __init__(self, pattern: str, *, option: str = "deny") -> None:
-        what = f'Blank pattern in {option} list: "{pattern}"'
-        why = "A pattern of white space matches no tool name; leave it out"
+        if pattern:
+            what = f'Blank pattern in {option} list: "{pattern}"'
+            why = "A pattern of white space matches no tool name; leave it out"
+        else:
+            what = f'Invalid regex pattern in {option} list: ""'
+            why = "An empty pattern matches every tool name; leave it out"
         StartError.__init__(self, what, why=why)
 
 

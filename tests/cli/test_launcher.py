@@ -45,7 +45,8 @@ def test_help_has_examples_every_flag_and_the_exit_statuses(
             ["--deny", "^a"],
             2,
             "Error: Missing --upstream URL\n"
-            "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n",
+            "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n"
+            "Or its command: mcp-tool-filter [FLAGS] -- COMMAND ARGS\n",
         ),
         (
             ["-u", "http://localhost:1", "--deny", "(a+)+"],

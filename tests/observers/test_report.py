@@ -40,6 +40,23 @@ def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
     assert 'Warning: the pattern "^x" matches no tool' in render_report(WHO, snapshot(deny="^x"))
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deny": "rm"}, 'no tool is left: the pattern "rm" matches every tool'),
+        ({"deny": "a,b"}, "no tool is left"),
+        ({"deny": "_b", "allow": "b"}, "no tool is left"),
+        ({"deny": "rm_a"}, None),
+    ],
+)
+def test_a_filter_that_leaves_no_tool_gets_a_warning(
+    options: dict[str, str], said: str | None
+) -> None:
+    report = render_report(WHO, snapshot("rm_a", "rm_b", **options)).splitlines()
+    warnings = [line for line in report if line.startswith("Warning:")]
+    assert warnings == ([f"Warning: {said}"] if said else [])
+
+
 def test_a_tool_that_cannot_be_exposed_gets_a_warning() -> None:
     broken = snapshot_of(answering('{"tools":[1]}'))
     assert "Warning: a tool that is not an object: not exposed" in render_report(WHO, broken)

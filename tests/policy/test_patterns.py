@@ -44,7 +44,8 @@ def test_an_empty_part_is_refused(value: str) -> None:
     with pytest.raises(InvalidPattern) as caught:
         split_patterns(value)
     assert str(caught.value) == (
-        'Error: Invalid regex pattern in deny list: ""\nPattern must be valid JavaScript regex'
+        'Error: Invalid regex pattern in deny list: ""\n'
+        "An empty pattern matches every tool name; leave it out"
     )
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.options import OPTIONS, Option
+from mcp_tool_filter.options import KEYS, OPTIONS, Option
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
@@ -190,6 +190,17 @@ def no_such(
     meant = closest(name, known)
     what = f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else "")
     return UsageError(what, why=f"See {help}")
+
+
+def with_flags(text: str) -> str:
+    """Return a text of the layers below, which know mitmproxy's options, with our flags.
+
+    >>> with_flags("HTTP 401: give them with upstream_headers")
+    'HTTP 401: give them with --header'
+    """
+    keys = "|".join(key for key, option in KEYS.items() if "_" in key and not option.negates)
+    unquoted = rf"(?<![\w\"'/.-])(?:{keys})(?![\w\"'/=-])"
+    return re.sub(unquoted, lambda found: f"--{KEYS[found[0]].name}", text)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except StartError as error:
-        print(error, file=sys.stderr)
+        print(import_module("mcp_tool_filter.cli.flags").with_flags(str(error)), file=sys.stderr)
         return int(getattr(error, "exit_status", 1))
     except KeyboardInterrupt:  # a proxy exits with 0 itself
         return 128 + signal.SIGINT

@@ -403,7 +403,10 @@ def one_of(name: str, text: str) -> str:
 def split_upstream(url: str) -> tuple[str, str]:
     """Split a URL into its origin, and its path and query."""
     if not url:
-        why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
+        why = (
+            "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n"
+            "Or its command: mcp-tool-filter [FLAGS] -- COMMAND ARGS"
+        )
         raise UsageError("Missing --upstream URL", why=why)
     if re.search(r"\s", url.strip()):
         command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"

@@ -21,6 +21,7 @@ from enum import StrEnum
 from threading import RLock
 from typing import TYPE_CHECKING, TextIO
 
+from mcp_tool_filter.cli.flags import with_flags
 from mcp_tool_filter.errors import safe_lines
 
 if TYPE_CHECKING:
@@ -230,6 +231,8 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            text = with_flags(text)
         client = getattr(record, "client", None)  # mitmproxy's lines do not name it
         if isinstance(client, tuple) and len(client) > 1:
             text = f"[{client[0]}:{client[1]}] {text}"

@@ -373,8 +373,17 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     yield f"  Saved: {saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
         yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
+    yield from warnings_in(snapshot)
+
+
+def warnings_in(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the warnings about the patterns and the definitions of a tool list."""
     for pattern in snapshot.unmatched:
         yield f'Warning: the pattern "{pattern.text}" matches no tool'
+    if snapshot.denied and not snapshot.allowed:
+        [first, *others] = dict.fromkeys(snapshot.denied.values())
+        by = f': the pattern "{first.text}" matches every tool' if first and not others else ""
+        yield f"Warning: no tool is left{by}"
     for fault in counted(snapshot.faults):
         yield f"Warning: {fault}"
 

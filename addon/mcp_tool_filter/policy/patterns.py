@@ -138,10 +138,9 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
             continue
         depth = max(0, depth + (piece == "(") - (piece == ")"))
         parts[-1] += piece
-    if "" in parts:
-        raise InvalidPattern("", option=option)
-    if blank := next((part for part in parts if part.isspace()), None):
-        raise BlankPattern(blank, option=option)
+    for part in parts:
+        if not part.strip():
+            raise BlankPattern(part, option=option)
     return parts
 
 

@@ -114,6 +114,8 @@ async def test_missing_credentials_are_a_finding(tmp_path: Path) -> None:
         status, said = await it.exit_code(), it.stdout
     assert status == 1
     assert "HTTP 401" in said
+    assert "--header" in said
+    assert "upstream_headers" not in said
     assert "--header 'Authorization: Bearer $TOKEN'" in said
 
 

@@ -95,7 +95,7 @@ async def test_a_lost_upstream_ends_the_process_with_1_after_all_waiting_clients
         assert (await client.answer()).body == LOST
         assert await it.exit_code() == 1
         text = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
-        assert it.stderr.endswith(text)
+        assert it.stderr.endswith(f"upstream is lost: --keep-running\n{text}")
 
 
 async def test_an_unreachable_upstream_is_an_error_of_two_lines(tmp_path: Path) -> None:

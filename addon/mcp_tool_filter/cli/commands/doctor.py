@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
-from mcp_tool_filter.cli.flags import Given
+from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
@@ -42,9 +42,9 @@ class Finding:
 
     def print(self) -> None:
         mark = paint("ok  ", Colour.GREEN) if self.is_well else paint("FAIL", Colour.RED)
-        print(f"{mark} {safe_lines(self.text)}", flush=True)
+        print(f"{mark} {safe_lines(with_flags(self.text))}", flush=True)
         if self.advice:
-            print(f"     {safe_lines(self.advice)}", flush=True)
+            print(f"     {safe_lines(with_flags(self.advice))}", flush=True)
 
 
 _ADVICE = {  # part of a reason: what to do about it

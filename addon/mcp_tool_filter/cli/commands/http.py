@@ -18,6 +18,7 @@ from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_co
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
+from mcp_tool_filter.cli.flags import with_flags
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,
@@ -29,7 +30,7 @@ from mcp_tool_filter.cli.terminal import (
     write,
 )
 from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import LostUpstream, StartError
 from mcp_tool_filter.observers.sentences import only_warnings
 from mcp_tool_filter.policy.config import parse_config
 
@@ -92,9 +93,11 @@ async def _serve_until_the_end(running: HttpFilter) -> int:
         await running.server.run()
     except StartError as error:
         await running.server.close()
-        write(str(error))
+        write(with_flags(str(error)))
         return 1
     if running.problem:
+        if running.problem == str(LostUpstream()):
+            write("To keep running when the upstream is lost: --keep-running")
         write(running.problem)
     return 1 if running.problem else 0
 

@@ -192,10 +192,8 @@ def _print_tools(known: KnownTools) -> None:
     gone = len(known.snapshot.denied)
     tools = count(len(known.snapshot.allowed) + gone, "tool")
     say(f"{tools}, {gone} would be hidden: about {tokens} tokens per tools/list")
-    for pattern in known.snapshot.unmatched:
-        say(f'Warning: the pattern "{pattern.text}" matches no tool')
-    for fault in known.snapshot.faults:
-        say(f"Warning: {fault}")
+    for warning in sentences.warnings_in(known.snapshot):
+        say(warning)
 
 
 def _row(tool: Tool) -> tuple[str, ...]:
