@@ -101,9 +101,20 @@ async def _find_elsewhere(target: Target) -> str | None:
 
 async def fetch_from(target: Target, find: FindTransport) -> Fetched:
     """Fetch the tools of the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
+    found: Found | None = None
     async with AsyncExitStack() as opened:
-        found = await _connect(target, find, opened)
-        pages = await _all_pages(target, found)
+        try:
+            async with asyncio.timeout(target.connect_timeout):
+                found = await find(opened)
+            has_tools = found.introduction.has_tools
+            async with asyncio.timeout(target.list_timeout):
+                pages = await fetch_pages(
+                    found.client.request, target.limit, may_lack_tools=not has_tools
+                )
+        except LoginNeeded as needed:
+            raise needed.error from None
+        except (TimeoutError, Refused, ProtocolError, HttpFailed) as error:
+            raise await _problem(error, target, has_connected=found is not None) from None
     return Fetched(
         transport=found.client.transport,
         revision=found.client.revision,
@@ -113,36 +124,6 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
         sessions=found.client.has_session,
         pages=pages,
     )
-
-
-async def _connect(target: Target, find: FindTransport, opened: AsyncExitStack) -> Found:
-    try:
-        async with asyncio.timeout(target.connect_timeout):
-            return await find(opened)
-    except TimeoutError:
-        why = f"Connection timeout after {_milliseconds(target.connect_timeout)}ms"
-        raise ConnectFailed(target.url, why=why) from None
-    except LoginNeeded as needed:
-        raise needed.error from None
-    except HttpFailed as error:
-        why = plain(str(error))
-        raise ConnectFailed(target.url, why=why, hint=hint_for(why)) from None
-    except (Refused, ProtocolError) as error:
-        raise await fetch_problem(error, target) from None
-
-
-async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
-    may_lack = not found.introduction.has_tools
-    try:
-        async with asyncio.timeout(target.list_timeout):
-            return await fetch_pages(found.client.request, target.limit, may_lack_tools=may_lack)
-    except TimeoutError:
-        why = f"Request timeout after {_milliseconds(target.list_timeout)}ms"
-        raise FetchFailed(why=why) from None
-    except LoginNeeded as needed:
-        raise needed.error from None
-    except (Refused, ProtocolError, HttpFailed) as error:
-        raise await fetch_problem(error, target) from None
 
 
 async def fetch_pages(
@@ -175,13 +156,17 @@ async def fetch_pages(
         cursors.append(cursor)
 
 
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
+async def _problem(error: Exception, target: Target, *, has_connected: bool) -> StartError:
     """Return the error for people; distinguish an upstream that wants a login from one that
     failed."""
+    if isinstance(error, TimeoutError) and has_connected:
+        return FetchFailed(why=f"Request timeout after {round(target.list_timeout * 1000)}ms")
+    if isinstance(error, TimeoutError):
+        why = f"Connection timeout after {round(target.connect_timeout * 1000)}ms"
+        return ConnectFailed(target.url, why=why)
+    if isinstance(error, HttpFailed) and not has_connected:
+        why = plain(str(error))
+        return ConnectFailed(target.url, why=why, hint=hint_for(why))
     why = _why(error, target)
     if isinstance(error, Refused) and await _wants_login(error, target):
         path = error.path or target.endpoint or "/mcp"
@@ -195,29 +180,7 @@ async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
 async def _wants_login(refused: Refused, target: Target) -> bool:
     if refused.status not in (401, 403) or has_authorization(target):
         return False
-    return refused.says_how_to_log_in or await _has_login_metadata(target, refused.path)
-
-
-async def _has_login_metadata(target: Target, path: str) -> bool:
-    """Tell whether the upstream has a metadata document about logins."""
-    http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
-    try:
-        async with asyncio.timeout(target.list_timeout):
-            for place in _metadata_places(target.url, path):
-                async with http.exchange(b"GET", place, []) as response:
-                    if response.status == 200 and response.media_type == "application/json":
-                        return True
-    except (TimeoutError, HttpFailed, OSError):
-        return False
-    finally:
-        await http.close()
-    return False
-
-
-def _metadata_places(origin: str, path: str) -> list[str]:
-    """Return the possible paths of such documents; MCP 2025-03-26 has only the server's."""
-    documents = [*resource_documents(origin + path), *server_documents(origin)]
-    return [urlsplit(url).path for url in documents]
+    return refused.says_how_to_log_in or bool(await fetch_login_documents(target, refused.path))
 
 
 def _why(error: Exception, target: Target) -> str:
@@ -233,7 +196,8 @@ def hint_for(why: str) -> str | None:
 
 
 async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
-    """Return the existing documents; an upstream without a login has none."""
+    """Return the existing documents; an upstream without a login has none. (MCP 2025-03-26 has only
+    that of the server.)"""
     origin = parse_origin(target.url)
     http = HttpClient(origin, tls=target.tls)
     found: list[bytes] = []
@@ -259,7 +223,8 @@ async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
 async def _get(http: HttpClient, url: str) -> bytes | None:
     async with http.exchange(b"GET", urlsplit(url).path) as response:
         body = await response.read(_LONGEST_DOCUMENT)
-        return body if response.status == 200 else None
+        is_document = response.status == 200 and body.lstrip().startswith(b"{")
+        return body if is_document else None
 
 
 _OURS = frozenset({
