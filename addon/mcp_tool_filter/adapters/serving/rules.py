@@ -1,5 +1,8 @@
 """The rules of a process: load them from a file, attach them to the sites, send what they order.
 
+The engine forwards the clients' messages. Our own (copies that rules send, and replies to the
+upstream's requests) go out on our own connections, with the headers of the request they belong to.
+
 The rule engine is imported only if there is a rules file.
 """
 
@@ -10,14 +13,31 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.adapters.serving.site import Site, head_of, site_of
+from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.head import headers_after
+from mcp_tool_filter.http.urls import parse_origin
+from mcp_tool_filter.policy.exchange import Client, Via
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.rules.carry_out import Effects
     from mcp_tool_filter.adapters.rules.file import RulesInForce
-    from mcp_tool_filter.adapters.serving.site import Site
-    from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
-    from mcp_tool_filter.policy.rule_effects import WriteLog
+    from mcp_tool_filter.adapters.rules.sending import Copies
+    from mcp_tool_filter.adapters.sockets.client import Headers
+    from mcp_tool_filter.policy.rule_effects import SendCopy, WriteLog
+
+
+# Headers of the client's connection or framing, which differ for our message.
+_NOT_COPIED = frozenset({
+    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
+    b"transfer-encoding", b"content-length", b"content-encoding", b"accept-encoding", b"expect",
+    b"last-event-id", b"origin",
+})  # fmt: skip
+_FOR_STRANGERS = frozenset({
+    b"content-type", b"accept", b"mcp-protocol-version", b"mcp-method", b"mcp-name",
+})  # fmt: skip
 
 
 class Rules:
@@ -26,7 +46,7 @@ class Rules:
     def __init__(self, effects: Effects, enter_log: Callable[[WriteLog], None]) -> None:
         self._effects = effects
         self._enter_log = enter_log
-        self._posts: UpstreamPosts | None = None
+        self._copies: Copies | None = None
         self._watch: asyncio.Task[None] | None = None
         self.command: tuple[str, bytes] | None = None
         """The command in front of which we are, and what identifies its user."""
@@ -59,8 +79,8 @@ class Rules:
             link = self.in_force.link(upstream, partial(_operator, site, user))
             policy.links = (*policy.links, link)
             policy.rules_at_work = partial(self.in_force.at_work, link)
-            if self._posts:
-                policy.answer_upstream = self._posts.answer
+            if self._copies:
+                policy.answer_upstream = self._answer
 
     def begin(self) -> None:
         """Start to watch the file."""
@@ -72,27 +92,53 @@ class Rules:
         """End, after the last webhooks have arrived, or after a time limit."""
         if self._watch:
             self._watch.cancel()
-        if self._posts:
-            self._posts.done()
+        if self._copies:
+            self._copies.done()
         if self.in_force:
             await self.in_force.close()
 
     def _begin(self, path: str, sites: Iterable[Site]) -> None:
         from mcp_tool_filter.adapters.rules.file import RulesInForce
-        from mcp_tool_filter.adapters.serving.upstream_posts import UpstreamPosts
+        from mcp_tool_filter.adapters.rules.sending import Copies
 
         if self.is_offline:
             self.in_force = RulesInForce(path, is_offline=True)
         else:
-            posts = UpstreamPosts()
-            self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
-            self._posts = posts
+            copies = self._copies = Copies(self._copy_to_upstream)
+            self.in_force = RulesInForce(path, self._send_copy, copies=copies.id_prefix)
             self.in_force.host.enter_log = self._enter_log
         self._effects.rule_host = self.in_force.host
         for site in sites:
             self.attach(site)
         if self._is_running:
             self.begin()
+
+    def _send_copy(self, effect: SendCopy) -> None:
+        """Send a copy of a request; a server other than the upstream gets no credentials of the
+        client."""
+        exchange = effect.origin
+        if self._copies and isinstance(exchange, Exchange):
+            text = f"{effect.head}0{effect.tail}".encode()
+            self._copies.send(effect, _headers_of(exchange, text, _FOR_STRANGERS))
+
+    def _answer(self, text: bytes, origin: object, client: Client) -> None:
+        """Send our reply to a request of the upstream that came on a stream."""
+        if not (self._copies and isinstance(origin, Exchange)):
+            return
+        site, path = site_of(origin), origin.head.target
+        if client.via is Via.LEGACY_SSE:
+            streams = (one for one in site.listener.legacy if one.conversation.client is client)
+            path = next((stream.target for stream in streams), path)
+        self._copies.begin(_post(site, origin, path, text))
+
+    def _copy_to_upstream(self, text: bytes, effect: SendCopy) -> None:
+        exchange = effect.origin
+        assert isinstance(exchange, Exchange)
+        if exchange.seat is not None:
+            exchange.seat.say(text)
+        elif self._copies:
+            post = _post(site_of(exchange), exchange, exchange.head.target, text)
+            self._copies.begin(post)
 
 
 def _operator(site: Site, user: bytes) -> bytes:
@@ -103,3 +149,43 @@ def _operator(site: Site, user: bytes) -> bytes:
     from mcp_tool_filter.adapters.rules.state import credentials_we_add
 
     return user + credentials_we_add(headers, site.login)
+
+
+async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
+    from mcp_tool_filter.adapters.rules.sending import post_and_forget
+    from mcp_tool_filter.adapters.serving.logins import login_for
+
+    listener, target, head = site.listener, site.target, head_of(exchange)
+    headers = list(_headers_of(exchange, text))
+    said = {name for name, _ in headers}
+    for name, value in listener.headers_for(head):
+        if name.lower().encode() not in said:
+            headers.append((name.encode(), value.encode()))
+    login = login_for(site.login, listener, head)
+    client = HttpClient(
+        parse_origin(target.url),
+        headers=headers,
+        tls=target.tls,
+        login=login,
+        answer=target.answer,
+    )
+    await post_and_forget(client, path, text)
+
+
+def _headers_of(exchange: Exchange, text: bytes, only: frozenset[bytes] | None = None) -> Headers:
+    """Return a request's headers for another message, with the headers that mirror its body."""
+    from mcp_tool_filter.adapters.rules.sending import with_usual
+
+    head, limits = head_of(exchange), exchange.service.listener.config.limits
+    changed = {name.encode(): value for name, value in headers_after(head, text, limits)}
+    headers = [(name.lower(), value) for name, value in head.headers]
+    headers = [one for one in headers if one[0] not in changed]
+    headers += [(name, value.encode()) for name, value in changed.items() if value is not None]
+    is_get = head.method.upper() == "GET"  # its Accept differs from a POST's
+    return with_usual([
+        (name, value)
+        for name, value in headers
+        if name not in _NOT_COPIED
+        and (only is None or name in only)
+        and not (is_get and name == b"accept")
+    ])  # fmt: skip
