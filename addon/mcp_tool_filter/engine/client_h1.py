@@ -57,7 +57,7 @@ class Turn(Enum):
     CLOSED = auto()
 
 
-CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.SKIPPING, Turn.DISCARDING)
+_CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.SKIPPING, Turn.DISCARDING)
 
 
 class H1Client:
@@ -86,8 +86,7 @@ class H1Client:
         try:
             if self.turn is not Turn.SOCKET:
                 if self.turn is not Turn.CLOSED:
-                    self._wire.receive(data)
-                    self._run()
+                    self._run(data)
             elif self.exchange is not None and self.exchange.seat is not None:
                 self.exchange.seat.from_client(data)
         except Exception as error:
@@ -120,7 +119,7 @@ class H1Client:
             case _ if self.is_slow:
                 self._silent_since = None
                 return
-            case Turn.IDLE if self._wire.ahead:
+            case Turn.IDLE if self._wire.unread:
                 silent_as, seconds = ("head", number), limits.head_time
             case Turn.IDLE:
                 silent_as, seconds = ("idle", number), limits.idle_time
@@ -149,7 +148,7 @@ class H1Client:
             self._close_without_answer()
 
     def _time_out(self) -> None:
-        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self._wire.ahead):
+        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self._wire.unread):
             self._refuse_bytes(Fault("a request that does not come", _TIMED_OUT))
         else:
             self._close_without_answer()
@@ -164,38 +163,44 @@ class H1Client:
 
     # Requests
 
-    def _run(self) -> None:
+    def _run(self, data: bytes = b"") -> None:
         """Read what has arrived, as long as it is the client's turn."""
         if self._is_running or self._waits:
-            return
+            return self._wire.receive(data) if data else None
         self._is_running = True
         try:
-            self._read()
+            self._read(data)
         except Fault as fault:
             self._refuse_bytes(fault)
         except Exception as error:
             self._fail(error)
         finally:
             self._is_running = False
-        if self.turn is not Turn.CLOSED:
+        if (self._wire.unread or self._is_held) and self.turn is not Turn.CLOSED:
             is_full = self._wire.ahead > self.service.limits.ahead
             if is_full and self.exchange is not None and self.exchange.has_begun:
                 self.exchange.cut("the client sends too much ahead")
             elif (is_full or self._waits) != self._is_held:
                 self._is_held = not self._is_held
                 self.host.hold(self._is_held)
+        return None
 
-    def _read(self) -> None:
+    def _read(self, data: bytes) -> None:
         wire, last = self._wire, self._served + _MOST_REQUESTS
-        while self.turn in CLIENTS_TURN and not self.is_slow:
-            if self._served >= last and self.turn is Turn.IDLE and wire.ahead:
+        while self._may_read and (data or wire.unread or self.turn is not Turn.IDLE):
+            if self._served >= last and self.turn is Turn.IDLE and wire.unread:
                 self._waits = True
                 return self.host.call_later(0, self._go_on)
-            event = wire.next()
+            event = wire.next_joined(data)
+            data = b""
             if event is None:
                 return None
             self._take(event)
-        return None
+        return wire.receive(data) if data else None
+
+    @property
+    def _may_read(self) -> bool:
+        return self.turn in _CLIENTS_TURN and not self.is_slow
 
     def _go_on(self) -> None:
         """Continue after other connections were served."""
@@ -218,24 +223,18 @@ class H1Client:
         else:
             self._close()
 
-    def _note_request(self) -> None:
-        """A request has begun."""
+    def _note_request(self, *, is_whole: bool) -> None:
+        """A request has begun; perhaps all of it is here, and the client waits for us."""
         self._served += 1
+        self.turn = Turn.ANSWERING if is_whole else Turn.READING
         if self.service.seats is not None:
-            self.service.seats.has_begun(self)
-        self.turn = Turn.READING
+            self.service.seats.has_begun(self, is_whole=is_whole)
 
     def _begin(self, head: RequestHead) -> None:
-        self._note_request()
-        exchange = self.exchange = Exchange(self.service, self, head)
-        if head.length:
-            if not head.expects and (body := self._wire.take_whole_body()) is not None:
-                self._note_whole()
-                exchange.has_come_with(body)
-        elif not head.is_chunked and isinstance(self._wire.next(), End):
-            self._note_whole()  # so a refusal need not close the connection
-            exchange.has_all = True
-        exchange.begin()
+        body, head.body = head.body, None
+        self._note_request(is_whole=body is not None)
+        self.exchange = Exchange(self.service, self, head, body)
+        self.exchange.begin()
 
     def _note_whole(self) -> None:
         """A whole request is here: the client waits for us."""
@@ -365,7 +364,7 @@ class H1Client:
             if self.service.seats is not None:
                 self.service.seats.is_answered(self)
             self._wire.next_cycle()
-            if self._wire.ahead or self._is_held:
+            if not self._is_running and (self._wire.unread or self._is_held):
                 self._run()
         elif self.turn is Turn.READING and exchange is not None and not exchange.head.expects:
             self.exchange, self.turn = None, Turn.DISCARDING

@@ -55,7 +55,6 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import is_login_document
 from mcp_tool_filter.http.urls import WITH_URLS, keep_links, leads_away
-from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.engine.upstream import Upstream
     from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.http.event_stream import EventStream
+    from mcp_tool_filter.policy.effects import Deciding
 
 log = logging.getLogger(__name__)
 
@@ -235,15 +235,18 @@ class Exchange:
     _links: Fields = ()  # the links of the answer before another addon has changed it
     _was_shown = False  # other addons have seen the answer, and see no other
 
-    def __init__(self, service: Service, down: ClientSide, head: RequestHead) -> None:
+    def __init__(
+        self, service: Service, down: ClientSide, head: RequestHead, body: bytes | None = None
+    ) -> None:
+        """``body`` is all of it, if it is here."""
         self.service = service
         self.down = down
         self.head = head
         """The request's head; another addon may replace it."""
         self.phase = Phase.ARRIVING
-        self.has_all = False
+        self.has_all = body is not None
         """True once the whole request is here."""
-        self.size = 0
+        self.size = len(body) if body else 0
         """Bytes of the message that comes now: of the request, then of the answer."""
         self.body = b""
         """The request's body, once it is complete."""
@@ -257,7 +260,7 @@ class Exchange:
         self.answer: Answer | None = None
         self._notes: AnswerNotes | None = None  # on the head of the upstream's answer
         self._out_head: bytes | None = None
-        self._parts: list[bytes] = []
+        self._parts = [body] if body else []
 
     @property
     def is_over(self) -> bool:
@@ -319,10 +322,6 @@ class Exchange:
 
     # The request
 
-    def has_come_with(self, body: bytes) -> None:
-        """Take all of the body at once, before the exchange begins."""
-        self.has_all, self._parts, self.size = True, [body], len(body)
-
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
         self.service.exchanges.add(self)
@@ -333,7 +332,7 @@ class Exchange:
     def _admit(self) -> None:
         service, head = self.service, self.head
         listener = service.listener
-        if not self.down.has_seat:
+        if service.seats is not None and service.seats.standing and not self.down.has_seat:
             return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
         notes, config = head.notes, listener.policy.config
         if notes.config is not config:
@@ -385,7 +384,7 @@ class Exchange:
         if not self.is_made_early:
             self._parts.append(data)
         self.size += len(data)
-        if self.size > self.service.listener.config.limits.pending:
+        if self.size > self.service.listener.policy.config.limits.pending:
             self._refuse_size()
 
     def _refuse_size(self) -> None:
@@ -442,13 +441,15 @@ class Exchange:
             fields = without_our_cookie(head.fields)
             known = notes.head = Head(head.method, head.target, fields, self.down.host.peer)
         outcome = self.service.listener.judge_request(known, self.body, self)
-        if waits(outcome):
-            self.service.effects.carry_out(
-                outcome, partial(self._later_with, self._course, self._judged)
-            )
-        else:
-            self._judged(outcome)
+        if isinstance(outcome, Passed | Answered):
+            return self._judged(outcome)
+        self._carry_out(outcome, self._judged)
         return None
+
+    def _carry_out[T](self, decision: Deciding[T], step: Callable[[T], None]) -> None:
+        """Take a step with what a decision that waits comes to."""
+        done = partial(self._later_with, self._course, step)
+        self.service.effects.carry_out(decision, done)
 
     def _judged(self, outcome: Passed | Answered) -> None:
         if isinstance(outcome, Answered):
@@ -475,13 +476,7 @@ class Exchange:
         """Judge another addon's answer as if the upstream had sent it."""
         assert self.made is not None
         self.asked, self.phase = asked, Phase.ASKING
-        head, body = self.made
-        course = self._course
-        self.on_head(head)
-        if course == self._course and not self.is_over:
-            if body:
-                self.on_data(body)
-            self.on_end()
+        self.on_answer(*self.made)
 
     def _address(self, head: Head, passed: Passed) -> None:
         """Write the head that the upstream gets."""
@@ -565,7 +560,7 @@ class Exchange:
         return bool(methods) and _SAFE_MESSAGES.issuperset(methods)
 
     @property
-    def logs_connection_in(self) -> bool:
+    def _logs_connection_in(self) -> bool:
         """Whether the client logs in for all that follows on the upstream's connection."""
         asked = self.asked
         return (
@@ -595,6 +590,8 @@ class Exchange:
             return up.idle()
         self.up = up
         self._tries += 1
+        if self._logs_connection_in:
+            up.owner = self.down.host
         head = self._rendered() if self._out_head is None else self._out_head
         up.begin(self, head=head, method=self.head.method, body=self.body)
         if self.down.is_slow:
@@ -654,6 +651,15 @@ class Exchange:
 
     # The answer
 
+    def on_answer(self, head: AnswerHead, body: bytes) -> None:
+        """Take a whole answer."""
+        course = self._course
+        self.on_head(head)
+        if course == self._course and self.answer is not None:
+            if body:
+                self.on_data(body)
+            self.on_end()
+
     def on_head(self, head: AnswerHead) -> None:
         """Take the head of the upstream's answer."""
         try:
@@ -681,6 +687,7 @@ class Exchange:
         answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
         before = self.service.before_answering
         if before is not None and before(self, self._going_on(self._send_again)):
+            self.answer = None
             return self._drop_upstream()
         if b"origin" in asked.head.names.places and (page := self._page()):
             is_preflight = (
@@ -691,7 +698,7 @@ class Exchange:
         listener.note_answer_head(asked, status, notes.session)
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if listener.config.only_mcp or self.service.learns_logins:
+        if listener.policy.config.only_mcp or self.service.learns_logins:
             listener.logins.learn_head(self.head.target, notes.locations, notes.challenges)
         if self.service.rewrite_head is not None:
             self.service.rewrite_head(self)
@@ -797,7 +804,7 @@ class Exchange:
             return None
         self._parts.append(data)
         self.size += len(data)
-        if self.size > self.service.listener.config.limits.pending:
+        if self.size > self.service.listener.policy.config.limits.pending:
             self.refuse_answer(ProtocolError("a longer answer than we keep"))
         return None
 
@@ -879,11 +886,9 @@ class Exchange:
         decision = self.service.listener.judge_answer(
             asked, answer.status, notes.kind, notes.coding, raw, self
         )
-        if waits(decision):
-            put = partial(self._put, answer, go_on)
-            self.service.effects.carry_out(decision, partial(self._later_with, self._course, put))
-        else:
-            self._put(answer, go_on, decision)
+        if decision is None or isinstance(decision, Answered):
+            return self._put(answer, go_on, decision)
+        self._carry_out(decision, partial(self._put, answer, go_on))
         return None
 
     def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
@@ -900,7 +905,7 @@ class Exchange:
             self.service.rewrite_body(self)
         listener = self.service.listener
         if (
-            (listener.config.only_mcp or self.service.learns_logins)
+            (listener.policy.config.only_mcp or self.service.learns_logins)
             and answer.status == 200
             and is_login_document(self.head.target)
         ):

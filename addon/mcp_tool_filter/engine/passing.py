@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
-from mcp_tool_filter.engine.client_h1 import CLIENTS_TURN, H1Client, Turn
+from mcp_tool_filter.engine.client_h1 import H1Client, Turn
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Host, Service
 from mcp_tool_filter.engine.upstream import Upstream
@@ -396,9 +396,15 @@ class ForwardClient(H1Client):
 
     # Requests
 
-    def _read(self) -> None:
+    @property
+    def _may_read(self) -> bool:
+        return super()._may_read and not self._is_full
+
+    def _read(self, data: bytes) -> None:
         wire = self._wire
-        while self.turn in CLIENTS_TURN and not self.is_slow and not self._is_full:
+        if data:
+            wire.receive(data)
+        while self._may_read:
             event, raw = wire.next_raw()
             if isinstance(event, RequestHead):
                 self._begin_with(event, raw)
@@ -428,7 +434,7 @@ class ForwardClient(H1Client):
         has_body = head.is_chunked or bool(head.length)
         if has_body and _all(head.fields, b"upgrade"):  # to some servers the body is not HTTP
             raise Fault("a body in front of another protocol")
-        self._note_request()
+        self._note_request(is_whole=False)
         target = path_of(head.target)
         known = Head(head.method, target, head.fields)
         is_endpoint = self._places.is_endpoint(at, head)

@@ -125,8 +125,8 @@ class Seats:
         since = self._new.get(client)
         return 0.0 if since is None else self._clock() - since
 
-    def has_begun(self, client: Silent) -> None:
-        """The head of a request has come."""
+    def has_begun(self, client: Silent, *, is_whole: bool = False) -> None:
+        """The head of a request has come; perhaps all of it."""
         group = self._idle if client in self._idle else self._new
         if client in group:
             group[client] = self._clock()
@@ -140,6 +140,8 @@ class Seats:
                 silent.close_silent()
             del self.standing[client]
             self._new[client] = self._clock()
+        if is_whole:
+            self.is_served(client)
 
     def is_served(self, client: Silent) -> None:
         """A whole request has come: the client waits for us, not we for it."""

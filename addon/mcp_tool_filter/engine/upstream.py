@@ -67,8 +67,6 @@ class Upstream:
     def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
         """Send a request; ``head`` lacks its end and the length."""
         self._exchange = exchange
-        if exchange.logs_connection_in:
-            self.owner = exchange.down.host
         self._uses += 1
         self._has_answered = False
         self._wire.asked = method
@@ -92,8 +90,7 @@ class Upstream:
         try:
             if exchange.seat is not None:
                 return exchange.seat.from_upstream(data)
-            self._wire.receive(data)
-            self._read()
+            self._read(data)
         except Exception as error:
             self._fail(exchange, error)
 
@@ -195,10 +192,11 @@ class Upstream:
             passing.fail(error)
         return None
 
-    def _read(self) -> None:
+    def _read(self, data: bytes = b"") -> None:
         wire = self._wire
         while (exchange := self._exchange) is not None:
-            event = wire.next()
+            event = wire.next_joined(data)
+            data = b""
             if event is None:
                 return
             if isinstance(event, bytes):
@@ -208,12 +206,12 @@ class Upstream:
                 exchange.on_end()
             elif event.status >= 200:
                 self._keeps = event.keeps
-                exchange.on_head(event)
-                if self._exchange is exchange and (body := wire.take_whole_body()) is not None:
-                    exchange.on_data(body)
-                    if self._exchange is exchange:
-                        self._release()
-                        exchange.on_end()
+                body, event.body = event.body, None
+                if body is None:
+                    exchange.on_head(event)
+                else:
+                    self._release()
+                    exchange.on_answer(event, body)
             elif event.status == 101:
                 exchange.on_head(event)
             # Other answers below 200 are dropped: we have sent our own 100 already.
@@ -227,7 +225,7 @@ class Upstream:
 
     def _take_back(self) -> None:
         self.slow_down(False)
-        if self._keeps and not self._wire.ahead:
+        if self._keeps and not self._wire.unread:
             self.idle()
         else:
             self.abort()

@@ -135,13 +135,15 @@ class RequestHead:
     """True if the client waits for our 100 before it sends the body."""
     authority: str | None = None
     """The host of an absolute target, once it is split; or HTTP/2's ``:authority``."""
+    body: bytes | None = None
+    """The whole body, if it came with the head (``next_joined``)."""
     notes: RequestNotes = field(default_factory=RequestNotes)
 
     def again(self) -> RequestHead:
         """Return the same head for another exchange, with the same notes."""
         return RequestHead(
             self.method, self.target, self.fields, self.is_11, self.keeps, self.length,
-            self.is_chunked, self.expects, self.authority, self.notes,
+            self.is_chunked, self.expects, self.authority, notes=self.notes,
         )  # fmt: skip
 
     def split_target(self) -> None:
@@ -184,13 +186,15 @@ class AnswerHead:
     length: int | None = None
     is_chunked: bool = False
     date: bytes | None = None
+    body: bytes | None = None
+    """The same as a request's."""
     notes: AnswerNotes = field(default_factory=AnswerNotes)
 
     def again(self) -> AnswerHead:
         """Return the same head for another exchange, with the same notes."""
         return AnswerHead(
             self.status, self.reason, self.fields, self.is_11, self.keeps, self.length,
-            self.is_chunked, self.date, self.notes,
+            self.is_chunked, self.date, notes=self.notes,
         )  # fmt: skip
 
 
@@ -220,7 +224,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
     def __init__(self, limits: HttpLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self.state: State = "head"
-        self._buffer = b""
+        self.unread = b""
+        """What was received, from some read bytes on; empty if all was read."""
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
@@ -232,12 +237,11 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._has_ended = False
 
     def receive(self, data: bytes) -> None:
-        if self._at == len(self._buffer):
-            self._buffer, self._at, self._searched = data, 0, 0
-        else:
-            self._buffer = self._buffer[self._at :] + data
+        if self.unread:
+            data = self.unread[self._at :] + data
             self._searched -= self._at
             self._at = 0
+        self.unread = data
 
     def eof(self) -> None:
         """The peer sends no more."""
@@ -246,12 +250,19 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
     @property
     def ahead(self) -> int:
         """Bytes that were received and not read yet."""
-        return len(self._buffer) - self._at
+        return len(self.unread) - self._at
 
     def take_rest(self) -> bytes:
         """Return what was received and is no longer HTTP."""
-        rest, self._buffer, self._at = self._buffer[self._at :], b"", 0
+        rest = self.unread[self._at :]
+        self._read_to(len(self.unread))
         return rest
+
+    def _read_to(self, end: int) -> None:
+        """Note that everything up to here was read."""
+        if end == len(self.unread):  # what a socket returns may take a page of memory
+            self.unread, end = b"", 0
+        self._at = self._searched = end
 
     def next_cycle(self) -> None:
         """Read the next message; the one before is done."""
@@ -266,19 +277,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
         Raises Fault.
         """
-        event = self._next()
-        if event is None and self._at == len(self._buffer):
-            self._buffer, self._at, self._searched = b"", 0, 0  # a page of memory, if not more
-        return event
-
-    def next_raw(self) -> tuple[H | bytes | End | None, bytes]:
-        """The same, and what was read for it, as it was received: without a return value, too (the
-        line before a chunk)."""
-        buffer, at = self._buffer, self._at
-        event = self.next()
-        return event, buffer[at : len(buffer) - self.ahead]
-
-    def _next(self) -> H | bytes | End | None:
         match self.state:
             case "head":
                 return self._head()
@@ -296,14 +294,37 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             case "done" | "switched":
                 return None
 
+    def next_joined(self, data: bytes = b"") -> H | bytes | End | None:
+        """Take bytes, then return the next event; a head has its body if all of that is here, and
+        then no END follows."""
+        if data:
+            self.receive(data)
+        if self.state != "head":
+            return self.next()
+        if (head := self._head()) is None:
+            return None
+        if self.state == "end":
+            head.body, self.state = b"", "done"
+        elif self.state == "count" and self._left <= len(self.unread) - self._at:
+            head.body, self._left, self.state = self._take(self._left), 0, "done"
+        return head
+
+    def next_raw(self) -> tuple[H | bytes | End | None, bytes]:
+        """The same, and what was read for it, as it was received: without a return value, too (the
+        line before a chunk)."""
+        buffer, at = self.unread, self._at
+        event = self.next()
+        return event, buffer[at : len(buffer) - self.ahead]
+
     # Heads
 
     def _head(self) -> H | None:
-        buffer, at = self._buffer, self._at
+        buffer, at = self.unread, self._at
         while buffer.startswith(b"\r\n", at):  # some clients send it after a body
             at += 2
         if at != self._at:
-            self._at = self._searched = at
+            self._read_to(at)
+            buffer, at = self.unread, self._at
         end = buffer.find(b"\r\n\r\n", max(at, self._searched - 3))
         if end < 0:
             if at < len(buffer):
@@ -312,14 +333,14 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if end - at > self._limits.head:
             raise Fault("a head that is too long", 431)
         block = buffer[at:end]
-        self._at = self._searched = end + 4
+        self._read_to(end + 4)
         head = self._read(block)
         self._begin_body(head)
         return head
 
     def _check_so_far(self) -> None:
         """Refuse at once what can never become a head: its sender may wait for an answer."""
-        buffer, at = self._buffer, self._at
+        buffer, at = self.unread, self._at
         if len(buffer) - at > self._limits.head:
             raise Fault("a head that is too long", 431)
         end = buffer.find(b"\r\n", at)
@@ -404,7 +425,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
     # Bodies
 
     def _counted(self) -> bytes | None:
-        if self._at == len(self._buffer):
+        if not self.unread:
             return None
         data = self._take(self._left)
         self._left -= len(data)
@@ -412,32 +433,14 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             self.state = "end"
         return data
 
-    def take_whole_body(self) -> bytes | None:
-        """Return a body with a length, and end it, if all of it is here: what ``next`` would
-        say in three steps. None if it is not, or if there is no body."""
-        at, buffer = self._at, self._buffer
-        end = at + self._left
-        if self.state != "count" or end > len(buffer):
-            return None
-        self._at = self._searched = end
-        self._left, self.state = 0, "done"
-        if end == len(buffer):
-            self._buffer, self._at, self._searched = b"", 0, 0
-        return buffer[at:end]
-
     def _take(self, most: int) -> bytes:
-        at = self._at
-        if at == 0 and len(self._buffer) <= most:  # no copy
-            data, self._buffer = self._buffer, b""
-            self._searched = 0
-            return data
-        data = self._buffer[at : at + most]
-        self._at = self._searched = at + len(data)
+        data = self.unread[self._at : self._at + most]  # all of it is not copied
+        self._read_to(self._at + len(data))
         return data
 
     def _until_close(self) -> bytes | End | None:
-        if self._at < len(self._buffer):
-            return self._take(len(self._buffer))
+        if self.unread:
+            return self._take(len(self.unread))
         if self._has_ended:
             self.state = "done"
             return END
@@ -449,7 +452,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         A chunk means nothing, but some readers take each for a message.
         """
         pieces: list[bytes] = []
-        while self._at < len(self._buffer):
+        while self.unread:
             if self.state == "size":
                 if not self._begin_chunk():
                     break
@@ -473,29 +476,29 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         return self._trailers() if self.state == "trailers" else None
 
     def _begin_chunk(self) -> bool:
-        found = _CHUNK.match(self._buffer, self._at)
+        found = _CHUNK.match(self.unread, self._at)
         if found is None:
-            rest = self._buffer[self._at :]
+            rest = self.unread[self._at :]
             if len(rest) > self._limits.head // 16 or b"\n" in rest:
                 raise Fault("not a chunk")
             return False
-        self._at = self._searched = found.end()
+        self._read_to(found.end())
         self._left = int(found[1], 16)
         self.state = "chunk" if self._left else "trailers"
         return True
 
     def _end_chunk(self) -> bool:
-        end = self._buffer[self._at : self._at + 2]
+        end = self.unread[self._at : self._at + 2]
         if not b"\r\n".startswith(end):
             raise Fault("a chunk that is longer than announced")
         if len(end) < 2:
             return False
-        self._at = self._searched = self._at + 2
+        self._read_to(self._at + 2)
         self.state = "size"
         return True
 
     def _trailers(self) -> End | None:
-        buffer, at = self._buffer, self._at
+        buffer, at = self.unread, self._at
         if buffer.startswith(b"\r\n", at):
             end = at + 2
         else:
@@ -507,7 +510,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
                 return None
         if not _TRAILERS.fullmatch(buffer, at, end):
             raise Fault("not trailers")
-        self._at = self._searched = end
+        self._read_to(end)
         self.state = "done"
         return END
 
