@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.whole_file import whole_file
+from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 
 
 def mode(file: Path) -> int:
@@ -32,13 +32,12 @@ def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_the_mode_of_the_old_file_can_be_kept(tmp_path: Path) -> None:
+def test_the_mode_of_the_old_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     file.chmod(0o640)
-    with whole_file(file, keeps_mode=True) as new:
-        new.write(b"new")
-    assert mode(file) == 0o640
+    assert replace_if_unchanged(file, b"", b"new")
+    assert (mode(file), file.read_bytes()) == (0o640, b"new")
 
 
 def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path) -> None:
@@ -63,8 +62,7 @@ def test_the_owner_of_the_old_file_can_be_kept(tmp_path: Path) -> None:
     file.touch()
     owner = 4321 if os.geteuid() == 0 else os.geteuid()
     os.chown(file, owner, -1)
-    with whole_file(file, keeps_mode=True) as new:
-        new.write(b"new")
+    assert replace_if_unchanged(file, b"", b"new")
     assert file.stat().st_uid == owner
 
 
@@ -84,7 +82,7 @@ def test_a_file_whose_owner_cannot_be_kept_stays(
 
     monkeypatch.setattr(Path, "stat", of_another)
     monkeypatch.setattr(os, "chown", refuse)
-    with pytest.raises(PermissionError), whole_file(file, keeps_mode=True) as new:
-        new.write(b"new")
+    with pytest.raises(PermissionError):
+        replace_if_unchanged(file, b"old", b"new")
     assert file.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]

@@ -13,33 +13,15 @@ from typing import BinaryIO
 
 
 @contextmanager
-def whole_file(path: Path, *, keeps_mode: bool = False) -> Iterator[BinaryIO]:
+def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces ``path`` at the end of the block. Raises OSError.
 
-    Only its user may read it, unless it keeps the mode and the owner of the old one. If the block
-    raises, the old file stays.
+    Only its user may read it. If the block raises, the old file stays.
     """
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if keeps_mode:
-            keep_owner(path, Path(partial))
-            shutil.copymode(path, partial)
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
-
-
-def keep_owner(old: Path, new: Path) -> None:
-    """Give a new file the owner of an old one. Raises OSError if only root could."""
-    before, now = old.stat(), new.stat()
-    if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
-        os.chown(new, before.st_uid, before.st_gid)
+    with _file_beside(path) as (file, ours):
+        yield file
+        _save(file)
+        os.replace(ours, path)
 
 
 def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
@@ -48,14 +30,10 @@ def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
     Another program may save the file at any moment. So we exchange the two files where the system
     can, and look at what we have taken away: if it is something else, it goes back.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
-    ours = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(new)
-            file.flush()
-            os.fsync(file.fileno())
-        keep_owner(path, ours)
+    with _file_beside(path) as (file, ours):
+        file.write(new)
+        _save(file)
+        _keep_owner(path, ours)
         shutil.copymode(path, ours)
         if path.read_bytes() != old:
             return False
@@ -68,9 +46,31 @@ def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
         if ours.read_bytes() != new:  # it was saved once more meanwhile: that is the newest
             _exchange(ours, path)
         return False
+
+
+@contextmanager
+def _file_beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Yield a new file in the same folder; remove what has its name at the end."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file, Path(name)
     finally:
         with suppress(OSError):
-            ours.unlink()
+            os.unlink(name)
+
+
+def _save(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()  # Windows replaces no open file
+
+
+def _keep_owner(old: Path, new: Path) -> None:
+    """Give a new file the owner of an old one. Raises OSError if only root could."""
+    before, now = old.stat(), new.stat()
+    if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        os.chown(new, before.st_uid, before.st_gid)
 
 
 def _exchange(one: Path, other: Path) -> bool:
