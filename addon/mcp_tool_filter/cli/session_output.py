@@ -1,7 +1,8 @@
-"""What a session over stdio shows and keeps while stdin and stdout belong to the client.
+"""A session over stdio, in front of a command or a URL: what it shows and keeps.
 
-That is: the audit log, metrics, traces, a recording, and lines for people on stderr. A client may
-close our stderr, or never read it: then a text is lost, and nothing waits for it.
+stdin and stdout belong to the client. For people there are the audit log, metrics, traces, a
+recording, and lines on stderr. A client may close our stderr, or never read it: then a text is
+lost, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.adapters.stdio.child import write_all
 from mcp_tool_filter.cli.settings import Settings
@@ -21,9 +23,110 @@ from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+    from mcp_tool_filter.adapters.rules.file import RulesInForce
+    from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.conversation.judged import Judged
     from mcp_tool_filter.conversation.policy_in_force import Observer, Propagate
+    from mcp_tool_filter.observers.sentences import Introduction
+    from mcp_tool_filter.policy.exchange import Link
     from mcp_tool_filter.policy.rule_effects import WriteLog
+    from mcp_tool_filter.policy.snapshot import Snapshot
+
+
+class StdioSession:
+    """What every session over stdio needs."""
+
+    def __init__(self, settings: Settings, stdin: int, stdout: int) -> None:
+        """Raises StartError if its files cannot be written."""
+        self.settings = settings
+        self.config = settings.config()
+        self.stdin = stdin
+        self.stdout = stdout
+        self._recorder = open_recorder(settings.record) if settings.record else None
+        self._watch = watch_session(settings, write_beside_client)
+
+    def read_rules(self, send_copy: Callable[[bytes], object]) -> RulesInForce | None:
+        """Read the rules file, if there is one. Raises StartError."""
+        if not self.config.rules:
+            return None
+        from mcp_tool_filter.adapters.rules.file import RulesInForce
+        from mcp_tool_filter.adapters.rules.sending import Copies
+
+        copies = Copies(lambda text, _effect: send_copy(text))
+        rules = RulesInForce(self.config.rules, copies.send, copies=copies.id_prefix)
+        rules.host.enter_log = self._watch.enter_log
+        return rules
+
+    def judge(
+        self,
+        on_listed: Callable[[Snapshot], None],
+        link: Link | None,
+        faults: Sequence[str] = (),
+        *,
+        restores_ids: bool = False,
+    ) -> LineJudge:
+        """Return the judge of its lines; ``faults`` of the list are told already."""
+        from mcp_tool_filter.adapters.stdio.judge import LineJudge  # late: a command starts first
+        from mcp_tool_filter.cli.terminal import log_to_stderr
+        from mcp_tool_filter.observers.sentences import VerdictLog
+
+        settings, watch = self.settings, self._watch
+        log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
+        log = VerdictLog(say_beside_client)
+        log.know(faults)
+
+        def observe(judged: Judged) -> None:
+            log.tell(judged.verdict)
+            watch.observe(judged)
+
+        def listed(snapshot: Snapshot) -> None:
+            on_listed(snapshot)
+            log.know(snapshot.faults)
+
+        return LineJudge(
+            self.config,
+            observe=observe,
+            on_listed=listed,
+            links=(link,) if link else (),
+            now=time.monotonic(),
+            recorder=self._recorder,
+            propagate=watch.propagate,
+            restores_ids=restores_ids,
+        )
+
+    def warn(self) -> None:
+        """Print the warnings that need no tool list."""
+        from mcp_tool_filter.observers.sentences import warnings_about
+
+        for warning in warnings_about(self.config):
+            say_beside_client(warning)
+
+    def report(self, who: Introduction, snapshot: Snapshot, rules: RulesInForce | None) -> None:
+        """Report the exposed and hidden tools on one line, and warnings below it: clients show
+        stderr as errors."""
+        from mcp_tool_filter.observers.sentences import only_warnings, render_line, render_report
+
+        names = rules.names if rules else ()
+        is_long = self.settings.verbosity > 0
+        report = (render_report if is_long else render_line)(who, snapshot, names)
+        if said := only_warnings(report) if self.settings.is_quiet else report:
+            say_beside_client(said)
+
+    def end(self) -> None:
+        """Write what has not been written yet."""
+        self._watch.end()
+        if self._recorder:
+            self._recorder.end()
+
+
+def run_session(settings: Settings, serve: Callable[[StdioSession], int]) -> NoReturn:
+    """Run a session to its end, and exit with its status. Raises StartError."""
+    stdin, stdout = take_over_stdio()
+    with patient_stderr():
+        session = StdioSession(settings, stdin, stdout)
+        status = serve(session)
+        session.end()
+    os._exit(status)  # not sys.exit: a thread still waits for the client's input
 
 
 _READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}

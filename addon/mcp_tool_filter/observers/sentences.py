@@ -355,6 +355,14 @@ def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = 
     return "\n".join(_lines(who, snapshot, rules))
 
 
+def render_line(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+    """Render the report on one line; the warnings follow on others."""
+    lines = list(_lines(who, snapshot, rules))
+    warnings = [line for line in lines if line.startswith("Warning:")]
+    said = [line.strip() for line in lines if line not in warnings]
+    return "\n".join(["; ".join(said), *warnings])
+
+
 def estimate_tokens(size: int) -> str:
     return f"{size // _BYTES_PER_TOKEN:,}"
 

@@ -5,6 +5,7 @@ The command is ``cat``: what it was told can be read from its output.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,19 +13,27 @@ from threading import Thread
 
 import pytest
 
+from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.relay import RelayedLines
-from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import answering, asking, calling, listing
 
 
+def ruled(policy: Path) -> DecidingThread:
+    """Return what decides by a rules file."""
+    return DecidingThread(RulesInForce(str(policy)))
+
+
 class Relayed:
     """Lines between a client, whose side is a pipe, and a command."""
 
-    def __init__(self, rules: RuleThread | None = None, command: Sequence[str] = ("cat",)) -> None:
+    def __init__(
+        self, rules: DecidingThread | None = None, command: Sequence[str] = ("cat",)
+    ) -> None:
         self.child = Child(command)
         self.said: list[str] = []
         self.is_client_gone = False
@@ -33,7 +42,7 @@ class Relayed:
             parse_config(deny=["^delete_"]),
             observe=lambda _: None,
             on_listed=lambda _: None,
-            links=(rules.link,) if rules else (),
+            links=(rules.rules.link("a command"),) if rules else (),
         )
         self.lines = RelayedLines(
             self.child,
@@ -41,7 +50,7 @@ class Relayed:
             say=self.said.append,
             limits=Limits(),
             stdout=self._stdout,
-            rules=rules,
+            deciding=rules,
             on_client_gone=self._on_client_gone,
             on_bug=lambda bug: self.said.append(repr(bug)),
         )
@@ -143,7 +152,7 @@ def gate(tmp_path: Path) -> Path:
 
 
 def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
-    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    rules = ruled(gate.with_name("rules.yaml"))
     relayed = Relayed(rules)
     try:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
@@ -166,7 +175,7 @@ def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
 
 
 def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:
-    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    rules = ruled(gate.with_name("rules.yaml"))
     relayed = Relayed(rules)
     cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
     try:
@@ -182,7 +191,7 @@ def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path
 
 
 def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
-    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    rules = ruled(gate.with_name("rules.yaml"))
     relayed = Relayed(rules)
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
     try:
@@ -198,6 +207,23 @@ def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
         rules.close()
 
 
+def test_requests_that_a_rule_holds_get_an_error_when_the_command_is_lost(gate: Path) -> None:
+    rules = ruled(gate.with_name("rules.yaml"))
+    relayed = Relayed(rules)
+    try:
+        relayed.lines.from_client([asking("ping", id="0")])
+        relayed.lines.from_client([calling("slow_file", id='"a"'), asking("ping", id="2.0")])
+        lost = [json.loads(reply) for reply in relayed.lines.lost_replies()]
+        assert [(one["id"], one["error"]["code"]) for one in lost] == [
+            (id, -32000) for id in (0, "a", 2.0)
+        ]
+        relayed.lines.wait_for_client()
+        assert relayed.child_hears() == [asking("ping", id="0"), b""]
+    finally:
+        relayed.close()
+        rules.close()
+
+
 def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path) -> None:
     """A command that is busy writing would wait for us, and we for it."""
     policy = tmp_path / "rules.yaml"
@@ -205,7 +231,7 @@ def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path)
         "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: roots/list],"
         " actions: [block: no]}]}"
     )
-    rules = RuleThread(str(policy), "a command", lambda _text: None)
+    rules = ruled(policy)
     relayed = Relayed(rules, command=["sleep", "60"])
     try:
         relayed.lines.from_child([asking("roots/list", id=str(n)) for n in range(2000)])

@@ -33,6 +33,19 @@ def test_a_session_in_front_of_a_command(tmp_path: Path) -> None:
     assert b"delete_file" not in journal.read_bytes()
 
 
+@pytest.mark.parametrize(("flags", "lines"), [((), 1), (("--quiet",), 0)])
+def test_the_start_is_reported_on_one_line(
+    flags: tuple[str, ...], lines: int, tmp_path: Path
+) -> None:
+    """Clients show stderr as errors."""
+    with filtered(*flags, *DENY, "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.asks("tools/list", id="2")
+        assert client.leaves() == 0
+        said = client.stderr().splitlines()
+    assert ["Tools: 3, of which 1 denied, 2 exposed" in line for line in said] == [True] * lines
+
+
 def test_the_command_gets_only_the_clients_lines(tmp_path: Path) -> None:
     """No foreign request, no foreign id, and each line as it was written."""
     journal = tmp_path / "journal"

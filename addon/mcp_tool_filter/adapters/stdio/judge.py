@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, assert_never, cast
 
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.judged import Arrival, Judged, oversized
@@ -22,19 +22,23 @@ from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then
 from mcp_tool_filter.policy.exchange import Client, Direction, Link, Session, Via
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits, OverLimit
 from mcp_tool_filter.protocol.lines import CutLine, ids_answered, ids_in_cut, refuse_hidden_line
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Message,
+    Notification,
     Response,
     render_error,
 )
 from mcp_tool_filter.protocol.scan import scan
+
+if TYPE_CHECKING:  # few sessions are recorded
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
 
 _OUR_FAULT = "Internal error"
 _MOST_SHOWN = 2000  # bytes of a line that is no message
@@ -42,14 +46,7 @@ _MOST_WAITING = 100_000  # requests; there is only one client, and it learns of 
 _MOST_WAITING_BYTES = 16 * MEBIBYTE
 
 type Note = Callable[[bytes, Verdict], None]
-
-
-class Recorder(Protocol):
-    """Records each line and its verdict."""
-
-    def from_client(self, line: bytes, verdict: Verdict) -> None: ...
-
-    def from_upstream(self, line: bytes, verdict: Verdict) -> None: ...
+type OnBug = Callable[[Exception], Judged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class LineJudge:
         on_listed: Callable[[Snapshot], None],
         links: tuple[Link, ...] = (),
         now: float = 0.0,
-        recorder: Recorder | None = None,
+        recorder: LineRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         propagate: Propagate | None = None,
         restores_ids: bool = False,
@@ -82,7 +79,8 @@ class LineJudge:
         """
         self._restores_ids = restores_ids
         self._observe = observe
-        self._recorder = recorder
+        self._note_client: Note = recorder.from_client if recorder else _note_nothing
+        self._note_upstream: Note = recorder.from_upstream if recorder else _note_nothing
         self._limits = config.limits
         self._kinds = OnlyKinds(config, on_listed)
         policy = PolicyInForce(
@@ -106,13 +104,13 @@ class LineJudge:
 
     def from_client(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the client; what must not pass is refused, whatever it is."""
+        refuse = partial(self._refuse_bug, line)
         with self._lock:
             try:
                 judged = self._judge_from_client(line)
             except Exception as bug:
-                judged = self._refuse_bug(line, bug)
-            note = self._recorder.from_client if self._recorder else None
-            return self._decided(judged, note, line)
+                judged = refuse(bug)
+            return self._decided(judged, refuse, self._note_client, line)
 
     def _judge_from_client(self, line: bytes | CutLine) -> Decision[Judged]:
         if isinstance(line, CutLine):
@@ -121,12 +119,8 @@ class LineJudge:
             return self._conversation.refuse_from_client(verdict, line.size)
         return self._conversation.from_client(line, arrival=_LINE)
 
-    def refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
-        """Refuse a client's line after our own code has raised."""
-        with self._lock:
-            return self._refuse_bug(line, bug).verdict
-
     def _refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Judged:
+        """Refuse a client's line after our own code has raised."""
         limits, raw = self._limits, _text(line)
         refused = refusal(raw, Why.MALFORMED, INTERNAL_ERROR, _OUR_FAULT, limits=limits)
         verdict = Reply(refused.text, Reason(Why.MALFORMED, detail=repr(bug)))
@@ -136,64 +130,57 @@ class LineJudge:
 
     def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the upstream; an error replaces an answer that must not pass."""
+        replace_bug = partial(self._replace, line)
         with self._lock:
             try:
                 judged = self._judge_from_upstream(line)
             except Exception as bug:
-                judged = self._replace_bug(line, bug)
-            note = self._recorder.from_upstream if self._recorder else None
-            return self._decided(judged, note, line)
+                judged = replace_bug(bug)
+            return self._decided(judged, replace_bug, self._note_upstream, line)
 
     def _judge_from_upstream(self, line: bytes | CutLine) -> Decision[Judged]:
         if isinstance(line, CutLine):
-            detail = f"a line of {line.size} bytes"
-        else:
-            try:
-                refuse_hidden_line(line)
-                return self._conversation.from_upstream(line)
-            except ProtocolError as error:
-                detail = str(error)
-        return self._conversation.fail(self._take_answered(line), detail)
+            return self._replace(line, f"a line of {line.size} bytes")
+        try:
+            refuse_hidden_line(line)
+            return self._conversation.from_upstream(line)
+        except ProtocolError as error:
+            return self._replace(line, str(error))
 
-    def _take_answered(self, line: bytes | CutLine) -> list[str]:
-        """Forget the requests that a broken line may answer; return their ids."""
+    def _replace(self, line: bytes | CutLine, why: Exception | str) -> Judged:
+        """Answer the requests that a broken line may answer with errors."""
         ids = ids_answered(line)
         if ids is not None:
-            return self._exchanges.take(ids)
-        return self._exchanges.take_all() if len(self._exchanges) == 1 else []
-
-    def replace_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
-        """Replace an upstream's line after our own code has raised."""
-        with self._lock:
-            return self._replace_bug(line, bug).verdict
-
-    def _replace_bug(self, line: bytes | CutLine, bug: Exception) -> Judged:
-        return self._conversation.fail(self._take_answered(line), repr(bug))
+            taken = self._exchanges.take(ids)
+        else:
+            taken = self._exchanges.take_all() if len(self._exchanges) == 1 else []
+        return self._conversation.fail(taken, why if isinstance(why, str) else repr(why))
 
     def _decided(
-        self, judged: Decision[Judged], note: Note | None, line: bytes | CutLine
+        self, judged: Decision[Judged], on_bug: OnBug, note: Note, line: bytes | CutLine
     ) -> Decision[Verdict]:
-        if waits(judged):
-            judged = self._in_turns(judged)
-        return then(judged, partial(self._noted, note, line))
+        if isinstance(judged, Judged):
+            return self._noted(note, line, judged)
+        return then(self._in_turns(judged, on_bug), partial(self._noted, note, line))
 
-    def _noted(self, note: Note | None, line: bytes | CutLine, judged: Judged) -> Verdict:
+    def _noted(self, note: Note, line: bytes | CutLine, judged: Judged) -> Verdict:
         verdict = _on_one_line(judged.verdict)
         if self._restores_ids and isinstance(judged.message, Response) and judged.exchange:
             verdict = _with_id(verdict, line, judged.message.id, judged.exchange.id)
-        if note:
-            note(_text(line), verdict)
+        note(_text(line), verdict)
         return verdict
 
-    def _in_turns[Outcome](self, deciding: Deciding[Outcome]) -> Deciding[Outcome]:
-        """Hold the lock while a decision runs, but not while it waits."""
+    def _in_turns(self, deciding: Deciding[Judged], on_bug: OnBug) -> Deciding[Judged]:
+        """Hold the lock while a decision runs, but not while it waits; it never raises."""
         go_on: Callable[[], Effect] = partial(next, deciding)
         while True:
             with self._lock:
                 try:
                     effect = go_on()
                 except StopIteration as made:
-                    return cast("Outcome", made.value)
+                    return cast("Judged", made.value)
+                except Exception as bug:
+                    return on_bug(bug)
             try:
                 go_on = partial(deciding.send, (yield effect))
             except GeneratorExit:
@@ -245,6 +232,10 @@ class LineJudge:
             return self._conversation.lose(besides=besides)
 
 
+def _note_nothing(_line: bytes, _verdict: Verdict) -> None:
+    """Nobody records."""
+
+
 class _Line(Arrival):
     """Refuses a line that is two lines to Python servers."""
 
@@ -260,6 +251,32 @@ class _Line(Arrival):
 
 
 _LINE = _Line()
+
+
+def routes(
+    line: bytes | CutLine, verdict: Verdict, *, from_client: bool
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Return what passes on to the other side, and what goes back to the side it came from."""
+    match verdict:
+        case Forward():
+            assert isinstance(line, bytes)
+            return (line,), ()
+        case Rewrite(text, _, owed, to_upstream):
+            return ((text,), owed) if from_client else ((text, *owed), to_upstream)
+        case Reply(text):
+            return (), (text,)
+        case Drop():
+            return (), ()
+        case unexpected:
+            assert_never(unexpected)
+
+
+def cancelled_by(message: Message) -> str | None:
+    """Return the id of the request that a notification cancels."""
+    if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+        return None
+    named = message.params.get("requestId") if message.params else None
+    return message.place.cut(named) if named else None
 
 
 def _with_id(verdict: Verdict, line: bytes | CutLine, id: str | None, asked: str | None) -> Verdict:

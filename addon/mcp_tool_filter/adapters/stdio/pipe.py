@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from mcp_tool_filter.adapters.rules.carry_out import Effects
 from mcp_tool_filter.adapters.sockets.client import Headers
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
-from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by, routes
+from mcp_tool_filter.adapters.stdio.waiting import HeldLines
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
 from mcp_tool_filter.http.head import (
     ParamHeaders,
@@ -28,7 +28,7 @@ from mcp_tool_filter.http.head import (
 )
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser, on_one_line
 from mcp_tool_filter.protocol.messages import (
@@ -160,7 +160,7 @@ class Pipe:
         decision = self._judge.from_client(line)
         if not waits(decision) and self._held.is_empty:
             await self._pass_on_decided(line, decision)
-        elif not self._held.cancels(line):
+        else:
             await self._held.add(line, decision)
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
@@ -171,22 +171,14 @@ class Pipe:
 
     def send_copy(self, text: bytes) -> None:
         """Send our own message to the upstream, and ignore the answer."""
-        self.in_background(self.upstream.post(text, [], []))
+        headers = mirrored_headers(parse_message(text, self._limits), self._tools)
+        self.in_background(self.upstream.post(text, [], headers))
 
     async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
-        match verdict:
-            case Forward():
-                assert isinstance(line, bytes)
-                await self._send(line)
-            case Rewrite(text, _, owed):
-                await self._tell_client(owed)
-                await self._send(text)
-            case Reply(text):
-                await self._tell_client([text])
-            case Drop():
-                pass
-            case unexpected:
-                assert_never(unexpected)
+        onward, back = routes(line, verdict, from_client=True)
+        await self._tell_client(back)
+        for message in onward:
+            await self._send(message)
 
     async def _send(self, raw: bytes) -> None:
         message = parse_message(raw, self._limits)
@@ -225,13 +217,13 @@ class Pipe:
     def _cancels(self, message: Message) -> bool:
         """Cancel a request as 2026-07-28 does over HTTP: without a message, by closing its
         answer."""
-        if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+        named = cancelled_by(message)
+        if named is None:
             return False
         if revision_in(message) is None and self._judge.server.revision < "2026":
             return False
-        named = message.params.get("requestId") if message.params else None
-        if named and (post := self._posts.get(id_value(message.place.cut(named)))):
-            self._judge.forget([message.place.cut(named)])
+        if named and (post := self._posts.get(id_value(named))):
+            self._judge.forget([named])
             post.cancel()
         return True
 
@@ -245,24 +237,12 @@ class Pipe:
             self._answers_held += 1
             try:
                 decision = await self.effects.outcome_of(decision)
-            except Exception as error:
-                decision = self._judge.replace_bug(line, error)
             finally:
                 self._answers_held -= 1
-        match decision:
-            case Forward():
-                assert isinstance(line, bytes)
-                await self._tell_client([line])
-            case Rewrite(text, _, owed, to_upstream):
-                await self._tell_client([text, *owed])
-                for reply in to_upstream:
-                    await self.upstream.post(reply, [], [])
-            case Reply(text):
-                await self.upstream.post(text, [], [])
-            case Drop():
-                pass
-            case unexpected:
-                assert_never(unexpected)
+        onward, back = routes(line, decision, from_client=False)
+        await self._tell_client(onward)
+        for reply in back:
+            await self.upstream.post(reply, [], [])
 
     def waits_for(self, ids: Sequence[str]) -> bool:
         return self._judge.waits_for(self._own(ids))
@@ -282,10 +262,15 @@ class Pipe:
             is_lost = not await self._is_there()
         if not is_lost or (self._keeps_running and not isinstance(error, StreamEnded)):
             return
-        await self._tell_client(self._judge.lost_replies())
+        await self._tell_client(await self._lost_replies())
         if not self._ended.done():
             self._say(str(LostUpstream()))
         self.end(1)
+
+    async def _lost_replies(self, besides: Sequence[str] = ()) -> list[bytes]:
+        """Return an error for each request that has no answer yet, except for these methods."""
+        held = await self._held.lose()
+        return [*self._judge.lost_replies(besides=besides), *held]
 
     def _as_line(self, said: bytes) -> bytes:
         try:
@@ -311,7 +296,8 @@ class Pipe:
             if self._loop.time() - start > (_LONGEST_HOLD if held else self._last_answers):
                 break
             await asyncio.sleep(_TICK)
-        late = asyncio.create_task(self._tell_client(self._judge.lost_replies(besides=_ENDLESS)))
+        lost = await self._lost_replies(besides=_ENDLESS)
+        late = asyncio.create_task(self._tell_client(lost))
         await asyncio.wait([late], timeout=self._goodbye)
         self.end(0)
 

@@ -18,23 +18,29 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Event, Lock, Thread
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.stdio.child import KILL, Child, read_some, write_all
+from mcp_tool_filter.adapters.stdio.child import (
+    KILL,
+    Child,
+    in_own_thread,
+    read_some,
+    write_all,
+)
 from mcp_tool_filter.adapters.stdio.judge import (
     LineJudge,
+    routes,
     show_stray_line,
     without_line_ends,
 )
 from mcp_tool_filter.errors import LostUpstream
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.effects import Decision
+from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 
-if TYPE_CHECKING:  # most relays have no rules
-    from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
-    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+if TYPE_CHECKING:  # most relays never wait
+    from mcp_tool_filter.adapters.stdio.waiting import DecidingThread, HeldLines
 
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
@@ -88,6 +94,9 @@ type Happened = int | _ClientEnded | _ChildEnded | _ChildSilent | _Broken
 """A number is a signal that we received."""
 
 
+type Judge = Callable[[bytes | CutLine], Decision[Verdict]]
+
+
 class Relay:
     """One session between a client and a command."""
 
@@ -102,7 +111,7 @@ class Relay:
         stdin: int = 0,
         stdout: int = 1,
         patience: Patience = _PATIENCE,
-        rules: RuleThread | None = None,
+        deciding: DecidingThread | None = None,
     ) -> None:
         self._child = child
         self._judge = judge
@@ -117,7 +126,7 @@ class Relay:
             say=say,
             limits=limits,
             stdout=stdout,
-            rules=rules,
+            deciding=deciding,
             on_client_gone=lambda: happened.put(_ClientEnded()),
             on_bug=lambda bug: happened.put(_Broken(bug)),
         )
@@ -136,24 +145,18 @@ class Relay:
             works.append(self._watch_client)
         for work in works:
             Thread(target=self._guarded, args=(work,), daemon=True).start()
-        while True:
-            match self._happened.get():
-                case _ClientEnded(has_waited):
-                    self._lines.replies.wait_until_written(_LAST_WORDS)
-                    self._child.close_stdin()
-                    eof = _TICK if has_waited else self._patience.eof
-                    return self._see_out(eof, self._patience.term)
-                case int(number):
-                    return self._pass_on(number)
-                case _ChildEnded(code):
-                    self._code = code
-                    return self._end_of_child()
-                case _ChildSilent():
-                    return self._end_of_child()
-                case _Broken(error):
-                    return self._end_with(f"Error: Internal error: {error!r}\nShutting down proxy")
-                case unexpected:
-                    assert_never(unexpected)
+        match self._next():
+            case _ClientEnded(has_waited):
+                self._lines.replies.wait_until_written(_LAST_WORDS)
+                self._child.close_stdin()
+                eof = _TICK if has_waited else self._patience.eof
+                return self._see_out(eof, self._patience.term)
+            case int(number):
+                return self._end_by_signal(number)
+            case _Broken(error):
+                return self._end_with(f"Error: Internal error: {error!r}\nShutting down proxy")
+            case _:
+                return self._end_of_child()
 
     def tell_command(self, message: bytes) -> None:
         """Send our own message to the command."""
@@ -205,17 +208,29 @@ class Relay:
 
     # The end
 
-    def _pass_on(self, number: int) -> int:
-        self._send(number)
+    def _next(self, seconds: float | None = None) -> Happened | None:
+        """Wait for what happens next, take note of it, and pass a signal on to the command."""
+        try:
+            happened = self._happened.get(timeout=seconds)
+        except Empty:
+            return None
+        match happened:
+            case _ClientEnded():
+                self._client_ended = True
+            case _ChildEnded(code):
+                self._code = code
+            case int(number):
+                self._child.send(number)
+                self._is_hurried = True
+        return happened
+
+    def _end_by_signal(self, number: int) -> int:
+        """End after a signal that has been passed on."""
         if number == signal.SIGTERM:
             return self._see_out(0, self._patience.passed_on)
         if not self._is_gone_within(_AFTER_CTRL_C):
             self._child.close_stdin()  # Python servers wait for their next line first
         return self._see_out(self._patience.eof, self._patience.term)
-
-    def _send(self, number: int) -> None:
-        self._child.send(number)
-        self._is_hurried = True
 
     def _see_out(self, until_term: float, until_kill: float) -> int:
         """Wait for the command's process group to end, with increasing force."""
@@ -234,23 +249,8 @@ class Relay:
         while (left := end - time.monotonic()) > 0:
             if self._code is not None and self._child.has_left_nobody():
                 return True
-            try:
-                happened = self._happened.get(
-                    timeout=min(left, _TICK if self._code is not None else left)
-                )
-            except Empty:
-                continue
-            match happened:
-                case _ChildEnded(code):
-                    self._code = code
-                case int(number):
-                    self._send(number)
-                    if number == signal.SIGTERM:
-                        end = min(end, time.monotonic() + self._patience.passed_on)
-                case _ClientEnded() | _ChildSilent() | _Broken():
-                    pass
-                case unexpected:
-                    assert_never(unexpected)
+            if self._next(left if self._code is None else min(left, _TICK)) == signal.SIGTERM:
+                end = min(end, time.monotonic() + self._patience.passed_on)
         return False
 
     def _pass_on_rest(self) -> None:
@@ -268,56 +268,27 @@ class Relay:
         has been decided."""
         end = time.monotonic() + _LONGEST_HOLD
         while self._lines.is_holding and not self._is_hurried and not _is_past(end):
-            self._take_note()
-            time.sleep(_TICK)
+            self._next(_TICK)
         return not self._lines.is_holding
-
-    def _take_note(self) -> None:
-        """Take note of what has happened."""
-        while not self._happened.empty():
-            match self._happened.get():
-                case _ClientEnded():
-                    self._client_ended = True
-                case _ChildEnded(code):
-                    self._code = code
-                case int(number):
-                    self._send(number)
-                case _ChildSilent() | _Broken():
-                    pass
 
     def _end_of_child(self) -> int:
         """End because the child has ended or closed its output."""
         self._pass_on_rest()
         end = time.monotonic() + _LAST_WORDS
-        while time.monotonic() < end and not (self._client_ended and self._code is not None):
-            try:
-                happened = self._happened.get(timeout=_TICK)
-            except Empty:
-                if self._code is not None:
-                    break
-                continue
-            match happened:
-                case _ClientEnded():
-                    self._client_ended = True
-                case _ChildEnded(code):
-                    self._code = code
-                case int(number):
-                    return self._pass_on(number)
-                case _ChildSilent() | _Broken():
-                    pass
-                case unexpected:
-                    assert_never(unexpected)
+        while not _is_past(end) and not (self._client_ended and self._code is not None):
+            happened = self._next(_TICK)
+            if isinstance(happened, int):
+                return self._end_by_signal(happened)
+            if happened is None and self._code is not None:
+                break
         if self._client_ended:  # the client left at the same time, and waits for nothing
             self._child.close_stdin()
             return self._see_out(self._patience.eof, self._patience.term)
-        return self._lose()
-
-    def _lose(self) -> int:
         return self._end_with(f"{LostUpstream()}: {self._how_it_ended()}")
 
     def _end_with(self, text: str) -> int:
         """Answer the waiting requests, print the reason, and end the process group."""
-        replies = self._judge.lost_replies()
+        replies = self._lines.lost_replies()
         goodbye = Thread(target=self._lines.tell_client, args=(replies,), daemon=True)
         goodbye.start()
         self._say(text)
@@ -357,16 +328,16 @@ class RelayedLines:
         say: Callable[[str], None],
         limits: Limits,
         stdout: int,
-        rules: RuleThread | None,
+        deciding: DecidingThread | None,
         on_client_gone: Callable[[], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
+        """``deciding`` makes all decisions, if there are rules."""
         self._child = child
         self._judge = judge
         self._say = say
         self._limits = limits
         self._stdout = stdout
-        self._rules = rules
         self._on_client_gone = on_client_gone
         self._to_client = Lock()
         self.replies = _Replies(child, most=limits.pending)
@@ -374,63 +345,48 @@ class RelayedLines:
         """True while output of the child is being written to the client."""
         self.is_holding = False
         """True while a rule holds a message of the child, and all behind it."""
+        self._deciding = deciding
         self._held: HeldLines | None = None
-        if rules:
-            self._held = rules.hold_lines(
-                judge, self._decided_for_client, on_bug=on_bug, most=limits.pending
+        if deciding:
+            self._held = deciding.hold_lines(
+                judge, self._release, on_bug=on_bug, most=limits.pending
             )
 
     def wait_for_client(self) -> None:
         """Wait until no line of the client is held."""
-        if self._held and self._rules:
-            self._rules.wait_for(self._held.wait_until_empty())
+        if self._held and self._deciding:
+            self._deciding.wait_for(self._held.wait_until_empty())
+
+    def lost_replies(self) -> list[bytes]:
+        """Return an error for each request that has no answer yet."""
+        held: list[bytes] = []
+        if self._held and self._deciding:
+            held = self._deciding.wait_for(self._held.lose())
+        return [*self._judge.lost_replies(), *held]
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
-            decision = self._decide(partial(self._judge.from_client, line))
-            if waits(decision) or (self._held and not self._held.is_empty):
+            decision = self._decide(self._judge.from_client, line)
+            if isinstance(decision, VERDICTS) and (self._held is None or self._held.is_empty):
+                onward, back = routes(line, decision, from_client=True)
+                forwarded += onward
+                replies += back
+            else:
                 self._pass_from_client(forwarded, replies)
                 forwarded, replies = [], []
                 self._hold(line, decision)
-            else:
-                self._sort_from_client(line, decision, forwarded, replies)
         self._pass_from_client(forwarded, replies)
 
     def _hold(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        held, rules = self._held, self._rules
-        assert held, "only rules wait"
-        assert rules, "only rules wait"
-        if not rules.do(lambda: held.cancels(line)):
-            rules.wait_for(held.add(line, decision))
+        assert self._held, "only rules wait"
+        assert self._deciding, "only rules wait"
+        self._deciding.wait_for(self._held.add(line, decision))
 
-    def _decided_for_client(self, line: bytes | CutLine, verdict: Verdict) -> None:
-        forwarded: list[bytes] = []
-        replies: list[bytes] = []
-        self._sort_from_client(line, verdict, forwarded, replies)
-        self._pass_from_client(forwarded, replies)
-
-    def _sort_from_client(
-        self,
-        line: bytes | CutLine,
-        verdict: Verdict,
-        forwarded: list[bytes],
-        replies: list[bytes],
-    ) -> None:
-        match verdict:
-            case Forward():
-                assert isinstance(line, bytes)
-                forwarded.append(line)
-            case Rewrite(text, _, owed):
-                forwarded.append(text)
-                replies += owed
-            case Reply(text):
-                replies.append(text)
-            case Drop():
-                pass
-            case unexpected:
-                assert_never(unexpected)
+    async def _release(self, line: bytes | CutLine, verdict: Verdict) -> None:
+        onward, back = routes(line, verdict, from_client=True)
+        await in_own_thread(lambda: self._pass_from_client([*onward], [*back]))  # may block
 
     def _pass_from_client(self, forwarded: list[bytes], replies: list[bytes]) -> None:
         if forwarded:
@@ -441,45 +397,28 @@ class RelayedLines:
     def from_child(self, lines: Iterable[bytes | CutLine]) -> None:
         passed: list[bytes] = []
         for line in lines:
-            decision = self._decide(partial(self._judge.from_upstream, line))
-            if waits(decision):  # what is behind it waits too: messages keep their order
+            decision = self._decide(self._judge.from_upstream, line)
+            if not isinstance(decision, VERDICTS):
+                # What is behind it waits too: messages keep their order.
                 self._pass_from_child(passed)
                 passed = []
-                decision = self._wait_for(line, decision)
-            self._sort_from_child(line, decision, passed)
+                assert self._deciding, "only rules wait"
+                self.is_holding = True
+                decision = self._deciding.outcome_of(decision)
+                self.is_holding = False
+            onward, back = routes(line, decision, from_client=False)
+            passed += onward
+            for reply in back:
+                self.replies.add(reply)
+            if isinstance(decision, Drop) and isinstance(line, bytes):
+                show_stray_line(line, self._limits, self._say)
         self._pass_from_child(passed)
 
-    def _wait_for(self, line: bytes | CutLine, deciding: Deciding[Verdict]) -> Verdict:
-        assert self._rules, "only rules wait"
-        self.is_holding = True
-        try:
-            return self._rules.outcome_of(deciding)
-        except Exception as error:
-            return self._judge.replace_bug(line, error)
-        finally:
-            self.is_holding = False
-
-    def _sort_from_child(
-        self, line: bytes | CutLine, verdict: Verdict, passed: list[bytes]
-    ) -> None:
-        match verdict:
-            case Forward():
-                assert isinstance(line, bytes)
-                passed.append(line)
-            case Rewrite(text, _, owed, to_upstream):
-                passed += [text, *owed]
-                for reply in to_upstream:
-                    self.replies.add(reply)
-            case Reply(text):
-                self.replies.add(text)
-            case Drop():
-                self._show(line)
-            case unexpected:
-                assert_never(unexpected)
-
-    def _decide[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
+    def _decide(self, judge: Judge, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide here, or in the thread of the rules."""
-        return self._rules.do(work) if self._rules else work()
+        if self._deciding:
+            return self._deciding.do(partial(judge, line))
+        return judge(line)
 
     def _pass_from_child(self, passed: list[bytes]) -> None:
         if passed:
@@ -495,11 +434,6 @@ class RelayedLines:
                 write_all(self._stdout, _joined(lines))
         except OSError:  # the client does not read any more
             self._on_client_gone()
-
-    def _show(self, line: bytes | CutLine) -> None:
-        """Show lines that a command prints between its messages."""
-        if isinstance(line, bytes):
-            show_stray_line(line, self._limits, self._say)
 
 
 class _Replies:

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+from mcp_tool_filter.adapters.rules.file import RulesInForce
+from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.effects import Deciding, Delay
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Iterator[RuleThread]:
+def rules(tmp_path: Path) -> Iterator[DecidingThread]:
     file = tmp_path / "policy.yaml"
     file.write_text("interceptor: {rules: [{id: a, actions: [allow]}]}")
-    made = RuleThread(str(file), "a command", lambda _text: None)
+    made = DecidingThread(RulesInForce(str(file)))
     yield made
     made.close()
 
@@ -28,7 +29,7 @@ def waiting(seconds: float, made: str) -> Deciding[str]:
     return made
 
 
-def test_all_work_runs_in_one_thread_and_is_awaited(rules: RuleThread) -> None:
+def test_all_work_runs_in_one_thread_and_is_awaited(rules: DecidingThread) -> None:
     found = {rules.do(threading.get_ident) for _ in range(3)}
     assert len(found) == 1
     assert threading.get_ident() not in found
@@ -36,14 +37,14 @@ def test_all_work_runs_in_one_thread_and_is_awaited(rules: RuleThread) -> None:
         rules.do(lambda: 1 / 0)
 
 
-def test_decisions_wait_side_by_side(rules: RuleThread) -> None:
+def test_decisions_wait_side_by_side(rules: DecidingThread) -> None:
     with ThreadPoolExecutor(2) as threads:
         slow = threads.submit(rules.outcome_of, waiting(1.0, "slow"))
         assert rules.outcome_of(waiting(0.0, "quick")) == "quick"
         assert slow.result() == "slow"
 
 
-def test_a_decision_that_raises_is_reported(rules: RuleThread) -> None:
+def test_a_decision_that_raises_is_reported(rules: DecidingThread) -> None:
     def raising() -> Deciding[str]:
         yield Delay(0.0)
         raise ZeroDivisionError
@@ -54,4 +55,4 @@ def test_a_decision_that_raises_is_reported(rules: RuleThread) -> None:
 
 def test_an_unusable_rules_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError):
-        RuleThread(str(tmp_path / "missing.yaml"), "a command", lambda _text: None)
+        RulesInForce(str(tmp_path / "missing.yaml"))

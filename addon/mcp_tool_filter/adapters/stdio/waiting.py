@@ -1,0 +1,245 @@
+"""Decisions that wait for a rule, over stdio.
+
+``HeldLines`` holds the client's lines: one that waits, and all behind it. They leave in the order
+in which they came. We go on reading meanwhile, because the client may cancel a request that is
+held: it is never sent then, and neither is the cancellation.
+
+A relay has no event loop. With rules, it decides in a ``DecidingThread``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by
+from mcp_tool_filter.conversation.judged import LOST_ANSWER
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine
+from mcp_tool_filter.protocol.messages import (
+    UPSTREAM_LOST,
+    Message,
+    Request,
+    id_value,
+    parse_message,
+    render_batch,
+    render_error,
+    singles,
+)
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.rules.file import RulesInForce
+
+type PassOn = Callable[[bytes | CutLine, Verdict], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    line: bytes | CutLine
+    made: asyncio.Future[Verdict]
+    is_leaving: bool = False
+    cancelled: set[str] = field(default_factory=set)
+    """The ids, as values, of its requests that the client has cancelled."""
+
+    @property
+    def size(self) -> int:
+        return len(self.line) if isinstance(self.line, bytes) else 0
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """The ids of its requests that are not cancelled, as they were written, by value."""
+        if self.is_leaving:
+            return {}
+        message = _parsed(self.line)
+        requests = [one for one in singles(message) if isinstance(one, Request)] if message else []
+        ids = {id_value(one.id): one.id for one in requests}
+        return {value: id for value, id in ids.items() if value not in self.cancelled}
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.made.cancelled() or (bool(self.cancelled) and not self.waiting)
+
+    def cancel(self, values: set[str]) -> None:
+        self.cancelled |= values
+        if not self.waiting:
+            self.made.cancel()
+
+
+class HeldLines:
+    """Use it in one event loop; only ``is_empty`` may be asked elsewhere."""
+
+    def __init__(
+        self,
+        judge: LineJudge,
+        effects: Effects,
+        pass_on: PassOn,
+        *,
+        on_bug: Callable[[Exception], None],
+        most: int,
+    ) -> None:
+        """``pass_on`` sends a line when it may leave; at ``most`` bytes, ``add`` waits."""
+        self._judge = judge
+        self._effects = effects
+        self._pass_on = pass_on
+        self._on_bug = on_bug
+        self._most = most
+        self._lines: deque[_Held] = deque()
+        self._left = asyncio.Event()  # set whenever a line has left
+        self._releasing: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._lines
+
+    async def add(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
+        """Hold a line, unless it cancels a request that is held; wait if too much is held."""
+        if self._cancels(line):
+            return
+        made: asyncio.Future[Verdict]
+        if waits(decision):
+            made = asyncio.ensure_future(self._effects.outcome_of(decision))
+        else:
+            made = asyncio.get_running_loop().create_future()
+            made.set_result(decision)
+        self._lines.append(_Held(line, made))
+        if len(self._lines) == 1:
+            self._releasing = asyncio.create_task(self._release())
+        while sum(one.size for one in self._lines) > self._most:
+            await self._next_left()
+
+    def _cancels(self, line: bytes | CutLine) -> bool:
+        """Tell whether a line cancels a request that is held; then drop it."""
+        notice = _parsed(line) if self._lines else None
+        named = cancelled_by(notice) if notice else None
+        value = id_value(named) if named else None
+        for held in self._lines if value else ():
+            if value in held.waiting:
+                held.cancel({value})
+                self._judge.forget([value])
+                return True
+        return False
+
+    async def lose(self) -> list[bytes]:
+        """Drop all that is held; return an error for each request."""
+        lost: list[str] = []
+        for held in self._lines:
+            lost += held.waiting.values()
+            held.cancel(set(held.waiting))
+        self._judge.forget(lost)
+        return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in lost]
+
+    async def wait_until_empty(self) -> None:
+        while self._lines:
+            await self._next_left()
+
+    async def _next_left(self) -> None:
+        self._left.clear()
+        await self._left.wait()
+
+    async def _release(self) -> None:
+        while self._lines:
+            held = self._lines[0]
+            await asyncio.wait([held.made])
+            is_cancelled, held.is_leaving = held.is_cancelled, True
+            try:
+                if not is_cancelled:
+                    verdict = _without(held.cancelled, held.line, held.made.result())
+                    self._judge.forget(list(held.cancelled))
+                    await self._pass_on(held.line, verdict)
+            except Exception as bug:
+                self._on_bug(bug)
+            self._lines.popleft()
+            self._left.set()
+
+
+def _without(ids: set[str], line: bytes | CutLine, verdict: Verdict) -> Verdict:
+    """Leave out the members of a batch that the client has cancelled."""
+    if not ids or not isinstance(verdict, Forward | Rewrite):
+        return verdict
+    message = _parsed(line if isinstance(verdict, Forward) else verdict.text)
+    members = singles(message) if message else ()
+    kept = [
+        one.place.raw
+        for one in members
+        if not (isinstance(one, Request) and id_value(one.id) in ids)
+    ]
+    owed = verdict.owed if isinstance(verdict, Rewrite) else ()
+    reason = Reason(Why.CHANGED)
+    if kept:
+        return Rewrite(render_batch(kept), reason, owed)
+    return Reply(render_batch(list(owed)), reason) if owed else Drop(reason)
+
+
+def _parsed(line: bytes | CutLine) -> Message | None:
+    if isinstance(line, CutLine):
+        return None
+    try:
+        return parse_message(line, Limits(message=max(1, len(line))))
+    except ProtocolError:
+        return None
+
+
+class DecidingThread:
+    """A thread with an event loop, in which all decisions of a relay with rules are made, one after
+    the other; those that must wait do so concurrently."""
+
+    def __init__(self, rules: RulesInForce) -> None:
+        self.effects = Effects()
+        self.effects.rule_host = rules.host
+        self.rules = rules
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def do[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
+        """Run a function in this thread, and wait for it."""
+
+        async def doing() -> Outcome:
+            return work()
+
+        return self.wait_for(doing())
+
+    def wait_for[Outcome](self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run a coroutine in this thread, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
+        """Wait for a decision that must wait."""
+        return self.wait_for(self.effects.outcome_of(deciding))
+
+    def hold_lines(
+        self,
+        judge: LineJudge,
+        pass_on: PassOn,
+        *,
+        on_bug: Callable[[Exception], None],
+        most: int,
+    ) -> HeldLines:
+        """Return a queue of the client's lines in this thread."""
+        return self.do(lambda: HeldLines(judge, self.effects, pass_on, on_bug=on_bug, most=most))
+
+    def close(self) -> None:
+        """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""
+        self.wait_for(self.rules.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        watching = self._loop.create_task(self.rules.watch())
+        self._loop.run_forever()
+        watching.cancel()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
