@@ -44,9 +44,12 @@ from mcp_tool_filter.http.urls import (
 )
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.config import AllowedHosts
-from mcp_tool_filter.policy.judged_lists import JudgedLists
-from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol.large import find_result_envelope, read_in_steps, read_tool_result
+from mcp_tool_filter.protocol.large import (
+    find_result_envelope,
+    in_parts,
+    read_in_steps,
+    read_tool_result,
+)
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
 from mcp_tool_filter.protocol.messages import (
     Request,
@@ -59,7 +62,7 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
-from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
+from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 from tests.attacks.cancelling import cancel_audited, cancel_traced
 from tests.fuzz.subject import open_listener
 from tests.make import asking, calling, message, snapshot
@@ -159,12 +162,6 @@ def judge_head(raw: bytes) -> None:
         problem_in_fields(one)
         is_websocket(one)
         _ = one.credentials
-
-
-def recall_list(raw: bytes) -> object:
-    judged = JudgedLists()
-    judged.remember(raw, Forward(), SNAPSHOT)
-    return judged.recall(raw, SNAPSHOT)
 
 
 def read_result(raw: bytes) -> object:
@@ -329,7 +326,6 @@ PARSERS = [
     Parser("in_parts", lambda raw: list(in_parts(raw)), LISTS, BODY),
     Parser("shows_tool", lambda raw: shows_tool(text(raw), NAMES), VALUES, BODY),
     Parser("could_show_tool", lambda raw: could_show_tool(raw, NAMES, LIMITS), (*ANY, *VALUES), BODY),
-    Parser("recall_list", recall_list, LISTS, BODY),
     Parser("judge_request", judge_request, (*VALUES, *BATCHES, *all_within(PARAMS, b"}}")), BODY),
     Parser("judge_request: elsewhere", judge_elsewhere, (*ANY, *VALUES, *BATCHES), BODY),
     Parser("judge_answer", judge_answer, (*LISTS, *all_within(RESULT, b"}}")), BODY),

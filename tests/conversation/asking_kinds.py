@@ -45,9 +45,8 @@ def asked(by: Conversation, raw: bytes) -> Verdict:
     return judged.verdict
 
 
-def finished(decision: Decision[Any]) -> Any:
-    """Go through all pauses in which others would be served."""
-    came: object = None
+def finished(decision: Decision[Any], came: object = None) -> Any:
+    """Go through all pauses in which others would be served; ``came`` is what it waits for."""
     while waits(decision):
         try:
             effect = decision.send(came)

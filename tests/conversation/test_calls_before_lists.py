@@ -26,9 +26,7 @@ def test_every_name_waits_for_the_clients_list(tool: str, is_there: bool) -> Non
     waiting = between.from_client(calling(tool), None, Http())
     assert waits(waiting)
     assert isinstance(next(waiting), FetchTools)
-    with pytest.raises(StopIteration) as made:
-        waiting.send((listing("read", "rm_rf"),))
-    verdict = made.value.value.verdict
+    verdict = finished(waiting, (listing("read", "rm_rf"),)).verdict
     if is_there:
         assert verdict == Forward()
     else:

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
 from mcp_tool_filter.conversation import kinds as capabilities
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, MOST_KINDS, canonical
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, canonical
+from mcp_tool_filter.conversation.memory import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Forward, Reply
-from mcp_tool_filter.protocol.limits import R2025_06_18, R2025_11_25
-from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, open_session
-from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2025_11_25, Limits
+from tests.conversation.asking_kinds import (
+    CHANGED,
+    LIST,
+    Http,
+    asked,
+    finished,
+    listed,
+    open_session,
+)
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    definition,
+    error_in,
+    listing,
+    policy,
+    text_of,
+)
 
 
 def test_a_client_with_all_capabilities_is_answered_from_the_fetched_list() -> None:
@@ -98,29 +123,40 @@ def test_other_patterns_apply_to_every_kind() -> None:
     assert asked(ann, calling("read", id="4")) == Forward()
 
 
-def test_the_number_of_remembered_kinds_is_bounded_and_equal_lists_are_shared() -> None:
-    in_force = policy("read")
-    names = [f"tool_{number}" for number in range(5)]
-    for number in range(MOST_KINDS + 500):
-        client = Client(said_revision=R2025_11_25, credential=f"user {number}")
-        listed(Conversation(in_force, client), listing(*names))
-    assert len(in_force.kinds) == MOST_KINDS
-    snapshots = {id(kind.snapshot) for _, kind in in_force.kinds}
-    assert len(snapshots) == 1  # whoever gets the same list shares it
+MOST = 20  # kinds
+IDLE = 3600.0  # seconds
+
+
+def small_policy(*names: str, clock: Callable[[], float] = float) -> PolicyInForce:
+    """A policy that remembers only a few kinds of asker."""
+    config = replace(parse_config(deny=["^rm"]), limits=Limits(sessions=MOST))
+    fetched = replace(example(), pages=(listing(*names),))
+    return PolicyInForce(config=config, fetched=fetched, clock=clock)
+
+
+def user(in_force: PolicyInForce, name: object) -> Conversation:
+    return Conversation(in_force, Client(said_revision=R2025_11_25, credential=f"user {name}"))
+
+
+def test_equal_lists_are_shared() -> None:
+    in_force = small_policy("read")
+    for number in range(MOST):
+        listed(user(in_force, number), listing("a", "b"))
+    assert len({id(kind.snapshot) for _, kind in in_force.kinds}) == 1
 
 
 def test_the_bytes_of_all_lists_are_bounded() -> None:
     in_force = policy("read")
-    for number in range(70):
-        client = Client(said_revision=R2025_11_25, credential=f"user {number}")
+    users = [user(in_force, number) for number in range(150)]
+    for one in users:  # all are known before the first lists
+        asked(one, LIST)
+    for number, one in enumerate(users):
         big = definition(f"tool_{number}", ',"description":"' + "x" * 1_000_000 + '"').decode()
-        listed(Conversation(in_force, client), answering('{"tools":[' + big + "]}"))
+        more = ',"nextCursor":"2"' if number < 20 else ""
+        raw = answering('{"tools":[' + big + f"]{more}}}")
+        assert finished(one.from_upstream(raw)).verdict == Forward()
     assert in_force.kinds.size <= MOST_BYTES + 3_000_000  # and the one that came last
-    for number in range(100):
-        client = Client(said_revision=R2025_11_25, credential=f"slow user {number}")
-        raw = answering('{"tools":[' + big + '],"nextCursor":"2"}')
-        listed(Conversation(in_force, client), raw)
-    assert in_force.kinds.size <= MOST_BYTES + 3_000_000
+    assert "tool_149" not in in_force.kinds.of(users[-1].client).snapshot.allowed
     in_force.kinds.forget_all()
     assert in_force.kinds.size < 1000
 
@@ -145,26 +181,63 @@ def test_a_forgotten_session_with_a_list_of_its_own_goes_back_to_the_one_it_shar
     assert listed(one, listing("a", "new")) == listing("a")
 
 
-def test_made_up_tokens_do_not_push_out_known_lists() -> None:
-    """The upstream refuses them, so nothing is known of these kinds."""
-    in_force = policy("x")
-    known = [Client(said_revision=R2025_11_25, credential=f"user {number}") for number in range(3)]
-    for client in known:
-        listed(Conversation(in_force, client), listing("a"))
-    for number in range(MOST_KINDS + 10):
-        made_up = Conversation(in_force, Client(said_revision=R2025_11_25, credential=f"{number}"))
-        asked(made_up, LIST)
-    assert len(in_force.kinds) == MOST_KINDS
-    assert all(in_force.kinds.of(client).is_listed for client in known)
+def test_made_up_credentials_never_push_out_pinned_tools() -> None:
+    """Most upstreams refuse them; others list the same tools to everybody."""
+    changed = answering('{"tools":[' + definition("mine", ',"title":"new"').decode() + "]}")
+    for lists in (False, True):
+        in_force = small_policy("read")
+        assert listed(user(in_force, "ann"), listing("mine")) == listing("mine")
+        for number in range(2 * MOST):
+            made_up = user(in_force, number)
+            if lists:
+                listed(made_up, listing("read", "new"))
+            else:
+                asked(made_up, LIST)
+        assert len(in_force.kinds) <= MOST
+        ann = user(in_force, "ann")
+        assert text_of(asked(ann, LIST)) == listing("mine")
+        assert text_of(finished(ann.from_upstream(changed)).verdict) == listing("mine")
+        assert isinstance(asked(user(in_force, "ann"), calling("new", id="3")), Reply)
 
 
-def test_many_lists_push_out_the_least_recently_used_one() -> None:
-    in_force = policy("x")
-    users = [Client(said_revision=R2025_11_25, credential=f"{n}") for n in range(MOST_KINDS + 1)]
-    for user in users:
-        listed(Conversation(in_force, user), listing("a"))
-    assert in_force.kinds.of(users[-1]).is_listed
-    assert not in_force.kinds.of(users[0]).is_listed
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_without_room_a_new_asker_gets_only_tools_that_our_own_fetch_has_seen(
+    is_listed: bool,
+) -> None:
+    in_force = small_policy("read", "rm")
+    if not is_listed:
+        fetched = replace(example(), pages=(), is_listed=False)
+        in_force = PolicyInForce(config=in_force.config, fetched=fetched, clock=float)
+    for number in range(MOST):
+        listed(user(in_force, number), listing("a"))
+    late = user(in_force, "late")
+    for _ in range(2):  # nothing is pinned for it
+        came = listed(late, listing("new", "read", "rm"))
+        assert came == (listing("read") if is_listed else listing())
+    for name in ("new", "rm", "no_such_tool"):
+        refused = asked(late, calling(name, id="3"))
+        assert error_in(refused) == (-32601, f"Tool not found: {name}")
+    assert isinstance(asked(late, calling("read", id="3")), Forward if is_listed else Reply)
+
+
+def test_a_kind_that_nobody_uses_makes_room_for_a_new_one() -> None:
+    now = 0.0
+    in_force = small_policy("x", clock=lambda: now)
+    for number in range(MOST):
+        listed(user(in_force, number), listing("a"))
+    now = 0.9 * IDLE
+    assert isinstance(asked(user(in_force, 0), LIST), Forward | Reply)
+    now = 1.1 * IDLE
+    assert listed(user(in_force, "late"), listing("mine")) == listing("mine")
+    assert in_force.kinds.of(user(in_force, 0).client).is_listed
+    assert not in_force.kinds.of(user(in_force, 1).client).is_listed
+
+
+def test_a_session_takes_its_kind_with_it() -> None:
+    in_force = small_policy("x")
+    for _ in range(3 * MOST):
+        listed(open_session(in_force, like_the_fetch=False), listing("a"))
+    assert len(in_force.kinds) <= 1
 
 
 def test_long_capabilities_are_not_kept() -> None:

@@ -12,9 +12,10 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import Decision, Delay, waits
-from mcp_tool_filter.policy.verdict import Drop, Rewrite
-from tests.make import asking, listing
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Decision, FetchTools, waits
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from tests.conversation.asking_kinds import Http, asked, finished, open_session
+from tests.make import asking, calling, listing, text_of
 
 NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
 
@@ -36,7 +37,7 @@ def last_of(decision: Decision[Judged]) -> tuple[Judged, int]:
     steps = 0
     while True:
         try:
-            assert next(decision) == Delay(0.0)
+            assert next(decision) == LET_OTHERS_GO_ON
         except StopIteration as made:
             judged: Judged = made.value
             return judged, steps
@@ -65,23 +66,79 @@ def test_reading_in_steps_gives_the_same_result(monkeypatch: pytest.MonkeyPatch)
     assert judged.verdict == at_once.verdict
 
 
-def test_a_known_list_needs_no_steps() -> None:
-    policy, raw = policy_of(*NAMES), listing(*NAMES)
-    last_of(asking_for_a_list(policy).from_upstream(raw))
-    assert isinstance(asking_for_a_list(policy).from_upstream(raw), Judged)
+def first_list(in_force: PolicyInForce, raw: bytes) -> Decision[Judged]:
+    """Let a client of a kind whose list is unknown get that list, because it lists or calls."""
+    between = open_session(in_force)
+    asked(between, asking("tools/list"))
+    return between.from_upstream(raw)
 
 
-def test_patterns_changed_meanwhile_apply() -> None:
-    policy = policy_of(*NAMES)
-    decision = asking_for_a_list(policy).from_upstream(listing(*NAMES))
-    assert waits(decision)
-    next(decision)
-    config = parse_config(deny=["^rm", "_42$"])
-    policy.adopt(config)
-    judged, _ = last_of(decision)
-    assert isinstance(judged.verdict, Rewrite)
-    assert b'"tool_42"' not in judged.verdict.text
-    assert b'"tool_43"' in judged.verdict.text
+def first_call(in_force: PolicyInForce, name: str) -> Decision[Judged]:
+    return open_session(in_force).from_client(calling(name), None, Http())
+
+
+def test_the_first_list_of_a_kind_is_judged_and_pinned_in_steps() -> None:
+    in_force, raw = policy_of("other"), listing(*NAMES)
+    judged, steps = last_of(first_list(in_force, raw))
+    allowed = [name for name in NAMES if name.startswith("tool")]
+    assert text_of(judged.verdict) == listing(*allowed)
+    assert steps > 4 * len(raw) // (40 * 1024)
+    again = open_session(in_force)
+    assert text_of(asked(again, asking("tools/list"))) == listing(*allowed)
+    assert isinstance(asked(again, calling("tool_new", id="2")), Reply)
+
+
+def test_a_call_that_waits_for_a_long_list_lets_others_go_on() -> None:
+    """Of the calls that share a fetch, one reads the list."""
+    in_force, raw = policy_of("other"), listing(*NAMES)
+    calls = [first_call(in_force, name) for name in ("tool_2", "rm_1", "tool_3", "tool_new")]
+    verdicts: list[Verdict] = []
+    came: object = None
+    steps = 0
+    for one in calls:
+        assert waits(one)
+        assert isinstance(next(one), FetchTools)
+    came = (raw,)
+    while calls:
+        for one in list(calls):
+            assert waits(one)
+            try:
+                assert one.send(came) == LET_OTHERS_GO_ON
+            except StopIteration as made:
+                verdicts.append(made.value.verdict)
+                calls.remove(one)
+        came = None
+        steps += 1
+    assert steps > 2 * len(raw) // (40 * 1024)
+    assert [isinstance(one, Forward) for one in verdicts] == [True, False, True, False]
+
+
+def after(steps: int, waiting: Decision[Judged], raw: bytes, in_force: PolicyInForce) -> Verdict:
+    """Change the patterns after so many steps of a decision; return what it comes to."""
+    came: object = None
+    for _ in range(steps):
+        assert waits(waiting)
+        effect = waiting.send(came)
+        came = (raw,) if isinstance(effect, FetchTools) else None
+    in_force.adopt(parse_config(deny=["^rm", "_42$"]))
+    verdict: Verdict = finished(waiting, came).verdict
+    return verdict
+
+
+@pytest.mark.parametrize("known", [["other"], NAMES], ids=["first list", "known list"])
+@pytest.mark.parametrize("steps", [1, 15, 30, 45, 60, 75, 90])
+def test_patterns_changed_at_any_step_of_a_list_apply(known: list[str], steps: int) -> None:
+    in_force, raw = policy_of(*known), listing(*NAMES)
+    shown = text_of(after(steps, first_list(in_force, raw), raw, in_force))
+    assert b'"tool_42"' not in shown
+    assert b'"tool_43"' in shown
+
+
+@pytest.mark.parametrize("steps", [1, 15, 30, 45, 60, 75, 90])
+def test_patterns_changed_at_any_step_of_a_call_apply(steps: int) -> None:
+    in_force, raw = policy_of("other"), listing(*NAMES)
+    verdict = after(steps, first_call(in_force, "tool_42"), raw, in_force)
+    assert isinstance(verdict, Reply)
 
 
 def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:

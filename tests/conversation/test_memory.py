@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.conversation.conversation import exchange_for
-from mcp_tool_filter.conversation.memory import Envelopes, Exchanges, Sessions
-from mcp_tool_filter.policy.tool_filter import Envelope
+from mcp_tool_filter.conversation.memory import Exchanges, Sessions
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
-from tests.make import answering, asking, listing, message, page
+from tests.make import answering, asking, message
 
 ANSWER = answering("{}", id="1")
 
@@ -84,12 +83,6 @@ def test_an_overlong_session_id_is_not_remembered() -> None:
     sessions = Sessions()
     sessions.open("x" * 60_000, 0)
     assert len(sessions) == 0
-
-
-def test_an_overlong_envelope_is_not_remembered() -> None:
-    envelopes = Envelopes()
-    envelopes.learn("2025-06-18", page(listing("a", more=f',"x":"{"y" * 100_000}"')))
-    assert envelopes.get("2025-06-18") is None
 
 
 def test_an_answered_request_no_longer_waits() -> None:
@@ -168,12 +161,3 @@ def test_a_closed_session_is_forgotten() -> None:
     sessions.close("a")
     sessions.close("never there")
     assert sessions.get("a", 0) is None
-
-
-def test_the_first_list_of_a_revision_sets_the_envelope() -> None:
-    envelopes = Envelopes()
-    envelopes.learn("2025-06-18", page(listing("a", more=',"ttlMs":1')))
-    envelopes.learn("2025-06-18", page(listing("a")))
-    assert envelopes.get("2025-06-18") == Envelope('{"tools":', ',"ttlMs":1}')
-    assert envelopes.get("2025-03-26") is None
-    assert envelopes.get(None) is None

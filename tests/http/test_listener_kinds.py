@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
-from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Limits
+from tests.conversation.asking_kinds import finished as after_pauses
 from tests.http.listening import BOTH, JSON, answer, ask, listener, send, session_with
 from tests.make import answering, asking, calling, definition, head, listing
 
@@ -47,8 +49,11 @@ def asks_for_a_list(door: Listener, raw: bytes, **headers: str) -> Any:
 
 
 def finished(decision: Any, *pages: bytes) -> Passed | Answered:
+    if pages:
+        answered: Passed | Answered = after_pauses(decision, pages)
+        return answered
     with pytest.raises(StopIteration) as made:
-        decision.send(pages) if pages else decision.throw(CannotList("not now"))
+        decision.throw(CannotList("not now"))
     outcome: Passed | Answered = made.value.value
     return outcome
 
@@ -187,11 +192,9 @@ def test_a_session_that_we_do_not_know_is_judged_by_its_own_list(revision: dict[
     assert listed(door, listing("mine", "rm"), **headers) == PINNED
 
 
-def test_made_up_sessions_do_not_push_out_other_askers_pins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("mcp_tool_filter.conversation.kinds.MOST_KINDS", 20)
+def test_made_up_sessions_do_not_push_out_other_askers_pins() -> None:
     door = listener()
+    door.policy.adopt(replace(door.config, limits=Limits(sessions=20)))
     assert listed(door, PINNED, **ANN) == PINNED
     for number in range(100):
         for made_up in ({"mcp_session_id": f"{number}"}, {"mcp_param_a": f"{number}", **ANN}):

@@ -1,4 +1,5 @@
-"""Ten thousand askers take little more memory than two thousand: old lists are forgotten.
+"""Ten thousand askers of a filter that remembers a thousand take little more memory than two
+thousand.
 
 That takes a minute, so a tenth of them ask a filter that remembers a tenth of the lists. With
 FILTER_TESTS_ASKERS=10000 in the environment, as in .ci/full, all of them do.
@@ -10,20 +11,20 @@ import gc
 import os
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.conversation import kinds
-from mcp_tool_filter.conversation.kinds import MOST_KINDS
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.protocol.limits import Limits
 from tests.http.listening import BOTH, INITIALIZE, JSON, answer, listener, send
 from tests.make import answering, asking, definition, head
 
 REVISION = "2025-11-25"
 MANY = int(os.environ.get("FILTER_TESTS_ASKERS", "1000"))
 FEW = MANY // 5
-REMEMBERED = MOST_KINDS * MANY // 10_000
+REMEMBERED = MANY // 10
 LIST_SIZE = 4_000
 MOST_EACH = 1_000  # bytes: what is known of a session, but not its list
 HELLO = answering(f'{{"protocolVersion":"{REVISION}","capabilities":{{}}}}', id="0")
@@ -57,10 +58,10 @@ def list_in_session(door: Listener, number: int) -> None:
 
 @pytest.mark.parametrize("visit", [list_with_token, list_in_session])
 def test_memory_stays_flat_with_ten_thousand_askers(
-    visit: Callable[[Listener, int], None], monkeypatch: pytest.MonkeyPatch
+    visit: Callable[[Listener, int], None],
 ) -> None:
-    monkeypatch.setattr(kinds, "MOST_KINDS", REMEMBERED)
     door = listener()
+    door.policy.adopt(replace(door.config, limits=Limits(sessions=REMEMBERED)))
     tracemalloc.start()
     try:
         sizes: list[int] = []

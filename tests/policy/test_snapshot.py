@@ -8,6 +8,7 @@ import pytest
 
 from mcp_tool_filter.observers.sentences import denying_pattern, describe
 from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.policy.snapshot import (
     Standing,
@@ -40,7 +41,7 @@ NEW_TOOL = (
 def test_allowed_tools_keep_their_bytes_and_order() -> None:
     raw = [b'{"inputSchema":{ } ,"name":"b"}', definition("a", ',"x":1.00')]
     taken = snapshot_of(answering('{"tools":[' + b", ".join(raw).decode() + "]}"))
-    assert taken.tools == b"[" + b",".join(raw) + b"]"
+    assert taken.allowed.tools == b"[" + b",".join(raw) + b"]"
     assert list(taken.allowed) == ["b", "a"]
 
 
@@ -175,7 +176,7 @@ def test_a_name_stands_as_the_list_says_and_else_as_the_patterns_say(
     assert known.standing(name) is listed
     learning = UnlistedTools(*known.patterns)
     assert learning.snapshot.standing(name) is unlisted
-    of_page = learning.judge_page(page(listing("read", "rm")))
+    of_page = at_once(learning.judge_page(page(listing("read", "rm"))))
     assert of_page.standing(name) is by_page
 
 

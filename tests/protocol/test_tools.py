@@ -17,7 +17,6 @@ from mcp_tool_filter.protocol.tools import (
     ToolCall,
     _Search,
     besides_content,
-    in_parts,
     parse_list_request,
     parse_listing,
     parse_tool_call,
@@ -28,7 +27,6 @@ from tests.make import (
     answering,
     asking,
     definition,
-    listing,
     message,
     one_definition,
     page,
@@ -177,29 +175,6 @@ def test_a_definition_keeps_its_bytes() -> None:
 def test_replacing_the_tools_of_a_list_keeps_everything_else() -> None:
     raw = answering('{ "x":1.0, "tools" : [ {} ] , "nextCursor":"n"}', id="7.0")
     assert page(raw).with_tools([b"{1}", b"{2}"]) == raw.replace(b"[ {} ]", b"[{1},{2}]")
-
-
-@given(
-    tools=st.lists(st.sampled_from(["1", "{ }", '{"name":"\u00e9"}', '"],["', '[{"tools":[]}]'])),
-    space=st.sampled_from(["", " ", "\n"]),
-    most=st.integers(1, 3),
-)
-def test_a_list_in_parts_has_the_same_tools_in_the_same_message(
-    tools: list[str], space: str, most: int
-) -> None:
-    written = f"{space},{space}".join(tools)
-    raw = answering(f'{{"a":[1],"tools":[{space}{written}{space}],"nextCursor":"n"}}')
-    parts = [page(part) for part in in_parts(raw, most)]
-    assert max(len(part.definitions) for part in parts) <= most
-    assert [one for part in parts for one in part.definitions] == list(page(raw).definitions)
-    assert {part.surroundings for part in parts} == {page(raw).surroundings}
-
-
-@pytest.mark.parametrize(
-    "raw", [listing("a"), b"[" + listing("a") + b"]", answering("{}"), answering('{"tools":{}}')]
-)
-def test_other_messages_are_not_split(raw: bytes) -> None:
-    assert list(in_parts(raw)) == [raw]
 
 
 def test_the_frame_of_a_list_has_neither_tools_nor_cursor() -> None:

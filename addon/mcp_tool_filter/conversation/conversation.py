@@ -64,11 +64,12 @@ from mcp_tool_filter.policy.chain import (
 )
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import (
+    LET_OTHERS_GO_ON,
     CannotList,
     Deciding,
     Decision,
-    Delay,
     FetchTools,
+    at_once,
     begin,
     then,
     together,
@@ -132,7 +133,6 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
-_LET_OTHERS_GO_ON = Delay(0.0)
 _NOTHING = take_snapshot([], deny=[])
 _LONGEST_REVISION = 64  # characters
 
@@ -159,7 +159,7 @@ class Conversation:
         if kind.is_settled:
             return kind.snapshot
         is_usual = asked is None or not asked.is_unusual
-        return kind.snapshot_for(list(_lists_in(message)), pins=is_usual)
+        return at_once(kind.snapshot_for(list(_lists_in(message)), pins=is_usual))
 
     def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
         """Judge a message again if the policy was edited while it waited."""
@@ -335,12 +335,15 @@ class Conversation:
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
-            pages = yield FetchTools(kind, arrival, message)
-            if not kind.is_listed:
-                kind.take(cast("tuple[bytes, ...]", pages))
-                if faults := kind.snapshot.faults:
+            pages = cast("tuple[bytes, ...]", (yield FetchTools(kind, arrival, message)))
+            while kind.is_taking:  # another call that shares our fetch reads it
+                yield LET_OTHERS_GO_ON
+            if kind.is_listed:
+                judged.snapshot = kind.snapshot
+            else:
+                judged.snapshot = yield from kind.take(pages)
+                if faults := judged.snapshot.faults:
                     self.policy.tell_hidden(faults, judged)
-            judged.snapshot = kind.snapshot
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, error)
         judged.in_force = kind.snapshot
@@ -435,25 +438,24 @@ class Conversation:
         Raises ProtocolError if it cannot be read.
         """
         policy = self.policy
-        before = policy.kinds.start.snapshot
-        judged = Judged(
-            Direction.FROM_UPSTREAM, None, FORWARD, self.client, before, None, len(raw), origin
-        )
+        judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
+        if len(raw) >= _LEAST and (envelope := find_result_envelope(raw)):
+            accepted = self._accept(raw, envelope, judged)
+            if accepted and judged.exchange and not policy.links:  # it teaches us nothing new
+                self.exchanges.close(judged.exchange)
+                return self._tell_answer(judged, accepted)
         may_be_list = self.exchanges.lists > 0 and not policy.links
-        known = self._recall(raw, judged) if may_be_list else None
-        if known is None and len(raw) >= _LEAST and (envelope := find_result_envelope(raw)):
-            known = self._accept(raw, envelope, judged)
-        if known and judged.exchange and not policy.links:  # it teaches us nothing new
-            self.exchanges.close(judged.exchange)
-            return self._tell_answer(judged, known)
         if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, judged)
-        return self._read_from_upstream(raw, judged)
+        return self._read_from_upstream(raw, judged, judged.message)
 
-    def _read_from_upstream(self, raw: bytes, judged: Judged) -> Decision[Judged]:
+    def _read_from_upstream(
+        self, raw: bytes, judged: Judged, message: Message | None
+    ) -> Decision[Judged]:
+        """Decide on a message, which may have been read already."""
         policy = self.policy
         is_accepted = judged.message is not None
-        message = judged.message = judged.message or parse_message(raw, policy.config.limits)
+        judged.message = message = message or parse_message(raw, policy.config.limits)
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, judged)
         asked = judged.exchange = self.exchanges.answered_by(message)
@@ -463,8 +465,6 @@ class Conversation:
             return then(decision, partial(self._waited_for_upstream, judged))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
-        if asked and asked.method == "tools/list" and not policy.links:
-            self._remember_list(raw, judged, kind, decision)
         return self._decided_for_upstream(judged, decision, kind)
 
     def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
@@ -478,30 +478,36 @@ class Conversation:
             found = None
             for found in read_in_steps(raw, policy.config.limits):
                 if found is None:
-                    yield _LET_OTHERS_GO_ON
-            asked = self.exchanges.answered_by(found.response) if found else None
-            kind = self._kind_of(asked)
-            if not kind.is_settled or not (found and asked and asked.method == "tools/list"):
-                decision = self._read_from_upstream(raw, judged)
+                    yield LET_OTHERS_GO_ON
+            assert found is not None
+            message, listing = found.message, found.listing
+            asked = self.exchanges.answered_by(message)
+            if (
+                not isinstance(message, Response)
+                or (listing is None or asked is None)
+                or asked.method != "tools/list"
+            ):
+                decision = self._read_from_upstream(raw, judged, message)
                 return (yield from decision) if waits(decision) else decision
-            judged.message, judged.exchange = found.response, asked
-            decided = yield from self._decide_in_steps(judged, found.listing)
+            judged.message, judged.exchange = message, asked
+            decided = yield from self._decide_in_steps(judged, listing, asked)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
-        verdict = keep_space(found.response.place.text, decided)
-        if self._may_learn_of(kind) and not asked.is_unusual:
-            kind.learn(asked.cursor, found.listing)
-        elif isinstance(verdict, Forward | Rewrite):  # always true here
-            policy.judged.remember(raw, verdict, judged.snapshot)
-        return self._decided_for_upstream(judged, verdict)
+        return self._decided_for_upstream(judged, keep_space(message.place.text, decided))
 
-    def _decide_in_steps(self, judged: Judged, listing: Listing) -> Deciding[Verdict]:
+    def _decide_in_steps(
+        self, judged: Judged, listing: Listing, asked: Exchange
+    ) -> Deciding[Verdict]:
+        policy = self.policy
         while True:
-            judged.snapshot = self._kind_of(judged.exchange).snapshot
-            for verdict in decide_in_steps(listing, judged.snapshot):
-                if verdict is None:
-                    yield _LET_OTHERS_GO_ON
-                elif judged.snapshot is self._kind_of(judged.exchange).snapshot:
+            config, kind = policy.config, self._kind_of(asked)
+            judged.in_force = kind.snapshot
+            judged.snapshot = yield from kind.snapshot_for([listing], pins=not asked.is_unusual)
+            verdict = yield from decide_in_steps(listing, judged.snapshot)
+            if config is policy.config and judged.in_force is kind.snapshot:
+                if self._may_learn_of(kind) and not asked.is_unusual:
+                    yield from kind.learn(asked.cursor, listing)
+                if config is policy.config:
                     return verdict
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
@@ -620,27 +626,6 @@ class Conversation:
             # Over HTTP we cannot reply on the stream that the upstream's request came on.
             self.policy.answer_upstream(verdict.text, judged.origin, self.client)
 
-    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
-        """Remember the verdict on a list, because the upstream will send the same list again."""
-        is_list = judged.message is not None and _is_list(judged.message, judged.exchange, kind)
-        if is_list and isinstance(verdict, Forward | Rewrite):
-            self.policy.judged.remember(raw, verdict, judged.snapshot)
-
-    def _recall(self, raw: bytes, judged: Judged) -> Verdict | None:
-        """Return the verdict on a list that the upstream has sent before."""
-        if len(raw) > self.policy.config.limits.message:
-            return None
-        kind = self.policy.kinds.of(self.client)
-        known = self.policy.judged.recall(raw, kind.snapshot)
-        if known is None:
-            return None
-        message, verdict = known
-        asked = self.exchanges.answered_by(message)
-        if not _is_list(message, asked, kind):
-            return None
-        judged.message, judged.exchange, judged.snapshot = message, asked, kind.snapshot
-        return verdict
-
     def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
         """Accept the long result of a tool without parsing it, if it certainly may pass."""
         asked = self.exchanges.answered_by(Response(envelope.id))
@@ -664,7 +649,7 @@ class Conversation:
         elif asked.method == "tools/list" and not asked.is_unusual:
             kind = kind or self._kind_of(asked)
             if self._may_learn_of(kind) and (listing := parse_listing(message)):
-                kind.learn(asked.cursor, listing)
+                at_once(kind.learn(asked.cursor, listing))
 
     def _may_learn_of(self, kind: Kind) -> bool:
         """Tell whether a list may contain something new for its kind of asker."""
@@ -731,14 +716,6 @@ def agreed_subscription(message: Notification) -> str | None:
 def _is_id(written: str) -> bool:
     """Tell whether this is a string or a number, and short enough to keep."""
     return len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
-
-
-def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
-    """Tell whether this answers a tools/list and teaches us nothing new."""
-    if not isinstance(message, Response) or message.result is None or asked is None:
-        return False
-    is_asked = asked.method == "tools/list" and asked.capabilities is None
-    return is_asked and kind.is_listed and not kind.is_stale
 
 
 def _declares_changes(answer: Response) -> bool:

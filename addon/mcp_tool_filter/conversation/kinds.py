@@ -16,48 +16,58 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakValueDictionary, finalize
 
-from mcp_tool_filter.conversation.memory import LONGEST_ENVELOPE, Envelopes
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.snapshot import (
     NamesByPattern,
     Snapshot,
     UnlistedTools,
     means_the_same,
-    take_snapshot,
+    snapshot_in_steps,
 )
 from mcp_tool_filter.policy.tool_filter import Envelope
+from mcp_tool_filter.protocol.large import in_parts
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import Message, Request, parse_message, singles
-from mcp_tool_filter.protocol.tools import Definition, Listing, in_parts, parse_listing
+from mcp_tool_filter.protocol.tools import Definition, Listing, parse_listing
 
+_LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 _MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
+
+
+type Frame = tuple[str, str]
+"""The text of a list's result before and after its tools."""
 
 
 class Listed:
     """A complete list and its snapshot; kinds that get the same list share it."""
 
-    __slots__ = ("__weakref__", "pages", "size", "snapshot")
+    __slots__ = ("__weakref__", "frame", "pages", "size", "snapshot")
 
-    def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot) -> None:
+    def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot, frame: Frame) -> None:
         self.pages = pages
+        self.frame = frame
         self.snapshot = snapshot
-        self.size = sum(map(len, pages)) + len(snapshot.tools)
+        self.size = sum(map(len, pages)) + len(snapshot.allowed.tools)
 
 
 class Kind:
-    """One kind of asker."""
+    """One kind of asker. What may take long is done in steps, and applies at the end of them."""
 
     __slots__ = (
         "_config",
+        "_counted",
         "_gone",
+        "_is_start",
         "_listed",
         "_lists",
         "_next",
@@ -66,7 +76,9 @@ class Kind:
         "is_settled",
         "is_split",
         "is_stale",
+        "is_taking",
         "snapshot",
+        "used_at",
     )
     is_listed: bool
     """True if its complete list is known."""
@@ -75,12 +87,15 @@ class Kind:
     snapshot: Snapshot
     """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
 
-    def __init__(self, lists: Lists, config: Config) -> None:
+    def __init__(self, lists: Lists, config: Config, *, is_start: bool = False) -> None:
         self._lists = lists
         self._config = config
+        self._is_start = is_start
         self._listed: Listed | None = None
         self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
+        self._counted = 0  # bytes of both
+        self.used_at = 0.0
         self.envelope: Envelope | None = None
         """The text around the tools of its list, in the form of the kind's revision."""
         self.is_stale = False
@@ -88,6 +103,8 @@ class Kind:
         upstream."""
         self.is_split = False
         """True if it said so in one session only: the other sessions find out for themselves."""
+        self.is_taking = False
+        """True while a list that we have fetched is read."""
         self._follow_list()
 
     def _follow_list(self) -> None:
@@ -97,87 +114,98 @@ class Kind:
         assert known
         self.snapshot = known.snapshot
         self._note_settled()
+        self._count()
 
     def _note_settled(self) -> None:
         may_grow = self._config.judges_new_tools or bool(self._gone)
         self.is_settled = self.is_listed and not may_grow
 
-    def snapshot_for(self, pages: Sequence[Listing], *, pins: bool = True) -> Snapshot:
+    def _count(self) -> None:
+        """Count the bytes of what is remembered besides the complete list."""
+        size = sum(map(len, self._gone.values())) + (self._next.size if self._next else 0)
+        self._lists.unfinished += size - self._counted
+        self._counted = size
+
+    def snapshot_for(self, pages: Sequence[Listing], *, pins: bool = True) -> Deciding[Snapshot]:
         """Return the snapshot to judge a message with these lists by; pin the new tools in them if
         it ``pins``."""
         if not pages or self.is_settled:
             return self.snapshot
-        first = pages[0]
         definitions = tuple(one for page in pages for one in page.definitions)
         if self._gone:
-            self._take_back(definitions)
+            yield from self._take_back(definitions)
         if self._listed is not None and not self._config.judges_new_tools:
             return self.snapshot
         if self._listed is not None:
             definitions = tuple(map(self._pinned, definitions))
-        page = Listing(definitions, None, first.frame, first.head, first.tail)
-        if self._listed is not None or self._next is None:
-            return take_snapshot([page], self._config.deny, self._config.allow)
-        before = self._next.size
-        snapshot = self._next.judge_page(page, pins=pins)
-        self._lists.unfinished += self._next.size - before
+        page = replace(pages[0], definitions=definitions, next_cursor=None)
+        if self._next is None or self._listed is not None:
+            return (yield from snapshot_in_steps([page], self._config.deny, self._config.allow))
+        return (yield from self._judge_page(self._next, page, pins=pins))
+
+    def _judge_page(
+        self, unlisted: UnlistedTools, page: Listing, *, pins: bool = True
+    ) -> Deciding[Snapshot]:
+        pins = pins and (self._is_start or not self._lists.is_full)
+        snapshot = yield from unlisted.judge_page(page, pins=pins)
+        self._count()
         return snapshot
 
-    def learn(self, cursor: str | None, page: Listing) -> None:
+    def learn(self, cursor: str | None, page: Listing) -> Deciding[None]:
         """Note a page that passed; after the last page the list is complete."""
         if cursor is None:
-            self.learn_envelope(page)
+            self.learn_envelope(page.frame)
         if self._next is None:
             if not self.is_stale and not self._config.judges_new_tools:
                 return
             self._next = UnlistedTools(self._config.deny, self._config.allow)
+        unlisted = self._next
         if self._listed is not None:  # a new kind has pinned it already
-            before = self._next.size
-            self._next.judge_page(page)
-            self._lists.unfinished += self._next.size - before
-        whole = self._next.finish_page(cursor, page)
-        if whole is not None:
-            self._finish((_page_of(self._next.definitions),), whole)
+            yield from self._judge_page(unlisted, page)
+        whole = yield from unlisted.finish_page(cursor, page)
+        if whole is not None and unlisted is self._next:
+            yield from self._finish(unlisted, whole)
 
-    def learn_envelope(self, page: Listing | None) -> None:
+    def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
-        small = page is not None and sum(map(len, page.frame)) <= LONGEST_ENVELOPE
-        self.envelope = Envelope(*page.frame) if page and small else None
+        is_short = sum(map(len, frame)) <= _LONGEST_ENVELOPE
+        self.envelope = Envelope(*frame) if is_short else None
 
-    def take(self, pages: tuple[bytes, ...]) -> None:
-        """Make this the complete list. Raises FetchFailed if it cannot be read."""
-        self._listed = self._lists.listed(pages, self._config)
-        self._stop_counting()
-        self._next, self.is_stale, self.is_split = None, False, False
-        self._remember_gone({})
-        self._follow_list()
-        self.learn_envelope(next(listings_in(pages), None))
+    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
+        """Make this the complete list, and return its snapshot. Raises FetchFailed if it cannot be
+        read."""
+        self.is_taking = True
+        try:
+            config = None
+            while config is not self._config:  # the patterns may change meanwhile
+                config = self._config
+                listed = yield from self._lists.listed(pages, config)
+        finally:
+            self.is_taking = False
+        if self._may_keep():
+            self._listed, self._next, self._gone = listed, None, {}
+            self.is_stale = self.is_split = False
+            self._follow_list()
+            self.learn_envelope(listed.frame)
+        return listed.snapshot
+
+    def _may_keep(self) -> bool:
+        """Tell whether there is room for one more list. (Those of others are never given up.)"""
+        return self._is_start or not self._lists.is_full
 
     def close(self) -> None:
         """Stop counting what is remembered besides the complete list."""
-        self._stop_counting()
-        self._remember_gone({})
-
-    def _remember_gone(self, gone: dict[str, bytes]) -> None:
-        while sum(map(len, gone.values())) > _MOST_GONE:
-            del gone[next(iter(gone))]
-        before = sum(map(len, self._gone.values()))
-        self._lists.unfinished += sum(map(len, gone.values())) - before
-        self._gone = gone
-
-    def _stop_counting(self) -> None:
-        if self._next is not None:
-            self._lists.unfinished -= self._next.size
+        self._next, self._gone = None, {}
+        self._count()
 
     def prepare(self, config: Config) -> Listed | None:
         """Return the list under other patterns; nothing changes yet."""
-        return self._lists.listed(self._listed.pages, config) if self._listed else None
+        return at_once(self._lists.listed(self._listed.pages, config)) if self._listed else None
 
     def adopt(self, config: Config, prepared: Listed | None) -> None:
         """Use other patterns from now on."""
         self._config, self._listed = config, prepared
         if self._next is not None:
-            self._stop_counting()
             self._next = UnlistedTools(config.deny, config.allow)
         self._follow_list()
 
@@ -189,9 +217,15 @@ class Kind:
     def copy_from(self, other: Kind) -> None:
         """Start with the list of another kind, of which this one was part."""
         if other._listed is not None:
-            self._listed, self._next = other._listed, None
-            self._remember_gone(dict(other._gone))
+            self._listed, self._next, self._gone = other._listed, None, dict(other._gone)
             self._follow_list()
+
+    def crowd_out(self, start: Kind) -> None:
+        """Expose only what the list of the start has, as there is no room to pin another."""
+        self.copy_from(start)
+        self.is_stale = self.is_listed = True  # its lists come from the upstream, unpinned
+        if self._listed is None:
+            self.snapshot, self.is_settled = replace(self.snapshot, is_open=False), True
 
     def _pinned(self, definition: Definition) -> Definition:
         """Return the pinned definition of that name, or this one if none is pinned."""
@@ -199,48 +233,69 @@ class Kind:
         known = self.snapshot.allowed.get(name, self._gone.get(name)) if name else None
         return definition if known is None else replace(definition, problem=None, raw=known)
 
-    def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
-        if self._listed is not None:
-            there = tuple(self._still_there(self._listed.pages, pages))
-            self._listed = self._lists.listed((_page_of(there),), self._config)
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[None]:
+        """Use the list that is complete now, unless another was quicker."""
+        config, before = self._config, self._listed
+        definitions: Iterable[Definition] = unlisted.definitions
+        gone = self._gone
+        if before is not None:
+            pinned = yield from self._pinned_in(before)
+            there: list[Definition] = []
+            for one in definitions:
+                if one.name in pinned:
+                    there.append(pinned.pop(one.name))
+                elif config.judges_new_tools:
+                    there.append(self._pinned(one))
+            definitions = there
+            gone = gone | {one.name: one.raw for one in pinned.values() if one.name is not None}
+        pages = (_page_of(definitions),)
+        listed = yield from self._lists.listed(pages, config, None if before else whole)
+        if unlisted is not self._next or config is not self._config or before is not self._listed:
+            return
+        if self._may_keep():
+            self._listed, self._next, self.is_stale = listed, None, False
+            self._gone = _few_of_these(gone)
         else:
-            self._listed = self._lists.listed(pages, self._config, whole)
-        self._stop_counting()
-        self._next, self.is_stale = None, False
+            self._next = UnlistedTools(config.deny, config.allow)
         self._follow_list()
 
-    def _still_there(
-        self, before: tuple[bytes, ...], now: tuple[bytes, ...]
-    ) -> Iterator[Definition]:
-        """Yield the pinned tools that still exist, and new tools if patterns judge them; remember
-        the others."""
-        pinned = {one.name: one for page in listings_in(before) for one in page.definitions}
-        for page in listings_in(now):
-            for one in page.definitions:
-                if one.name in pinned:
-                    yield pinned.pop(one.name)
-                elif self._config.judges_new_tools:
-                    yield self._pinned(one)
-        gone = {one.name: one.raw for one in pinned.values() if one.name is not None}
-        self._remember_gone({**self._gone, **gone})
+    def _pinned_in(self, listed: Listed) -> Deciding[dict[str | None, Definition]]:
+        pinned: dict[str | None, Definition] = {}
+        for listing in listings_in(listed.pages):
+            if listing is not None:
+                for one in listing.definitions:
+                    pinned.setdefault(one.name, one)  # the first definition counts
+            yield LET_OTHERS_GO_ON
+        return pinned
 
-    def _take_back(self, definitions: Iterable[Definition]) -> None:
+    def _take_back(self, definitions: Iterable[Definition]) -> Deciding[None]:
         """Show tools again that come back as they were; a changed one is a new tool."""
-        back = tuple(
-            replace(one, raw=known)
+        config, before = self._config, self._listed
+        back = {
+            one.name: replace(one, raw=known)
             for one in definitions
             if one.name is not None
             and one.problem is None
             and (known := self._gone.get(one.name)) is not None
             and means_the_same(known, one.raw)
-        )
-        if not back or self._listed is None:
+        }
+        if not back or before is None:
             return
-        before = (one for page in listings_in(self._listed.pages) for one in page.definitions)
-        self._listed = self._lists.listed((_page_of((*before, *back)),), self._config)
-        names = {one.name for one in back}
-        self._remember_gone({name: raw for name, raw in self._gone.items() if name not in names})
-        self._follow_list()
+        pinned = yield from self._pinned_in(before)
+        pages = (_page_of([*pinned.values(), *back.values()]),)
+        listed = yield from self._lists.listed(pages, config)
+        if config is self._config and before is self._listed:
+            self._listed = listed
+            self._gone = {name: raw for name, raw in self._gone.items() if name not in back}
+            self._follow_list()
+
+
+def _few_of_these(gone: dict[str, bytes]) -> dict[str, bytes]:
+    """Return as many definitions as we remember of tools that are gone, the latest ones."""
+    gone = dict(gone)
+    while sum(map(len, gone.values())) > _MOST_GONE:
+        del gone[next(iter(gone))]
+    return gone
 
 
 class Lists:
@@ -257,33 +312,57 @@ class Lists:
         """Bytes of all lists; those that several kinds share count once."""
         return self.unfinished + self._whole
 
+    @property
+    def is_full(self) -> bool:
+        return self.size > MOST_BYTES
+
     def listed(
         self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
-    ) -> Listed:
+    ) -> Deciding[Listed]:
         """Return these pages with their snapshot, which is taken now if unknown."""
         digest = hashlib.sha256()
         for pattern in (*config.deny, None, *config.allow):
             digest.update(b"\0" + (pattern.text.encode() if pattern else b"\0"))
         for page in pages:
-            digest.update(b"\0" + page)
+            digest.update(b"\0")
+            for at in range(0, len(page), MEBIBYTE):
+                digest.update(page[at : at + MEBIBYTE])
+                yield LET_OTHERS_GO_ON
         known = self._by_digest.get(digest.digest())
-        if known is None:
-            taken = snapshot or take_snapshot(listings_in(pages), config.deny, config.allow)
-            known = Listed(pages, taken)
-            self._by_digest[digest.digest()] = known
-            self._whole += known.size
-            finalize(known, self._forget, known.size).atexit = False
+        if known is not None:
+            return known
+        frames: list[Frame] = []
+        if snapshot is None:
+            listings = _noting_frames(listings_in(pages), frames)
+            snapshot = yield from snapshot_in_steps(listings, config.deny, config.allow)
+        known = Listed(pages, snapshot, next(iter(frames), ('{"tools":', "}")))
+        self._by_digest[digest.digest()] = known
+        self._whole += known.size
+        finalize(known, self._forget, known.size).atexit = False
         return known
 
     def _forget(self, size: int) -> None:
         self._whole -= size
 
 
-def listings_in(pages: Iterable[bytes]) -> Iterator[Listing]:
-    """Parse answers to tools/list. (Parsed lists take much memory, so we parse again each time.)"""
+def _noting_frames(
+    listings: Iterable[Listing | None], frames: list[Frame]
+) -> Iterator[Listing | None]:
+    for listing in listings:
+        if listing is not None and not frames:
+            frames.append(listing.frame)
+        yield listing
+
+
+def listings_in(pages: Iterable[bytes]) -> Iterator[Listing | None]:
+    """Parse answers to tools/list, a few tools at a time. (Parsed lists take much memory, so we
+    parse again each time.) Yields None while it searches for the tools."""
     for page in pages:
         try:
             for part in in_parts(page):
+                if part is None:
+                    yield None
+                    continue
                 message = parse_message(part, Limits(message=len(part)))
                 for listing in map(parse_listing, singles(message)):
                     if listing is None:
@@ -293,7 +372,7 @@ def listings_in(pages: Iterable[bytes]) -> Iterator[Listing]:
             raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
 
 
-def _page_of(definitions: tuple[Definition, ...]) -> bytes:
+def _page_of(definitions: Iterable[Definition]) -> bytes:
     """Render an answer with these tools, to be parsed again when the patterns change."""
     tools = b",".join([one.raw for one in definitions])
     return b'{"jsonrpc":"2.0","id":0,"result":{"tools":[' + tools + b"]}}"
@@ -358,20 +437,27 @@ def _canonical(capabilities: str) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-MOST_KINDS = 1000
 MOST_BYTES = 64 * MEBIBYTE
+_IN_USE = 3600.0  # seconds since its last message
 type KindKey = tuple[str | None, str | None, str]
 """Revision, capabilities, and who asks: empty for all clients without credentials."""
 
 
 class Kinds:
-    """All kinds of asker at one listener. It forgets the least recently used."""
+    """All kinds of asker at one listener.
 
-    def __init__(self, config: Config) -> None:
+    As many as sessions, with lists of so many bytes. If there are more, it forgets those that
+    nobody has used for an hour, and those whose list is unknown, but no other: else a client that
+    makes up credentials could make us forget the pinned tools of others. A new kind for which
+    there is no room gets only tools that our own fetch has seen.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
+        self._clock = clock
         self._lists = Lists()
         self._kinds: OrderedDict[KindKey, Kind] = OrderedDict()
-        self.start = Kind(self._lists, config)
+        self.start = Kind(self._lists, config, is_start=True)
         """The kind of our own fetch, and of all clients that cannot be told from it."""
         self.start_key: KindKey = (None, None, "")
         self.same_for_all = False
@@ -400,13 +486,20 @@ class Kinds:
         key = revision, capabilities, who
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = Kind(self._lists, self._config)
+            has_room = self._make_room()
+            kind = Kind(self._lists, self._config)
+            if not has_room:
+                kind.crowd_out(self.start)
+                return kind
+            self._kinds[key] = kind
+            if session is not None and who:  # nobody else can be of this kind
+                finalize(session, self._close, key, kind).atexit = False
             if self.same_for_all:
                 kind.copy_from(self.start)
             elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
                 self._split_off(kind, revision, capabilities)
-            self._forget()
         self._kinds.move_to_end(key)
+        kind.used_at = self._clock()
         return kind
 
     def _is_of_start(self, revision: str | None, capabilities: str | None) -> bool:
@@ -476,20 +569,21 @@ class Kinds:
         """Bytes of all lists that we remember."""
         return self._lists.size
 
-    def _forget(self) -> None:
-        while len(self._kinds) > MOST_KINDS:
-            self._kinds.pop(self._least_useful()).close()
-        while len(self._kinds) > 1 and self.size > MOST_BYTES:
-            _, kind = self._kinds.popitem(last=False)
-            kind.close()
+    def _make_room(self) -> bool:
+        """Tell whether there is room for one more kind, after forgetting what is not needed."""
+        most = self._config.limits.sessions
+        while len(self._kinds) >= most or self._lists.is_full:
+            key = next(iter(self._kinds), None)
+            if key is not None and self._clock() - self._kinds[key].used_at <= _IN_USE:
+                key = next((key for key, kind in self._kinds.items() if not kind.is_listed), None)
+            if key is None:
+                return False
+            self._close(key, self._kinds[key])
+        return True
 
-    def _least_useful(self) -> KindKey:
-        """Prefer a kind without a list: otherwise a client that makes up tokens could evict all
-        others."""
-        newest = next(reversed(self._kinds))
-        unknown = (key for key, kind in self._kinds.items() if not kind.is_listed)
-        first = next(unknown, newest)
-        return first if first != newest else next(iter(self._kinds))
+    def _close(self, key: KindKey, kind: Kind) -> None:
+        if self._kinds.get(key) is kind:
+            self._kinds.pop(key).close()
 
 
 type OnListed = Callable[[Snapshot], None]
@@ -503,9 +597,9 @@ class OnlyKind(Kind):
 
     def __init__(self, kind: Kind, on_listed: OnListed) -> None:
         """Replace a kind about which nothing is known."""
-        super().__init__(kind._lists, kind._config)
+        super().__init__(kind._lists, kind._config, is_start=True)
         self._on_listed = on_listed
-        self._envelopes = Envelopes()
+        self._envelopes: dict[str, Envelope] = {}  # the first of each revision
         self._revision = ""
 
     def agree_on(self, revision: str) -> None:
@@ -513,13 +607,15 @@ class OnlyKind(Kind):
         self._revision = revision
         self.envelope = self._envelopes.get(revision)
 
-    def learn_envelope(self, page: Listing | None) -> None:
-        self._envelopes.learn(self._revision, page)
+    def learn_envelope(self, frame: Frame) -> None:
+        super().learn_envelope(frame)
+        if self.envelope is not None:
+            self._envelopes.setdefault(self._revision, self.envelope)
         self.envelope = self._envelopes.get(self._revision)
 
-    def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[None]:
         is_first = not self.is_listed
-        super()._finish(pages, whole)
+        yield from super()._finish(unlisted, whole)
         if is_first and self._listed is not None:
             self._on_listed(self._listed.snapshot)
 

@@ -13,7 +13,6 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
-from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.limits import R2025_11_25, Limits, Transport
 from mcp_tool_filter.protocol.messages import (
@@ -23,12 +22,10 @@ from mcp_tool_filter.protocol.messages import (
     id_value,
     render_error,
 )
-from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
 _LIST = "tools/list"
 _LONGEST_KEY = 1024  # characters of a session's id
-LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -233,21 +230,6 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-
-class Envelopes:
-    """The text around the tools in each revision's list, taken from the first such list."""
-
-    def __init__(self) -> None:
-        self._by_revision: dict[str, Envelope] = {}
-
-    def get(self, revision: str | None) -> Envelope | None:
-        return self._by_revision.get(revision) if revision else None
-
-    def learn(self, revision: str, listing: Listing | None) -> None:
-        """Keep the first one: later pages and answers do not change it."""
-        if listing and sum(map(len, listing.frame)) <= LONGEST_ENVELOPE:
-            self._by_revision.setdefault(revision, Envelope(*listing.frame))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.conversation.memory import Fetched, HeldRequests
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.exchange import Client, Link
-from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.tools import Listing
@@ -99,10 +99,9 @@ class PolicyInForce:
     """True if a long list is read in steps, so that other clients are served meanwhile."""
     held: HeldRequests = field(default_factory=HeldRequests)
     kinds: Kinds = field(init=False)
-    judged: JudgedLists = field(default_factory=JudgedLists)
 
     def __post_init__(self) -> None:
-        self.kinds = Kinds(self.config)
+        self.kinds = Kinds(self.config, self.clock)
         self.take(self.fetched)
 
     @property
@@ -114,7 +113,7 @@ class PolicyInForce:
         """Make this the snapshot of the start. If it raises, nothing has changed."""
         kinds = self.kinds
         if fetched.is_listed:
-            kinds.start.take(fetched.pages)
+            at_once(kinds.start.take(fetched.pages))
         self.fetched = fetched
         kinds.same_for_all = fetched.is_for_all
         kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
@@ -122,7 +121,7 @@ class PolicyInForce:
     @property
     def listings(self) -> Iterator[Listing]:
         """The fetched pages of the tool list. (Parsed each time: parsed lists take much memory.)"""
-        return listings_in(self.fetched.pages)
+        return filter(None, listings_in(self.fetched.pages))
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on, also for tools that were listed before."""

@@ -33,6 +33,10 @@ class Delay:
     seconds: float
 
 
+LET_OTHERS_GO_ON = Delay(0.0)
+"""Yielded between the steps of long work, a few milliseconds each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Together:
     """Make several decisions at the same time; the outcomes are sent back in the same order."""
@@ -72,6 +76,15 @@ type Decision[Outcome] = Outcome | Deciding[Outcome]
 def waits[Outcome](decision: Decision[Outcome]) -> TypeIs[Deciding[Outcome]]:
     """Tell whether a decision must wait for something."""
     return type(decision) is GeneratorType
+
+
+def at_once[Outcome](steps: Deciding[Outcome]) -> Outcome:
+    """Do long work, which needs nothing from the host, without letting others go on meanwhile."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as made:
+        return cast("Outcome", made.value)
 
 
 def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:

@@ -39,7 +39,7 @@ class Via(StrEnum):
     STDIO = "stdio"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Session:
     """A client's session with the upstream, opened through us."""
 

@@ -21,9 +21,11 @@ from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import batched
 from types import MappingProxyType
 
 from mcp_tool_filter.errors import printable
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
@@ -37,26 +39,37 @@ class Definitions(Mapping[str, bytes]):
     (b'[{"name":"a"},{}]', b'{}')
     """
 
-    __slots__ = ("_numbers", "_starts", "names", "tools")
+    __slots__ = ("_numbers", "_starts", "_written", "names")
     names: Container[str]
     """The same names. (Each call checks its tool against them.)"""
 
-    def __init__(self, definitions: Iterable[tuple[str, bytes]]) -> None:
-        written = bytearray(b"[")
+    def __init__(self, definitions: Iterable[tuple[str, bytes]] = ()) -> None:
+        self._written: bytearray | bytes = bytearray(b"[")
         self._starts = array("Q", [1])
         self._numbers: dict[str, int] = {}
         self.names = self._numbers
         for name, raw in definitions:
-            self._numbers[name] = len(self._numbers)
-            written += raw
-            written += b","
-            self._starts.append(len(written))
-        written[-1:] = b"]" if self._numbers else b"[]"
-        self.tools = bytes(written)
+            self.add(name, raw)
+
+    def add(self, name: str, raw: bytes) -> None:
+        """Add the next one. (None can be added once ``tools`` has been asked for.)"""
+        assert isinstance(self._written, bytearray)
+        self._numbers[name] = len(self._numbers)
+        self._written += raw
+        self._written += b","
+        self._starts.append(len(self._written))
+
+    @property
+    def tools(self) -> bytes:
+        """All definitions as one JSON array."""
+        if isinstance(self._written, bytearray):
+            self._written[-1:] = b"]" if self._numbers else b"[]"
+            self._written = bytes(self._written)
+        return self._written
 
     def __getitem__(self, name: str) -> bytes:
         number = self._numbers[name]
-        return self.tools[self._starts[number] : self._starts[number + 1] - 1]
+        return bytes(self._written[self._starts[number] : self._starts[number + 1] - 1])
 
     def __contains__(self, name: object) -> bool:
         return name in self._numbers
@@ -157,29 +170,57 @@ class Snapshot:
         """The names that nothing may show."""
         return self.denied if self.by_pattern is None else self.by_pattern
 
-    @property
-    def tools(self) -> bytes:
-        """The allowed definitions as one JSON array."""
-        return self.allowed.tools
-
 
 def take_snapshot(
     listings: Iterable[Listing], deny: Sequence[Pattern], allow: Sequence[Pattern] = ()
 ) -> Snapshot:
     """Apply the patterns to all pages of the upstream's list."""
-    sorting = _Sorting(deny, allow)
-    allowed = Definitions(sorting.allowed_in(listings))
-    carrying = sorting.carrying_in(allowed)
+    return at_once(snapshot_in_steps(listings, deny, allow))
+
+
+def snapshot_in_steps(
+    listings: Iterable[Listing | None], deny: Sequence[Pattern], allow: Sequence[Pattern]
+) -> Deciding[Snapshot]:
+    """Do the same for a list that may be long: other clients are served meanwhile.
+
+    None among the pages is only a pause.
+    """
+    sorting, allowed = _Sorting(deny, allow), Definitions()
+    for listing in listings:
+        for some in few_of(listing.definitions if listing else ()):
+            for one in some:
+                name = one.name or ""
+                if name in allowed.names and not one.problem:
+                    sorting.faults.append(listed_twice(name))
+                elif sorting.judge(one) is Standing.ALLOWED:
+                    allowed.add(name, one.raw)
+            yield LET_OTHERS_GO_ON
+    carrying: set[str] = set()
+    for names in batched(allowed, _FEW):
+        raws = [(name, allowed[name].decode()) for name in names]
+        carrying.update(name for name, raw in raws if shows_other_tool(raw, sorting.denied))
+        yield LET_OTHERS_GO_ON
     if carrying:
+        sorting.faults += map(_carrying, filter(carrying.__contains__, allowed))
         allowed = Definitions((name, raw) for name, raw in allowed.items() if name not in carrying)
-    return Snapshot(
-        allowed=allowed,
-        denied=MappingProxyType(sorting.denied),
-        denied_bytes=sorting.denied_bytes,
-        unmatched=tuple(one for one in (*deny, *allow) if one not in sorting.matched),
-        faults=tuple(sorting.faults),
-        patterns=(deny, allow),
-    )
+    return sorting.snapshot(allowed)
+
+
+_FEW = 200  # tools that are judged without a pause
+_LITTLE = 32 * 1024  # bytes of their definitions
+
+
+def few_of(definitions: Iterable[Definition]) -> Iterator[list[Definition]]:
+    """Yield a few definitions at a time: judging them takes a few milliseconds."""
+    some: list[Definition] = []
+    size = 0
+    for one in definitions:
+        some.append(one)
+        size += len(one.raw)
+        if len(some) == _FEW or size > _LITTLE:
+            yield some
+            some, size = [], 0
+    yield some
 
 
 @dataclass(slots=True)
@@ -188,38 +229,44 @@ class _Sorting:
 
     deny: Sequence[Pattern]
     allow: Sequence[Pattern]
+    hidden: NamesByPattern | None = None
+    """Names that no definition may show; if None, whoever sorts looks for denied ones itself."""
     denied: dict[str, Pattern | None] = field(default_factory=dict)
     denied_bytes: int = 0
     matched: set[Pattern] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
 
-    def allowed_in(self, listings: Iterable[Listing]) -> Iterator[tuple[str, bytes]]:
-        known: set[str] = set()
-        for definition in (one for listing in listings for one in listing.definitions):
-            name = definition.name
-            if fault := _fault(definition, known):
-                self.faults.append(fault)
-            elif name is not None and self._is_allowed(name, definition.raw):
-                known.add(name)
-                yield name, definition.raw
-
-    def _is_allowed(self, name: str, raw: bytes) -> bool:
+    def judge(self, definition: Definition) -> Standing:
+        """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
+        name = definition.name
+        if definition.problem or name is None:
+            self.faults.append(f"{definition.problem}: not exposed")
+            return Standing.UNKNOWN
+        if _is_too_long(name):
+            self.faults.append(_too_long(name))
+            return Standing.UNKNOWN
         hits = [pattern for pattern in (*self.deny, *self.allow) if pattern.matches(name)]
         self.matched.update(hits)
         denying = next((pattern for pattern in hits if pattern in self.deny), None)
-        if denying is None and (not self.allow or any(one in self.allow for one in hits)):
-            return True
-        self.denied[name] = denying
-        self.denied_bytes += len(raw)
-        return False
+        if denying is not None or (self.allow and not any(one in self.allow for one in hits)):
+            self.denied[name] = denying
+            self.denied_bytes += len(definition.raw)
+            return Standing.DENIED
+        if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
+            self.faults.append(_carrying(name))
+            return Standing.UNKNOWN
+        return Standing.ALLOWED
 
-    def carrying_in(self, allowed: Mapping[str, bytes]) -> set[str]:
-        """Return the tools that would show a denied one."""
-        found = [
-            name for name, raw in allowed.items() if shows_other_tool(raw.decode(), self.denied)
-        ]
-        self.faults += map(_carrying, found)
-        return set(found)
+    def snapshot(self, allowed: Definitions) -> Snapshot:
+        """Return the snapshot in which these tools are exposed."""
+        return Snapshot(
+            allowed=allowed,
+            denied=MappingProxyType(dict(self.denied)),
+            denied_bytes=self.denied_bytes,
+            unmatched=tuple(one for one in (*self.deny, *self.allow) if one not in self.matched),
+            faults=tuple(self.faults),
+            patterns=(self.deny, self.allow),
+        )
 
 
 def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
@@ -251,15 +298,6 @@ def shown(name: str) -> str:
     ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
     """
     return printable(name if len(name) <= 128 else name[:128] + "…")
-
-
-def _fault(definition: Definition, known: Collection[str]) -> str | None:
-    name = definition.name
-    if definition.problem or name is None:
-        return f"{definition.problem}: not exposed"
-    if _is_too_long(name):
-        return _too_long(name)
-    return listed_twice(name) if name in known else None
 
 
 def _is_too_long(name: str) -> bool:
@@ -295,71 +333,68 @@ _LONGEST_LIST = 80 * MEBIBYTE  # bytes; longer lists are not pinned, only judged
 
 
 class UnlistedTools:
-    """Learns the upstream's list from the pages that pass."""
+    """Learns the upstream's list from the pages that pass. Each tool is judged once."""
 
     def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
-        self._deny = deny
-        self._allow = allow
-        self._denied = NamesByPattern(deny, allow)
+        self._by_pattern = NamesByPattern(deny, allow)
+        self._sorting = _Sorting(deny, allow, self._by_pattern)
         self._pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
-        self._size = 0
         self._next: str | None = None  # the cursor of the next page of the list
+        self.size = 0
+        """Bytes of the definitions so far."""
         self.snapshot = Snapshot(
-            allowed=Definitions([]), denied={}, by_pattern=self._denied, is_open=True
+            allowed=Definitions(), denied={}, by_pattern=self._by_pattern, is_open=True
         )
         """Judges calls, and everything else that names a tool, only by name."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the definitions so far."""
-        return self._size
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
         """All definitions seen so far, in the upstream's order."""
         return (*self._pinned.values(), *self._faulty)
 
-    def judge_page(self, page: Listing, *, pins: bool = True) -> Snapshot:
+    def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
         """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
-        pin = self._pin if pins else self._known_or
-        pinned = tuple(pin(definition) for definition in page.definitions)
-        partial = take_snapshot([replace(page, definitions=pinned)], self._deny, self._allow)
-        return replace(partial, by_pattern=self._denied)
+        sorting = self._sorting
+        of_page = _Sorting(sorting.deny, sorting.allow, self._by_pattern)
+        allowed = Definitions()
+        for some in few_of(page.definitions):
+            for one in some:
+                name = one.name or ""
+                if pins and name not in self._pinned and self.size <= _LONGEST_LIST:
+                    self._pin(one)
+                known = self._pinned.get(name)
+                if known is not None and name in sorting.denied:
+                    of_page.denied[name] = sorting.denied[name]
+                    of_page.denied_bytes += len(known.raw)
+                elif name not in allowed.names and (
+                    known is not None or of_page.judge(one) is Standing.ALLOWED
+                ):
+                    allowed.add(name, (known or one).raw)
+            yield LET_OTHERS_GO_ON
+        return replace(of_page.snapshot(allowed), by_pattern=self._by_pattern)
 
-    def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
+    def _pin(self, definition: Definition) -> None:
+        """Remember the first definition of a tool."""
+        standing, name = self._sorting.judge(definition), definition.name
+        self.size += len(definition.raw)
+        if name is None or standing is Standing.UNKNOWN:
+            self._faulty.append(definition)
+        else:
+            self._pinned[name] = definition
+
+    def finish_page(self, asked: str | None, page: Listing) -> Deciding[Snapshot | None]:
         """Note the page that answers this cursor; return the snapshot if the list is complete
         now."""
         if asked is not None and asked != self._next:
             return None
         self._next = page.next_cursor or None
-        if self._next is not None or self._size > _LONGEST_LIST:
+        if self._next is not None or self.size > _LONGEST_LIST:
             return None
-        whole = replace(page, definitions=self.definitions)
-        return take_snapshot([whole], self._deny, self._allow)
-
-    def _pin(self, definition: Definition) -> Definition:
-        """Return the first definition seen with that name."""
-        known = self._known_or(definition)
-        if known is not definition:
-            return known
-        name = definition.name
-        self._size += len(definition.raw)
-        if name is not None and self._carries_denied(name, definition.raw):
-            problem = f"the tool {shown(name)} has the definition of another tool"
-            definition = replace(definition, problem=problem)
-        if self._size > _LONGEST_LIST:
-            return definition
-        if name is None or definition.problem:
-            self._faulty.append(definition)
-        else:
-            self._pinned[name] = definition
-        return definition
-
-    def _known_or(self, definition: Definition) -> Definition:
-        return self._pinned.get(definition.name or "", definition)
-
-    def _carries_denied(self, name: str, raw: bytes) -> bool:
-        """Tell whether an allowed tool shows a denied one, listed or not."""
-        is_allowed = self.snapshot.standing(name) is Standing.ALLOWED
-        return is_allowed and shows_other_tool(raw.decode(), self._denied)
+        allowed = Definitions()
+        for some in few_of(tuple(self._pinned.values())):
+            for one in some:
+                if one.name is not None and one.name not in self._sorting.denied:
+                    allowed.add(one.name, one.raw)
+            yield LET_OTHERS_GO_ON
+        return self._sorting.snapshot(allowed)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import batched
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import ListFrom
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
+from mcp_tool_filter.policy.snapshot import (
+    Snapshot,
+    Standing,
+    drift_of,
+    few_of,
+    listed_twice,
+    shown,
+)
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     METHOD_NOT_FOUND,
@@ -127,7 +134,7 @@ def decide_list(
         if list_from is ListFrom.AUTO:
             return Forward()
         envelope = _STATELESS if request.revision else _PLAIN
-    return Reply(envelope.around(snapshot.tools, request.id), Reason(Why.CACHED))
+    return Reply(envelope.around(snapshot.allowed.tools, request.id), Reason(Why.CACHED))
 
 
 def decide_listing(
@@ -141,28 +148,26 @@ def decide_listing(
     """
     listing = _listing_in(message, expected)
     if listing is not None:
-        *_, verdict = decide_in_steps(listing, snapshot, is_ours=is_ours)
-        assert verdict is not None
-        return verdict
+        return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
     if shows_tool_beside_content(message, snapshot.hidden_names):
         raise ProtocolError(_HIDDEN_TOOL)
     return Forward()
 
 
 def decide_in_steps(
-    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False, step: int = 1000
-) -> Iterator[Forward | Rewrite | None]:
-    """Do the same for a parsed list: yield None between steps, then the verdict."""
+    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
+) -> Deciding[Forward | Rewrite]:
+    """Do the same for a parsed list that may be long."""
     if shows_tool(listing.surroundings, snapshot.hidden_names):
         raise ProtocolError(_HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
-    for some in batched(listing.definitions, step):
+    for some in few_of(listing.definitions):
         kept.update(_kept(some, snapshot, is_ours=is_ours))
         if not is_ours:
             drift += filter(None, (drift_of(definition, snapshot) for definition in some))
-        yield None
-    yield _with_kept(listing, kept, drift)
+        yield LET_OTHERS_GO_ON
+    return _with_kept(listing, kept, drift)
 
 
 def _listing_in(message: Single, expected: bool) -> Listing | None:

@@ -17,7 +17,7 @@ A long tool list is read in steps, so that other clients are served in between:
 
 >>> raw = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}}]}}'
 >>> *steps, found = read_in_steps(raw, Limits())
->>> found.response.id, found.listing.definitions[0].name
+>>> found.message.id, found.listing.definitions[0].name
 ('1', 'a')
 
 Each step reads the message as if it had only a few of its tools. So all steps see the same text
@@ -33,8 +33,14 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Place, Response, UnreadPlace, parse_message
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.messages import (
+    Message,
+    Place,
+    Response,
+    UnreadPlace,
+    parse_message,
+)
 from mcp_tool_filter.protocol.scan import (
     Value,
     after_space,
@@ -151,56 +157,67 @@ type _Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LongList:
-    response: Response
-    """Its result is not parsed further."""
-    listing: Listing
+    message: Message
+    """Its result is not parsed further if there is a listing."""
+    listing: Listing | None = None
+    """None if it is another message."""
 
 
-def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
-    """Yield None between the steps, and finally the list; no list if it must be read in one go.
+def in_parts(raw: bytes) -> Iterator[bytes | None]:
+    """Split an answer with a long list into several answers with a few of its tools each.
 
-    Raises ProtocolError.
+    (A parsed list takes ten times the memory of its bytes, and the memory it leaves is fragmented.)
+    Yields None between the steps of the search for the tools. Anything else stays as it is.
+
+    >>> tools = b",".join([b'"%b"' % (b"x" * 20_000)] * 3)
+    >>> [len(part) for part in in_parts(b'{"result": {"tools": [%b]}}' % tools) if part]
+    [40030, 20027]
     """
-    if len(raw) > limits.message:
-        return
     text = decode(raw)
     runs: list[_Run] = []
     try:
         for run in _runs_of_tools(text):
             runs.append(run)
             yield None
-    except (ValueError, IndexError, RecursionError):
-        return  # not JSON
-    if not runs:
+    except (ValueError, IndexError, RecursionError):  # not JSON, as whoever reads it finds out
+        runs = []
+    if len(runs) <= 1:
+        yield raw
         return
     head, tail = text[: runs[0][0]], text[runs[-1][1] :]
-    definitions: list[Definition] = []
-    last: LongList | None = None
     for start, end in runs:
-        last = _read_whole(f"{head}{text[start:end]}{tail}", limits)
-        if last is None:
-            return
-        definitions += last.listing.definitions
+        yield f"{head}{text[start:end]}{tail}".encode()
+
+
+def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
+    """Yield None between the steps, and finally the message with its list. Raises ProtocolError."""
+    if len(raw) > limits.message:
+        raise OverLimit(f"a message is longer than {limits.message} bytes")
+    definitions: list[Definition] = []
+    last: tuple[Response, Listing] | None = None
+    for part in in_parts(raw):
+        if part is not None:
+            message = parse_message(part, limits)
+            listing = parse_listing(message) if isinstance(message, Response) else None
+            if part is raw or listing is None or not isinstance(message, Response):
+                yield LongList(message, listing)
+                return
+            last = message, listing
+            definitions += listing.definitions
         yield None
     if last is not None:
-        yield _with_all(last, tuple(definitions), text)
+        yield _with_all(*last, tuple(definitions), decode(raw))
 
 
-def _read_whole(text: str, limits: Limits) -> LongList | None:
-    message = parse_message(text.encode(), limits)
-    listing = parse_listing(message) if isinstance(message, Response) else None
-    return LongList(message, listing) if listing and isinstance(message, Response) else None
-
-
-def _with_all(part: LongList, definitions: tuple[Definition, ...], text: str) -> LongList:
-    """Return the whole message, given the last part and all definitions."""
-    of_part, result = part.response.place, part.response.result
-    longer = len(text) - len(of_part.text)
-    place = Place(text, of_part.start, of_part.end + longer)
+def _with_all(
+    message: Response, listing: Listing, definitions: tuple[Definition, ...], text: str
+) -> LongList:
+    """Return the whole message, given what was read of the last part, and all definitions."""
+    place, result = message.place, message.result
+    longer = len(text) - len(place.text)
     whole = Value(result.start, result.end + longer) if result else None
-    return LongList(
-        Response(part.response.id, whole, place), replace(part.listing, definitions=definitions)
-    )
+    response = Response(message.id, whole, Place(text, place.start, place.end + longer))
+    return LongList(response, replace(listing, definitions=definitions))
 
 
 def _runs_of_tools(text: str) -> Iterator[_Run]:

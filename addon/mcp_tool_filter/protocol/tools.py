@@ -20,10 +20,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
     Place,
@@ -36,7 +34,7 @@ from mcp_tool_filter.protocol.messages import (
     is_too_long_to_search,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import EACH, Many, Outline, Value, has_lone_surrogate, scan
+from mcp_tool_filter.protocol.scan import Value, has_lone_surrogate
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
@@ -49,8 +47,6 @@ _HOLDERS = frozenset({"result", "tools"})
 _USUAL_KEYS = frozenset(
     {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
 )
-# Only the places of the elements.
-_ELEMENTS: Outline = {"result": {"tools": Many({EACH: None})}}
 _FEW_NAMES = 50  # so few are searched for one by one
 _LONGEST_KEPT = 64  # characters of a key
 
@@ -165,31 +161,6 @@ def parse_listing(message: Single) -> Listing | None:
     if tools is None or tools.elements is None or len(alike) > 1:
         raise ProtocolError("a tool list that could be read in two ways")
     return _listing(message.place, holder, tools)
-
-
-def in_parts(answer: bytes, most: int = 100) -> Iterator[bytes]:
-    """Split an answer with a long list into several answers with a few of its tools each.
-
-    A parsed list takes ten times the memory of its bytes, and the memory it leaves is fragmented.
-
-    >>> list(in_parts(b'{"result": {"tools": [1, 2, 3], "x": 0}}', most=2))
-    [b'{"result": {"tools": [1, 2], "x": 0}}', b'{"result": {"tools": [3], "x": 0}}']
-    """
-    text, runs = _runs_of_tools(answer, most)
-    if len(runs) <= 1:
-        yield answer
-        return
-    head, tail = text[: runs[0][0]], text[runs[-1][1] :]
-    for start, end in runs:
-        yield f"{head}{text[start:end]}{tail}".encode()
-
-
-def _runs_of_tools(answer: bytes, most: int) -> tuple[str, list[tuple[int, int]]]:
-    text, root = scan(answer, _ELEMENTS, Limits(message=max(1, len(answer))))
-    result = root.get("result")
-    tools = result.get("tools") if result else None
-    each = (tools and tools.elements) or ()
-    return text, [(some[0].start, some[-1].end) for some in batched(each, most)]
 
 
 def besides_content(message: Single) -> str:
