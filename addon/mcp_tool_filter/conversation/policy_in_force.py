@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.conversation.memory import Fetched, HeldRequests
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.effects import at_once
+from mcp_tool_filter.policy.effects import Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client, Link
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
@@ -102,18 +102,18 @@ class PolicyInForce:
 
     def __post_init__(self) -> None:
         self.kinds = Kinds(self.config, self.clock)
-        self.take(self.fetched)
+        at_once(self.take(self.fetched))
 
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot of our own fetch."""
         return self.kinds.start.snapshot
 
-    def take(self, fetched: Fetched) -> None:
+    def take(self, fetched: Fetched) -> Deciding[None]:
         """Make this the snapshot of the start. If it raises, nothing has changed."""
         kinds = self.kinds
         if fetched.is_listed:
-            at_once(kinds.start.take(fetched.pages))
+            yield from kinds.start.take(fetched.pages)
         self.fetched = fetched
         kinds.same_for_all = fetched.is_for_all
         kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""

@@ -152,7 +152,8 @@ class Changes:
         fetch = self._proxy.around.fetch
         fetched = await fetch_or_wait(fetch, site.target, requires_list=requires_list)
         before = listener.snapshot
-        policy.take(fetched)
+        for _ in policy.take(fetched):  # a long list must not keep clients waiting
+            await asyncio.sleep(0)
         policy.kinds.forget_all()
         if fetched.pages != old.pages or not fetched.is_listed:
             tell_list_changed(site)
