@@ -21,7 +21,10 @@ _PALETTE = [
     ("focus", "standout", ""),
     ("bar", "bold", ""),
 ]
-_KEYS = "space: hide or show · a: all listed · /: search · enter: done · q: quit"
+_MARK = len("destructive")
+_BEFORE_NAME = len("[hide] ")
+_NARROWEST = len("Choose the tools to hide") - _BEFORE_NAME
+_KEYS = "space: hide or show · a: all listed · /: search · enter: done · esc, q: quit"
 
 
 def pick(tools: Sequence[Tool]) -> list[str] | None:
@@ -37,14 +40,19 @@ class Picker:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = tools
-        self._hidden: set[str] = set()
+        self._hidden = {tool.name for tool in tools if not tool.is_exposed}
+        self._before = set(self._hidden)
+        self._is_leaving = False
         self._search = urwid.Edit("Search: ")
         self._walker = _Rows(self._row)
-        self._widest = min(40, max(map(_width_of, (shown(tool.name) for tool in tools))))
+        self._widest = min(40, max(_NARROWEST, *(_width_of(shown(tool.name)) for tool in tools)))
         self._status = urwid.Text("", wrap="ellipsis")
+        head = f"{'Choose the tools to hide':{_BEFORE_NAME + self._widest}} {'TOKENS':>7}"
         self._frame = urwid.Frame(
             urwid.ListBox(self._walker),
-            header=urwid.AttrMap(urwid.Text("Choose the tools to hide"), "bar"),
+            header=urwid.AttrMap(
+                urwid.Text(f"{head}  {'':{_MARK}}  DESCRIPTION", wrap="clip"), "bar"
+            ),
         )
         self._is_done = False
         urwid.connect_signal(self._search, "postchange", lambda *_: self._list())
@@ -66,10 +74,20 @@ class Picker:
         """Handle a key that no widget has used; return whether it had a meaning."""
         if self._frame.focus_position == "footer":
             return self._key_in_search(key)
+        if self._is_leaving:
+            if key in ("y", "Y"):
+                raise urwid.ExitMainLoop
+            self._show_status()
+            return True
         match key:
             case "enter":
                 self._is_done = True
                 raise urwid.ExitMainLoop
+            case "esc" if self._search.edit_text:
+                self._search.set_edit_text("")
+            case "esc" if self._hidden != self._before:  # a slip must not lose the choices
+                self._is_leaving = True
+                self._status.set_text("Quit without your choices? y: yes · any other key: no")
             case "q" | "esc":
                 raise urwid.ExitMainLoop
             case "/":
@@ -121,6 +139,7 @@ class Picker:
 
     def _show_status(self) -> None:
         """Show how many tools remain."""
+        self._is_leaving = False
         saved = sum(tool.size for tool in self._tools if tool.name in self._hidden)
         left = len(self._tools) - len(self._hidden)
         self._status.set_text(
@@ -206,5 +225,6 @@ class _Row(urwid.WidgetWrap):  # type: ignore[misc]  # urwid has no types
         name = shortened(shown(self._tool.name), self._widest)
         name += " " * (self._widest - _width_of(name))
         tokens = estimate_tokens(self._tool.size)
-        self._text.set_text(f"{mark} {name} {tokens:>7}  {self._tool.description}")
+        said = f"{self._tool.mark:{_MARK}}  {self._tool.description}"
+        self._text.set_text(f"{mark} {name} {tokens:>7}  {said}")
         self._w.set_attr_map({None: "hidden" if is_hidden else None})

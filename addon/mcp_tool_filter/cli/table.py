@@ -25,10 +25,11 @@ _JSON: Final = Option("json", "print JSON", only_typed=True)
 _OF_A_FILE: Final = (
     Option(
         "scope",
-        "which file to use if several files list the server: user, project or local",
+        "which file to use if several files list the server: user, project, local, or all",
         "SCOPE",
-        choices=("user", "project", "local"),
+        choices=("user", "project", "local", "all"),
     ),
+    Option("all", "all servers of the client", only_typed=True),
     Option("dry-run", "only show what would change", only_typed=True),
     Option("yes", "do not ask", short="y"),
 )
@@ -252,10 +253,11 @@ _ALL: Final = (
         usage=(
             "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
             "wrap CLIENT SERVER --pick",
+            "wrap CLIENT --all --deny PATTERN",
         ),
-        about="Puts the filter in front of a server in a client's file. It shows the change, asks"
-        " you, and keeps a copy of the old file beside the new one. To list your servers:"
-        " mcp-tool-filter clients",
+        about="Puts the filter in front of a server in a client's file. It asks the server for its"
+        " tools, shows how many are hidden and the change, asks you, and keeps a copy of the old"
+        " file in a folder of its own. To list your servers: mcp-tool-filter clients",
         flags=(
             OPTIONS["deny"],
             OPTIONS["allow"],
@@ -265,7 +267,7 @@ _ALL: Final = (
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
-        most_words=2, least_words=2, choices=CLIENTS, word="client",
+        most_words=2, least_words=1, choices=CLIENTS, word="client",
         asks="Name the client and the server: wrap CLIENT SERVER",
         notes="Undo: mcp-tool-filter unwrap CLIENT SERVER",
         runs="commands.clients.run_wrap",
@@ -273,10 +275,10 @@ _ALL: Final = (
     Command(
         "unwrap",
         "undo what wrap did",
-        usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
+        usage=("unwrap CLIENT SERVER [--yes] [--dry-run]", "unwrap CLIENT --all"),
         about="Restores the entry of a server in a client's file to its state before wrap.",
         flags=_OF_A_FILE,
-        most_words=2, least_words=2, choices=CLIENTS, word="client",
+        most_words=2, least_words=1, choices=CLIENTS, word="client",
         asks="Name the client and the server: unwrap CLIENT SERVER",
         runs="commands.clients.run_unwrap",
     ),

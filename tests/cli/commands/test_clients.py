@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,10 @@ def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str
         (["wrap", "claude-code", "file", "--deny", "a"], "did you mean files?"),
         (["wrap", "cursor", "x", "--deny", "a"], "cursor has no MCP servers"),
         (["wrap", "claude-code", "files"], "Say what to hide"),
+        (["wrap", "claude-code", "--deny", "a"], "Name the client and the server"),
+        (["unwrap", "claude-code", "files", "--all"], "Name the client and the server"),
+        (["wrap", "claude-code", "--all", "--pick"], "--pick is for one server"),
+        (["wrap", "claude-code", "files", "--scope", "usr"], "did you mean user?"),
         (["wrap", "claude-code", "files", "--deny", "^[a"], "Invalid regex pattern"),
         (["wrap", "claude-code", "files", "--deny", "^a", "--flag=--nope"], "--nope"),
         (["wrap", "claude-code", "files", "--deny", "^a"], "Cannot ask you: there is no terminal"),
@@ -238,6 +243,107 @@ def test_a_broken_file_does_not_hide_the_others(
     said = capsys.readouterr()
     assert "settings.json cannot be read: " in said.err
     assert "tickets" in said.out
+
+
+SERVER = """\
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    open(sys.argv[1], "a").write("asked")
+    result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+              "serverInfo": {"name": "s", "version": "1"}}
+    if said["method"] == "tools/list":
+        schema = {"type": "object"}
+        result = {"tools": [{"name": n, "inputSchema": schema} for n in ("read", "drop-it")]}
+    if "id" in said:
+        answer = {"jsonrpc": "2.0", "id": said["id"]}
+        error = {"code": -32601, "message": "Method not found"}
+        discovers = said["method"] == "server/discover"
+        more = {"error": error} if discovers else {"result": result}
+        print(json.dumps(answer | more), flush=True)
+"""
+
+
+def real_servers(home: Path, **more: object) -> Path:
+    """List the same server in the user's file and in the project's, on one line."""
+    (home / "server.py").write_text(SERVER)
+    entry = {"command": sys.executable, "args": [str(home / "server.py"), "${STARTS:-x}"], **more}
+    for file in (home / ".claude.json", home / "project" / ".mcp.json"):
+        file.write_text(json.dumps({"mcpServers": {"s": entry, "gone": {"command": "/none/x"}}}))
+    return home / "project" / ".mcp.json"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--deny", "^drop"], ["2 tools: 1 hidden"]),
+        (
+            ["--deny", "^drpo"],
+            [
+                "2 tools: 0 hidden",
+                "Warning: no tool is hidden",
+                'Warning: the pattern "^drpo" matches no tool',
+            ],
+        ),
+        (
+            ["--deny", "r"],
+            [
+                "2 tools: 2 hidden",
+                'Warning: no tool is left: the pattern "r" matches every tool',
+            ],
+        ),
+        (["--deny", "^drop", "--allow", "drop"], ["2 tools: 2 hidden", "Warning: no tool is left"]),
+    ],
+)
+def test_the_server_is_asked_what_is_hidden_before_the_file_is_saved(
+    flags: list[str],
+    said: list[str],
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real_servers(home)
+    monkeypatch.setenv("STARTS", str(home / "starts"))
+    words = ["wrap", "claude-code", "s", *flags, "--yes"]
+    assert main([*words, "--scope", "user"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[: len(said)] == said
+    assert lines[len(said)].startswith("Saved ")
+    [warning] = [line for line in lines if ".mcp.json, without the filter" in line]
+    assert "add --scope project, or --scope all" in warning
+    assert main([*words, "--scope", "all"]) == 0
+    assert "without the filter. " not in capsys.readouterr().err
+    assert "--deny" in (home / "project" / ".mcp.json").read_text()
+
+
+def test_a_server_that_does_not_answer_is_wrapped_with_a_note(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real_servers(home)
+    assert main(["wrap", "claude-code", "gone", "--deny", "a", "--yes", "--scope", "user"]) == 0
+    assert "gone was not asked for its tools, or did not answer" in capsys.readouterr().err
+
+
+def test_all_servers_of_a_client_can_be_wrapped_and_restored(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's command is not started: its file may come from anybody."""
+    project = real_servers(home)
+    text = file_in(home).replace("/none/x", "mcp-tool-filter")  # which cannot be wrapped
+    (home / ".claude.json").write_text(text)
+    monkeypatch.setenv("STARTS", str(home / "starts"))
+    before = project.read_text()
+    words = ["wrap", "claude-code", "--all", "--deny", "^drop", "--yes"]
+    assert main([*words, "--scope", "project"]) == 0
+    assert not (home / "starts").exists()
+    assert main(words) == 1
+    assert (home / "starts").exists()
+    err = capsys.readouterr().err
+    assert "Warning: gone stays as it is: The entry already starts the filter" in err
+    assert file_in(home).count("--deny") == 1
+    assert project.read_text().count("--deny") == 2
+    assert main(["unwrap", "claude-code", "--all", "--yes"]) == 0
+    assert (file_in(home), project.read_text()) == (text, before)
 
 
 def test_a_server_listed_twice_needs_a_scope(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,7 +194,9 @@ for line in sys.stdin:
                   "serverInfo": {"name": "s", "version": "1"}}
     if said["method"] == "tools/list":
         schema = {"type": "object"}
-        result = {"tools": [{"name": n, "description": f"Tool {n}", "inputSchema": schema}
+        result = {"tools": [{"name": n, "description": f"Tool {n}", "inputSchema": schema,
+                             "annotations": {"readOnlyHint": n.startswith("read"),
+                                             "destructiveHint": n.startswith("delete")}}
                             for n in TOOLS]}
     answer = {"jsonrpc": "2.0", "id": said["id"]}
     if said["method"] == "server/discover":
@@ -337,6 +340,52 @@ def test_an_interrupt_restores_the_terminal(
     assert "status 130" in screen
     modes = [file.read_text().partition("intr")[2] for file in (before, after)]
     assert modes[0] == modes[1] != ""
+
+
+def test_escape_clears_the_search_and_loses_no_choice_without_asking(
+    server: list[str], terminal: Terminal, tmp_path: Path
+) -> None:
+    result = tmp_path / "result"
+    terminal.press(f"{_command(server)} > {result}; echo status $?", "Enter")
+    screen = terminal.wait(lambda screen: "4 of 4 tools remain" in screen)
+    assert re.search(r"Choose the tools to hide +TOKENS +DESCRIPTION", screen)
+    terminal.press("/")
+    terminal.wait(lambda screen: "Search:" in screen)
+    terminal.press("-l", "delete")
+    terminal.wait(lambda screen: "write_file" not in screen.partition("Choose")[2])
+    terminal.press("Enter")
+    terminal.press("Space")
+    terminal.wait(lambda screen: "3 of 4 tools remain" in screen)
+    terminal.press("Escape")
+    terminal.wait(lambda screen: "write_file" in screen and "3 of 4" in screen)
+    for key, after in (("Escape", "Quit without"), ("n", "3 of 4"), ("Escape", "Quit without")):
+        terminal.press(key)
+        terminal.wait(lambda screen, after=after: after in screen)  # type: ignore[misc]
+    terminal.press("y")
+    terminal.wait(lambda screen: "status 1" in screen)
+    assert result.read_text() == ""
+
+
+def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
+    server: list[str], terminal: Terminal, tmp_path: Path
+) -> None:
+    """A pattern whose tools all stay hidden stays as it was typed: it may hide later tools."""
+    file = tmp_path / ".gemini" / "settings.json"
+    file.parent.mkdir()
+    old = ["--deny", "^delete_", "--deny", "^write", "--message-limit", "1MB", "--", *server]
+    entry = {"command": "mcp-tool-filter", "args": old}
+    file.write_text(json.dumps({"mcpServers": {"files": entry}}))
+    words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
+    terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
+    screen = terminal.wait(lambda screen: "1 of 4 tools remain" in screen)
+    assert re.search(r"\[ {4}\] read_file +\d+ +read-only +Tool read_file", screen)
+    assert re.search(r"\[hide\] delete_file +\d+ +destructive", screen)
+    terminal.press("Space", "Down", "Space", "Enter")
+    terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
+    written = json.loads(file.read_text())["mcpServers"]["files"]["args"]
+    assert written == [
+        "--deny", "^delete_", "--message-limit", "1MB", "--deny", "^read_file$", "--", *server,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [{"env": {"KEY": "k"}}, {"env": {}}, {}])

@@ -128,8 +128,23 @@ class ClientFile:
         wrapped = self.servers().get(name)
         if wrapped is None or before.servers().get(name) != entry:
             return None
-        text = merged(before.with_entry(name, wrapped), before.text, self.text)
+        again = before.with_entry(name, wrapped)
+        text = merged(again, before.text, self.text) or self._respelt(name, before, again)
         return text if text and self._says_the_same(text, name, entry) else None
+
+    def _respelt(self, name: str, before: ClientFile, again: str) -> str | None:
+        """Return the text with the earlier text of the entry, if nobody has edited it since.
+
+        (Entries on one line cannot be merged line by line.)
+        """
+        if self.place.is_toml:
+            return None
+        path = [*self.place.keys, name]
+        start, end = jsonc.span_of(self.text, path)
+        made, earlier = (text[slice(*jsonc.span_of(text, path))] for text in (again, before.text))
+        return (
+            self.text[:start] + earlier + self.text[end:] if self.text[start:end] == made else None
+        )
 
     def _says_the_same(self, text: str, name: str, entry: ServerEntry) -> bool:
         """Tell whether a text differs only in this server's entry."""

@@ -101,7 +101,7 @@ def _plain(text: str) -> str:
 
 def with_object(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
     """Return the text with another object at a path of keys, which must lead to an object."""
-    start, end = _span_of(text, path)
+    start, end = span_of(text, path)
     old = parse(text[start:end])
     assert isinstance(old, dict)
     changed = _applied(text, _Container(text, start).edit_object(old, value))
@@ -122,7 +122,7 @@ def _at(text: str, path: Sequence[str]) -> object:
     return found
 
 
-def _span_of(text: str, path: Sequence[str]) -> tuple[int, int]:
+def span_of(text: str, path: Sequence[str]) -> tuple[int, int]:
     """Return where the value at a path begins and ends."""
     start, end = 0, len(text)
     if first := next((one for one in _PART.finditer(text) if one.lastgroup == "open"), None):

@@ -145,11 +145,11 @@ def _servers_in(
             continue
         words, url = words_and_url(entry)
         if url:
-            yield Server(name, where, Way.URL, _without_query(_expanded(url, environment)))
+            yield Server(name, where, Way.URL, _without_query(expanded(url, environment)))
         elif is_mcp_remote(words):
             target = next((word for word in words if _is_url(word)), "")
-            expanded = _without_query(_expanded(target, environment))
-            yield Server(name, where, Way.MCP_REMOTE, expanded, uses_proxy(words))
+            url = _without_query(expanded(target, environment))
+            yield Server(name, where, Way.MCP_REMOTE, url, uses_proxy(words))
         else:
             yield Server(name, where, Way.COMMAND)
 
@@ -183,11 +183,13 @@ def _read_config(text: str, folder: Path) -> dict[str, ServerEntry]:
     return {name: entry for name, entry in listed.items() if isinstance(entry, dict)}
 
 
-def _expanded(url: str, environment: Mapping[str, str]) -> str:
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """Return a text of a client's file with the values of its variables, as far as known."""
+
     def value(found: re.Match[str]) -> str:
         return environment.get(found[1]) or found[2] or found[0]
 
-    return _VARIABLE.sub(value, url)
+    return _VARIABLE.sub(value, text)
 
 
 def _is_url(word: str) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import (
@@ -35,10 +36,11 @@ from mcp_tool_filter.adapters.client_files.files import (
     read,
 )
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
+from mcp_tool_filter.adapters.run.expected import expanded
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, print_table, say
+from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
 from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 from mcp_tool_filter.options import OPTIONS
@@ -111,38 +113,140 @@ _MOST_TRIES = 20
 
 
 def run_wrap(typed: Given) -> int:
-    """Wrap a server; return the exit status."""
-    listed = _find(typed)
-    if "pick" in typed:
-        from mcp_tool_filter.cli.commands.look import pick_pattern
+    """Wrap a server, or all of a client; return the exit status."""
+    found = _find(typed)
+    if "pick" in typed and len(found) > 1:
+        raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
+    flags = [] if "pick" in typed else _filter_flags(typed)
 
-        pattern = pick_pattern(_settings_for(listed.entry))
-        if not pattern:
+    def change(listed: ListedServer) -> int:
+        chosen = flags or _picked_flags(listed, typed)
+        if not chosen:
             say("Nothing changed")
             return 1
-        typed["deny"] = [*typed.get("deny", []), pattern]
-    wrapped = wrap(listed.entry, _filter_flags(typed), _program(listed))
-    _refuse_a_bad_start(wrapped)
-    return _change(listed, wrapped, typed)
+        wrapped = wrap(listed.entry, chosen, _program(listed))
+        _refuse_a_bad_start(wrapped)
+        if flags:
+            _say_what_is_hidden(listed, flags, is_named="all" not in typed)
+        return _change(listed, wrapped, typed)
+
+    status = _for_each(found, change)
+    _warn_of_other_scopes(found)
+    return status
 
 
 def run_unwrap(typed: Given) -> int:
-    """Restore a server; return the exit status."""
-    listed = _find(typed)
-    return _change(listed, unwrap(listed.entry), typed)
+    """Restore a server, or all of a client; return the exit status."""
+    found = _find(typed)
+    if "all" in typed:
+        found = [one for one in found if is_wrapped(one.entry)] or found[:1]
+    return _for_each(found, lambda listed: _change(listed, unwrap(listed.entry), typed))
 
 
-def _settings_for(entry: ServerEntry) -> Settings:
-    """Return settings that start the server as the client would, with nothing hidden."""
-    words, variables = start_of(wrap(unwrap(entry), [], ["mcp-tool-filter"]))
-    given = parse_flags(words)
+def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:
+    """Change each entry; if there are several, an entry that cannot be changed stops no other."""
+    status = 0
+    for listed in found:
+        file = read(listed.file.place) or listed.file  # the change before may have changed it
+        try:
+            status = change(replace(listed, file=file)) or status
+        except StartError as error:
+            if len(found) == 1:
+                raise
+            say(f"Warning: {listed.name} stays as it is: {error.what}. {error.why}")
+            status = 1
+    return status
+
+
+def _settings_for(entry: ServerEntry, flags: Sequence[str]) -> Settings:
+    """Return settings that start the server as the client would, filtered with these flags."""
+    words, variables = start_of(wrap(unwrap(entry), flags, ["mcp-tool-filter"]))
+    given = parse_flags([expanded(word, os.environ) for word in words])
+    values = {name: expanded(value, os.environ) for name, value in variables.items()}
     if COMMAND not in given:
-        return settle(gather(given, variables))
-    if variables:
-        given["env"] = [f"{name}={value}" for name, value in variables.items()]
+        return settle(gather(given, variables))  # the filter expands its headers itself
+    if values:
+        given["env"] = [f"{name}={value}" for name, value in values.items()]
     if isinstance(folder := entry.get("cwd"), str):
         given["cwd"] = [folder]
     return settle(gather(given, {}))
+
+
+def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named: bool) -> None:
+    """Ask the server once: a pattern that hides nothing, or everything, is seldom meant.
+
+    A project's file may come from anybody: we start its command only if the user has named it.
+    """
+    from mcp_tool_filter.cli.commands.look import ask_now  # unwrap need not wait for it
+    from mcp_tool_filter.observers.sentences import warnings_in
+
+    why = ""
+    if not is_named and listed.file.place.scope == "project":
+        why = "it is in a project's file; wrap it by its name"
+    else:
+        try:
+            known = ask_now(_settings_for(listed.entry, flags))
+            why = "" if known.who.is_listed else "it lists its tools after a login"
+        except StartError as error:
+            why = error.why
+    if why:
+        say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
+        return
+    hidden = len(known.snapshot.denied)
+    say(f"{count(len(known.tools), 'tool')}: {hidden} hidden")
+    if known.tools and not hidden:
+        say("Warning: no tool is hidden")
+    for warning in warnings_in(known.snapshot):
+        say(warning)
+
+
+def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
+    """Let the user pick tools, those that are hidden now marked; return the flags, or nothing.
+
+    A pattern that is there stays if all tools that it hides stay hidden: it may hide later ones.
+    """
+    from mcp_tool_filter.cli.commands.look import ask_now, choose
+    from mcp_tool_filter.policy.patterns import deny_for
+
+    before = flags_of(listed.entry)
+    settings = _settings_for(listed.entry, before)
+    known = ask_now(settings)
+    if (hidden := choose(known.tools)) is None:
+        return []
+    names, config = [one.name for one in known.tools], settings.config()
+    given = parse_flags(before)
+    old = [one for one in config.deny if all(n in hidden for n in names if one.matches(n))]
+    flags = [word for one in old for word in (f"--{one.option.replace('_', '-')}", one.text)]
+    not_allowed = [name for name, by in known.snapshot.denied.items() if by is None]
+    is_narrow = bool(not_allowed) and all(name in hidden for name in not_allowed)
+    for name, values in given.items():
+        if name in ("deny", "deny-glob", *(() if is_narrow else ("allow",))):
+            continue
+        for value in values:
+            flags += [f"--{name}", value] if OPTIONS[name].value else [f"--{name}"]
+    covered = {name for name in names if any(one.matches(name) for one in old)}
+    covered |= set(not_allowed) if is_narrow else set()
+    more = [name for name in hidden if name not in covered]
+    flags += ["--deny", deny_for(more, names)] if more else []
+    return [*flags, *_typed_flags(typed)]
+
+
+def _warn_of_other_scopes(wrapped: Sequence[ListedServer]) -> None:
+    """Warn of entries with the same name in other files: the client may use one of those."""
+    changed = {(one.file.place.scope, one.name) for one in wrapped}
+    for one in find_servers():
+        place = one.file.place
+        if (
+            place.client == wrapped[0].file.place.client
+            and (place.scope, one.name) not in changed
+            and one.name in {name for _, name in changed}
+            and not is_filtered(one.entry)
+        ):
+            name = shown(one.name)
+            say(
+                f"Warning: {place.client} also lists {name} in {place.file}, without the filter."
+                f" It may use that one: add --scope {place.scope}, or --scope all for both"
+            )
 
 
 def _filter_flags(typed: Given) -> list[str]:
@@ -154,8 +258,16 @@ def _filter_flags(typed: Given) -> list[str]:
         why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
     parse_config(deny=deny, allow=allow, deny_glob=globs)
-    given = (("--deny", deny), ("--deny-glob", globs), ("--allow", allow))
-    flags = [word for flag, patterns in given for one in patterns or () for word in (flag, one)]
+    return _typed_flags(typed)
+
+
+def _typed_flags(typed: Given) -> list[str]:
+    flags = [
+        word
+        for name in ("deny", "deny-glob", "allow")
+        for pattern in typed.get(name, ())
+        for word in (f"--{name}", pattern)
+    ]
     flags += ["--ignore-case"] if "ignore-case" in typed else []
     more = typed.get("flag", [])
     parse_flags(more)
@@ -183,31 +295,32 @@ def _with_values(text: str) -> str:
     return re.sub(r"\$\{[^}]*\}", "1", text)
 
 
-def _find(typed: Given) -> ListedServer:
-    client, server = typed[WORDS]
-    scope = typed.get("scope", [None])[-1]
+def _find(typed: Given) -> list[ListedServer]:
+    """Return the entries that are meant: one, or with --all or --scope all several."""
+    client, *names = typed[WORDS]
+    scope = typed.get("scope", [""])[-1]
     in_client = [one for one in find_servers() if one.file.place.client == client]
-    found = [one for one in in_client if one.name == server]
-    if scope:
-        if found and all(one.file.place.scope != scope for one in found):
-            scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
-            raise UsageError(
-                f"{client} does not list {server} in scope {scope}", why=f"Try {scopes}"
-            )
-        found = [one for one in found if one.file.place.scope == scope]
-    if not found:
+    in_scope = [one for one in in_client if scope in ("", "all", one.file.place.scope)]
+    if bool(names) == ("all" in typed):
+        why = "mcp-tool-filter clients lists them; --all means all of a client"
+        raise UsageError("Name the client and the server: CLIENT SERVER", why=why)
+    if not in_client:
+        raise UsageError(f"{client} has no MCP servers", why="mcp-tool-filter clients shows all")
+    server = "" if "all" in typed else names[0]
+    found = [one for one in in_scope if not server or one.name == server]
+    listed = [one for one in in_client if not server or one.name == server]
+    scopes = " or ".join(f"--scope {one.file.place.scope}" for one in listed)
+    if not listed:
         known = sorted({one.name for one in in_client})
-        if not known:
-            raise UsageError(
-                f"{client} has no MCP servers", why="mcp-tool-filter clients shows all"
-            )
-        raise no_such(
-            f"server in {client}'s file called", server, known, help="mcp-tool-filter clients"
-        )
-    if len(found) > 1:
-        scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
-        raise UsageError(f"{client} lists {server} {len(found)} times", why=f"Add {scopes}")
-    return found[0]
+        kind = f"server in {client}'s file called"
+        raise no_such(kind, server, known, help="mcp-tool-filter clients")
+    if not found:
+        what = f"{client} does not list {server or 'a server'} in scope {scope}"
+        raise UsageError(what, why=f"Try {scopes}")
+    if server and len(found) > 1 and scope != "all":
+        why = f"Add {scopes}, or --scope all for all of them"
+        raise UsageError(f"{client} lists {server} {len(found)} times", why=why)
+    return found
 
 
 def _program(listed: ListedServer) -> list[str]:

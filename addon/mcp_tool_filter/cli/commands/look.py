@@ -222,13 +222,29 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
     tools = [one for one in ask_now(settings).tools if one.is_exposed]  # hidden ones need none
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
-    hidden = _picked(tools) if names is None else _named(names, tools)
+    hidden = choose(tools) if names is None else _named(names, tools)
+    if hidden is None:
+        return None
     if not hidden:
-        if hidden is not None:
-            say("No tool is hidden: no pattern is needed")
-        return None if hidden is None else ""
-    _say_what_it_saves(hidden, tools)
+        say("No tool is hidden: no pattern is needed")
+        return ""
+    if names is not None:
+        _say_what_it_saves(hidden, tools)
     return deny_for(hidden, [tool.name for tool in tools])
+
+
+def choose(tools: Sequence[Tool]) -> list[str] | None:
+    """Let the user choose tools to hide, those that are hidden now marked; None if they quit."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise UsageError("pick needs a terminal", why="In a script, name the tools: --names a,b")
+    if not tools:
+        raise UsageError("The server has no tools", why="There is nothing to hide")
+    from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
+
+    hidden = pick(tools)
+    if hidden:
+        _say_what_it_saves(hidden, tools)
+    return hidden
 
 
 def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
@@ -238,14 +254,6 @@ def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
         if name not in known:
             raise no_such("tool called", shown(name), known)
     return [name for name in known if name in names]
-
-
-def _picked(tools: Sequence[Tool]) -> list[str] | None:
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise UsageError("pick needs a terminal", why="In a script, name the tools: --names a,b")
-    from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
-
-    return pick(tools)
 
 
 def _say_what_it_saves(hidden: Collection[str], tools: Sequence[Tool]) -> None:
