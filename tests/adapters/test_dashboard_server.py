@@ -11,8 +11,9 @@ import pytest
 
 from tests.browser import browser
 from tests.cli.launched import RunningLauncher, launched
-from tests.mcp_upstream import mcp_upstream, tool
-from tests.raw_client import post, raw_client
+from tests.mcp_upstream import RESULT, mcp_upstream, tool
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
 TOOLS = [tool("read"), tool("rm")]
@@ -196,3 +197,92 @@ async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
             what = f"Error: Cannot serve the dashboard on 127.0.0.1:{port}"
             assert f"{what}\nAddress already in use\n" in it.stderr
             assert "Traceback" not in it.stderr
+
+
+SECRET = "ghp_0123456789abcdefABCD0123"
+INTRODUCTION = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{},"clientInfo":{"name":"my-editor","version":"1"}}}'
+)
+PATH_CALL = (
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read",'
+    b'"arguments":{"path":"/etc/%b","token":"' + SECRET.encode() + b'"}}}'
+)
+FAILED = json.dumps({
+    "jsonrpc": "2.0",
+    "id": 1,
+    "result": {
+        "isError": True,
+        "content": [{"type": "text", "text": f"No such file, {SECRET}\nat line 7"}],
+    },
+}).encode()  # fmt: skip
+
+
+async def failing(request: RawRequest, peer: Peer) -> None:
+    """Fail for one path only."""
+    await peer.say(answer(FAILED if b"missing" in request.body else RESULT))
+
+
+async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: Path) -> None:
+    """A tool's error is a JSON-RPC success: it looked like one on the page, too."""
+    about = ', "description":"Read a file.\\nMore about it"'
+    upstream = mcp_upstream(
+        tools=[tool("read", about), tool("rm")], respond=failing, session=b"s-1"
+    )
+    async with upstream as running:
+        log = tmp_path / "audit.jsonl"
+        flags = ["-u", running.url, "-d", "^rm$", "--dashboard", "0", "--audit-log", str(log)]
+        async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
+            port, path = await address_of(it)
+            named = MCP_HEADERS + b"Mcp-Session-Id: s-1\r\n"
+            await client.ask(post(INTRODUCTION))
+            for name in (b"missing", b"there"):
+                await client.ask(post(PATH_CALL % name, headers=named))
+            await client.ask(post(CALL % b"rm", headers=named))
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+            refused, fine, failed = state["recent"]
+            assert (failed["tool_error"], failed["client_name"]) == (True, "my-editor")
+            assert failed["problem"] == "No such file, [secret]"
+            assert "tool_error" not in fine
+            assert refused["verdict"] == "refused"
+            assert [step for step in state["steps"] if step["failed"]]
+            [caller], [listener] = state["callers"], state["listeners"]
+            assert (caller["client"], caller["calls"], caller["failed"]) == ("my-editor", 2, 1)
+            [read] = [one for one in listener["tools"] if one["exposed"]]
+            assert (read["calls"], read["failed"], listener["failed"]) == (2, 1, 1)
+            assert read["description"] == "Read a file."
+            assert listener["sessions"][0]["client"] == "my-editor"
+            assert SECRET not in json.dumps(state)
+
+            def details(number: object) -> tuple[int, str]:
+                body = json.dumps({"number": number})
+                return asked(port, "/mcp/details", "POST", body, Cookie=cookie)[:2]
+
+            status, text = details(failed["number"])
+            assert status == 200
+            shown = {name: json.loads(part) for name, part in json.loads(text).items()}
+            assert shown["arguments"]["arguments"] == {"path": "/etc/missing", "token": "[secret]"}
+            assert shown["result"]["content"][0]["text"] == "No such file, [secret]\nat line 7"
+            assert "too long ago" in details(10_000)[1]
+            assert details("x")[0] == 400
+            with browser(tmp_path) as page:
+                page.go(f"http://127.0.0.1:{port}{path}")
+                page.wait_for("tool error: No such file", "my-editor", "Read a file.", "1 failed")
+                page.find(".failed-message button").click()
+                page.wait_for('"path": "/etc/missing"', "at line 7")
+                page.find("#filters [type=search]").type("no such")
+                page.until(lambda: "refused (" not in page.text, "search")
+                page.find("#filters [type=search]").clear()
+                page.wait_for("refused (^rm$)")
+                page.run(
+                    "const box = document.querySelector('#filters [name=outcome]');"
+                    "box.value = 'refused'; box.dispatchEvent(new Event('change'));"
+                )
+                page.until(lambda: "tool error" not in page.text, "filter")
+                page.wait_for("refused (^rm$)")
+                assert SECRET not in page.run("return document.body.innerHTML")
+                assert page.errors() == []
+        assert '"problem"' not in log.read_text()
+        assert "No such file" not in log.read_text()
+        assert re.search(r'read: tool error: "No such file, \[secret\]"', it.stdout + it.stderr)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, shortened
-from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, made, method_of
+from mcp_tool_filter.observers.audit.entry import Entry, ShownEntry, Timestamps, made, method_of
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.sentences import estimate_tokens
 
@@ -140,11 +140,11 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
         case _ if entry.get("answer_why") == "blocked":
             return f"answer refused (blocked by {entry.get('answer_rule')})", Colour.RED
         case _ if "error_code" in entry:
-            return f"error {entry['error_code']}", Colour.YELLOW
+            return f"error {entry['error_code']}{_problem_in(entry)}", Colour.YELLOW
         case _ if entry.get("answered") is False:
             return f"no answer{_why_unanswered(entry)}", Colour.YELLOW
         case _ if entry.get("tool_error"):
-            return "tool error", Colour.YELLOW
+            return f"tool error{_problem_in(entry)}", Colour.YELLOW
         case "answered":
             return f"answered by the filter{why}", None
         case "changed":
@@ -154,6 +154,11 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
             return f"ok, answer changed ({entry['answer_why']}{by})", None
         case _:
             return "ok", None
+
+
+def _problem_in(entry: Entry) -> str:
+    problem = entry.problem if isinstance(entry, ShownEntry) else ""
+    return f': "{shortened(problem, 80)}"' if problem else ""
 
 
 def _why_unanswered(entry: Entry) -> str:

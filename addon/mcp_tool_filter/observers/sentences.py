@@ -34,6 +34,7 @@ import orjson
 
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
@@ -41,6 +42,9 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 LONGEST = 256  # characters of a URI, a method, an id
+_LONGEST_NAME = 64  # characters of a client's name
+CLIENT_NAME = "client name"
+"""Where observers keep it in the notes of a session."""
 
 _SUBJECTS = {
     "tools/call": ("name", "tool"),
@@ -177,6 +181,48 @@ def error_in(answer: bytes) -> tuple[object, str]:
         return error["code"], shown(str(error.get("message", "")))
     except (ValueError, AttributeError, TypeError, KeyError):
         return None, ""
+
+
+def client_name_in(params: str) -> str:
+    """Return the name that a client gives itself in the params of a request.
+
+    >>> client_name_in('{"clientInfo":{"name":"my-client"}}')
+    'my-client'
+    >>> client_name_in('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"my-client"}}}')
+    'my-client'
+    """
+    if "clientInfo" not in params:
+        return ""
+    try:
+        said = orjson.loads(params)
+        meta = said.get("_meta") or {}
+        info = said.get("clientInfo") or meta["io.modelcontextprotocol/clientInfo"]
+        name = info["name"]
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return ""
+    return shown(name[:_LONGEST_NAME]) if isinstance(name, str) else ""
+
+
+def problem_in(response: Response) -> str:
+    """Return the first line of the text of an error: the upstream's, or a tool's.
+
+    >>> from mcp_tool_filter.protocol.messages import parse_message
+    >>> problem_in(parse_message(b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":['
+    ...                          b'{"type":"text","text":"No such file"}]}}'))
+    'No such file'
+    """
+    if response.result is None:
+        said = error_in(response.place.raw)[1].strip().partition("\n")[0]
+    elif not is_tool_error(response):
+        return ""
+    else:
+        try:
+            parts = orjson.loads(response.place.cut(response.result)).get("content")
+            said = next(part["text"] for part in parts if part.get("type") == "text")
+            said = str(said).strip().partition("\n")[0]
+        except (ValueError, AttributeError, TypeError, KeyError, StopIteration):
+            return ""
+    return printable(said[:LONGEST])
 
 
 def is_tool_error(response: Response) -> bool:

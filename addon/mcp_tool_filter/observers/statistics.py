@@ -13,7 +13,7 @@
 >>> timeline.note({"verdict": "forwarded", "tool": "read", "upstream_ms": 4.0})
 >>> timeline.note({"verdict": "refused", "tool": "rm"})
 >>> timeline.steps()[-1]
-{'calls': 1, 'refused': 1, 'p50_ms': 4.0, 'saved_bytes': 0}
+{'calls': 1, 'failed': 0, 'refused': 1, 'p50_ms': 4.0, 'saved_bytes': 0}
 
 Names that clients choose cannot fill our memory:
 
@@ -34,15 +34,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, caller_of, is_refused
+from mcp_tool_filter.observers.audit.entry import (
+    Entry,
+    ShownEntry,
+    caller_of,
+    has_failed,
+    is_refused,
+)
+from mcp_tool_filter.observers.sentences import is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
+from mcp_tool_filter.protocol.messages import Response
 
 STEP = 10.0
 """Seconds per step."""
 _STEPS = 60
-_MOST_RECENT = 100
+_MOST_RECENT = 200
 _MOST_CALLERS = 100
 _MOST_TOOLS = 200  # of one caller
 _MOST_SHOWN = 8
@@ -52,10 +60,20 @@ type JsonObject = dict[str, Any]
 """A part of what the page and the commands show; ``files/page.js`` reads it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What the page shows of an entry, and on request its arguments and its result."""
+
+    entry: JsonObject
+    arguments: str | None = None
+    result: str | None = None
+
+
 @dataclass(slots=True)
 class _Counted:
     number: int
     calls: int = 0
+    failed: int = 0
     refused: int = 0
     saved: int = 0
     times: list[float] = field(default_factory=list)
@@ -64,6 +82,9 @@ class _Counted:
 @dataclass(slots=True)
 class _Caller:
     tools: Counter[str] = field(default_factory=Counter)
+    client: str = ""
+    """The name that it gives itself."""
+    failed: int = 0
     refused: int = 0
     last: str = ""
 
@@ -73,7 +94,7 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: deque[tuple[int, Entry]] = deque(maxlen=_MOST_RECENT)
+        self._recent: deque[tuple[int, _Line]] = deque(maxlen=_MOST_RECENT)
         self._number = 0
         self._callers: dict[str, _Caller] = {}
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
@@ -81,14 +102,13 @@ class Timeline:
     def note(self, entry: Entry) -> None:
         """Add an entry; see ``observers/audit/entry``."""
         self._number += 1
-        # Arguments and results may be long, and are not shown here.
-        short = {name: part for name, part in entry.items() if not isinstance(part, LazyValue)}
-        self._recent.appendleft((self._number, short))
+        self._recent.appendleft((self._number, _line_of(entry)))
         step = self._step()
         if is_refused(entry):
             step.refused += 1
         elif "tool" in entry:
             step.calls += 1
+            step.failed += has_failed(entry)
         saved = entry.get("saved_bytes")
         if isinstance(saved, int):
             step.saved += saved
@@ -107,16 +127,21 @@ class Timeline:
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
         caller.last = str(entry.get("time", ""))
+        if isinstance(entry, ShownEntry):
+            caller.client = entry.client or caller.client
         if is_refused(entry):
             caller.refused += 1
-        elif len(caller.tools) < _MOST_TOOLS or str(entry["tool"]) in caller.tools:
-            caller.tools[str(entry["tool"])] += 1
+            return
+        caller.failed += has_failed(entry)
+        count_bounded(caller.tools, str(entry["tool"]), most=_MOST_TOOLS)
 
     def callers(self) -> list[JsonObject]:
         """Return the callers and their tools, the most recent first."""
         return [
             {
                 "name": name,
+                "client": one.client,
+                "failed": one.failed,
                 "calls": one.tools.total(),
                 "refused": one.refused,
                 "tools": dict(one.tools.most_common(_MOST_SHOWN)),
@@ -133,7 +158,17 @@ class Timeline:
 
     def recent(self) -> list[Entry]:
         """Return the last entries, newest first, each with a unique number."""
-        return [{"number": number, **entry} for number, entry in self._recent]
+        return [{"number": number, **line.entry} for number, line in self._recent]
+
+    def details(self, number: int) -> JsonObject:
+        """Return the arguments and the result of one of the last entries, without secrets."""
+        line = next((line for known, line in self._recent if known == number), None)
+        if line is None:
+            return {"problem": "This message is too long ago"}
+        from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
+
+        said = {"arguments": line.arguments, "result": line.result}
+        return {name: redact(text) for name, text in said.items() if text is not None}
 
     def steps(self) -> list[JsonObject]:
         """Return the counts of the last ten minutes, oldest first, with zeros for quiet times."""
@@ -142,12 +177,22 @@ class Timeline:
         return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
 
 
+def _line_of(entry: Entry) -> _Line:
+    line = {name: part for name, part in entry.items() if name not in ("arguments", "result")}
+    if not isinstance(entry, ShownEntry):
+        return _Line(line)
+    has_details = entry.arguments is not None or entry.result is not None
+    line |= {"client_name": entry.client, "problem": entry.problem, "details": has_details}
+    return _Line(line, entry.arguments, entry.result)
+
+
 def _rendered(step: _Counted | None) -> JsonObject:
     if step is None:
-        return {"calls": 0, "refused": 0, "p50_ms": None, "saved_bytes": 0}
+        return {"calls": 0, "failed": 0, "refused": 0, "p50_ms": None, "saved_bytes": 0}
     times = sorted(step.times)
     return {
         "calls": step.calls,
+        "failed": step.failed,
         "refused": step.refused,
         "p50_ms": times[len(times) // 2] if times else None,
         "saved_bytes": step.saved,
@@ -158,6 +203,10 @@ def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
     """Count a name, unless it is new and there are already ``most`` names."""
     if name in counter or len(counter) < most:
         counter[name] += 1
+
+
+def _failed(answer: Response) -> bool:
+    return answer.result is None or is_tool_error(answer)
 
 
 _MOST_NAMES = 1000
@@ -189,6 +238,8 @@ class Statistics:
     invalid: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     """Forwarded calls, by tool."""
+    failed_calls: Counter[str] = field(default_factory=Counter)
+    """Calls that were answered with an error, by tool."""
     refused_calls: Counter[str] = field(default_factory=Counter)
     refusals: deque[RefusedMessage] = field(default_factory=lambda: deque(maxlen=_MOST_REFUSALS))
     """The last refusals, newest first."""
@@ -201,6 +252,11 @@ class Statistics:
             self._note_reason(verdict.reason, judged.snapshot, now)
         if judged.direction is Direction.FROM_CLIENT:
             self._note_calls(judged)
+        else:
+            for one in judged.members or (judged,):
+                tool = one.exchange.tool if one.exchange else None
+                if tool is not None and isinstance(one.message, Response) and _failed(one.message):
+                    count_bounded(self.failed_calls, shown(tool), most=_MOST_NAMES)
 
     def _note_calls(self, judged: Judged) -> None:
         for one in judged.members or (judged,):

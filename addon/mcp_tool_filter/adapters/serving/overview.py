@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from time import time
 
+import orjson
+
 from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
+from mcp_tool_filter.errors import printable
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.sentences import estimate_tokens, pattern_of
+from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_of
 from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics
+from mcp_tool_filter.policy.exchange import Session
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 _MOST_SESSIONS = 200
 _SHOWN_OF_AN_ID = 8
+_LONGEST_DESCRIPTION = 240
 
 
 @dataclass(slots=True)
@@ -58,6 +64,7 @@ class Overview:
             "lists": counted.lists,
             "messages": counted.messages,
             "calls": counted.calls.total(),
+            "failed": counted.failed_calls.total(),
             "refused": counted.refused,
             "invalid": counted.invalid,
             "sessions": list(_session_lines(listener)),
@@ -103,6 +110,8 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
         yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
         yield f"  lists: {one['lists']}, each {one['saved_bytes']:,} bytes shorter"
         yield f"  calls: {one['calls']}, refused: {one['refused']}"
+        if one["failed"]:
+            yield f"  calls answered with an error: {one['failed']}"
         for rule in one["rules"]:
             yield f"  rule {rule['id']}: {rule['hits']} hits"
         for name, value in one["metrics"].items():
@@ -111,9 +120,22 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
 
 def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[JsonObject]:
     for name, definition in snapshot.allowed.items():
-        yield _tool_line(name, "", len(definition), counted)
+        yield {
+            **_tool_line(name, "", len(definition), counted),
+            "description": _description_in(definition),
+        }
     for name, pattern in snapshot.denied.items():
         yield _tool_line(name, pattern_of(name, snapshot), 0, counted, by_deny=bool(pattern))
+
+
+@lru_cache(2000)  # the page asks every second
+def _description_in(definition: bytes) -> str:
+    """Return the first line of a tool's description."""
+    try:
+        said = str(orjson.loads(definition).get("description") or "")
+    except ValueError:
+        return ""
+    return printable(said.strip().partition("\n")[0][:_LONGEST_DESCRIPTION])
 
 
 def _tool_line(
@@ -128,6 +150,7 @@ def _tool_line(
         "why": why,
         "bytes": size,
         "calls": counted.calls[label],
+        "failed": counted.failed_calls[label],
         "refused": counted.refused_calls[label],
     }
 
@@ -137,6 +160,7 @@ def _session_lines(listener: Listener) -> Iterator[JsonObject]:
     for stream in listener.legacy:
         yield {
             "id": _short(stream.target),
+            "client": _client_name(stream.conversation.client.session),
             "revision": stream.conversation.client.revision or "?",
             "seconds_ago": None,
             "waiting": len(stream.conversation.exchanges),
@@ -145,10 +169,15 @@ def _session_lines(listener: Listener) -> Iterator[JsonObject]:
     for key, last_used, session in newest_first:
         yield {
             "id": _short(str(key)),
+            "client": _client_name(session),
             "revision": session.revision or "?",
             "seconds_ago": round(now - last_used, 1),
             "waiting": 0,  # each request of such a session gets its own answer
         }
+
+
+def _client_name(session: Session | None) -> str:
+    return str(session.notes.get(CLIENT_NAME, "")) if session else ""
 
 
 def _rule_session_line(one: SessionAtWork) -> JsonObject:

@@ -173,10 +173,10 @@ class Proxy:
 
         ``shows_page`` if the host has a place for the dashboard of its own.
         """
-        sinks = []
+        page = None
         if self.config.dashboard is not None or shows_page:
-            sinks.append(self.open_dashboard().timeline.note)
-        self.watchers.begin(self.config, names_upstreams=names_upstreams, more=sinks)
+            page = self.open_dashboard().timeline.note
+        self.watchers.begin(self.config, names_upstreams=names_upstreams, page=page)
         self._is_running = True
         self.crowd.begin()
         self.rules.begin()

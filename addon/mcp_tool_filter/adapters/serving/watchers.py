@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,23 +51,24 @@ class Watchers:
         self.has_ended = False
         """True once we disconnect our clients ourselves."""
 
-    def begin(self, config: Config, *, names_upstreams: bool, more: Sequence[Sink] = ()) -> None:
+    def begin(self, config: Config, *, names_upstreams: bool, page: Sink | None = None) -> None:
         """Open the audit log and serve the metrics, if configured. Raises StartError.
 
-        ``more`` get entries, too. Where there are several upstreams, entries name them.
+        ``page`` gets entries, too. Where there are several upstreams, entries name them.
         """
         if config.otel:
             from mcp_tool_filter.adapters.watch.tracing import Tracer
 
             self._tracer = Tracer()
-        sinks = [*self._around.sinks, *more]
-        if config.audit is None and config.metrics_port is None and not sinks:
+        sinks = self._around.sinks
+        if config.audit is None and config.metrics_port is None and not sinks and page is None:
             return
         from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
 
         self._watching = Watching(
             config.audit,
             sinks,
+            page=page,
             names_of=self._names_of,
             upstream_of=_upstream_of if names_upstreams else None,
             metrics_port=config.metrics_port,

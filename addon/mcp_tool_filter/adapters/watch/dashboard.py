@@ -165,6 +165,8 @@ def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, o
             return board.apply(_names(said["deny"]))
         case "undo":
             return board.undo()
+        case "details":
+            return board.timeline.details(int(str(said["number"])))
     raise KeyError(name)
 
 

@@ -27,6 +27,7 @@ class Watching:
         audit: Audit | None,
         sinks: Sequence[Sink] = (),
         *,
+        page: Sink | None = None,
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
         metrics_port: int | None = None,
@@ -35,7 +36,9 @@ class Watching:
         say: Callable[[str], None] = lambda _text: None,
         soon: Soon | None = None,
     ) -> None:
-        """``say`` gets the address of the metrics if the user cannot know it.
+        """``page`` gets entries with arguments and results, which people may look at.
+
+        ``say`` gets the address of the metrics if the user cannot know it.
 
         ``soon`` delays what only the audit log gets. If it is None, nothing waits.
         ``names_of`` and ``upstream_of`` name what a message comes from; see ``Auditor``.
@@ -44,7 +47,7 @@ class Watching:
         self._closing: list[Callable[[], None]] = []
         self._count = self._serve_metrics(metrics_port, state, hosts)
         self._kept = self._open_log(audit)
-        self._sinks = [*sinks, *self._kept]
+        self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
         may_wait = is_kept_only and audit is not None and audit.fsync != "always"
         self._auditor = Auditor(
@@ -55,6 +58,8 @@ class Watching:
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
             soon=soon if may_wait else None,
+            for_people=len(self._sinks) > len(self._kept),
+            with_calls=page is not None,
         )
 
     def _open_log(self, audit: Audit | None) -> list[Sink]:

@@ -27,7 +27,14 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, milliseconds
+from mcp_tool_filter.observers.audit.entry import (
+    Entry,
+    LazyValue,
+    ShownEntry,
+    Timestamps,
+    caller_of,
+    milliseconds,
+)
 from mcp_tool_filter.observers.open_requests import (
     MOST_OPEN,
     OpenRequests,
@@ -36,10 +43,13 @@ from mcp_tool_filter.observers.open_requests import (
 )
 from mcp_tool_filter.observers.redaction.finder import redact
 from mcp_tool_filter.observers.sentences import (
+    CLIENT_NAME,
     LONGEST,
+    client_name_in,
     denying_pattern,
     error_in,
     is_tool_error,
+    problem_in,
     subject_of,
     verdict_word,
 )
@@ -222,6 +232,8 @@ _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
 VERSION = 1
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
+_LONGEST_SHOWN = 16 * 1024  # characters of arguments or a result that people can look at
+_MOST_NAMES = 1000  # of clients without a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +277,14 @@ class Auditor:
         arguments: Arguments = Arguments.HASH,
         includes_passed: bool = False,
         soon: Soon | None = None,
+        for_people: bool = False,
+        with_calls: bool = False,
     ) -> None:
         """``names_of`` names the client behind an origin, and what the host calls its flow.
 
         ``upstream_of`` names its upstream, where there are many. ``includes_passed`` makes entries
-        of messages of class pass, too. Entries are made ``soon``, or at once.
+        of messages of class pass, too. Entries are made ``soon``, or at once. ``for_people`` makes
+        them ``ShownEntry``, which have arguments and results only ``with_calls``.
         """
         self._write = write
         self._instance = instance
@@ -279,6 +294,8 @@ class Auditor:
         self._upstream_of = upstream_of
         self._contents = Contents(arguments)
         self._includes_passed = includes_passed
+        self._for_people, self._with_calls = for_people, with_calls
+        self._names: dict[str, str] = {}
         self._timestamps = Timestamps()
         self._gathering = Gathering(self._enter, now, clock, soon)
         self._open: OpenRequests[OpenRequest] = OpenRequests()
@@ -346,6 +363,8 @@ class Auditor:
     def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
         judged, verdict, _, clock = noted
         exchange = judged.exchange
+        if self._for_people and message.method == "initialize":
+            self._note_name(judged, message)
         if class_of(message.method[:LONGEST]) is Class.PASS:
             if isinstance(verdict, (Forward, Rewrite)) and (
                 opened := self._open.take_cancelled(judged, message)
@@ -368,6 +387,8 @@ class Auditor:
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
+        if self._for_people and judged.exchange and judged.exchange.method == "initialize":
+            self._keep_name(judged, judged.exchange)
         opened = self._open.take_answered(judged, message)
         if opened is None:
             return
@@ -381,6 +402,10 @@ class Auditor:
                 entry["tool_error"] = True
             if result := self._contents.shown(place, message.result):
                 entry["result"] = result
+        if isinstance(entry, ShownEntry):
+            entry.problem = redacted(problem_in(message))
+            if self._with_calls and message.result:
+                entry.result = _beginning(place, message.result)
         if not isinstance(verdict, Forward):
             entry["answer_verdict"] = verdict_word(verdict)
             entry["answer_why"] = verdict.reason.why.value
@@ -450,7 +475,39 @@ class Auditor:
             entry["verdict"] = "forwarded"
         else:
             self._add_verdict(entry, verdict, judged.snapshot)
-        return entry
+        return self._shown(entry, judged) if self._for_people else entry
+
+    def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
+        message, session = judged.message, judged.client.session
+        params = message.params if isinstance(message, (Request, Notification)) else None
+        arguments, name = None, ""
+        if params is not None and message is not None:
+            assert isinstance(message, (Request, Notification))
+            meta = params.get("_meta")
+            name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
+            if self._with_calls:
+                arguments = _beginning(message.place, params)
+        if not name and session is not None:
+            name = str(session.notes.get(CLIENT_NAME, ""))
+        return ShownEntry(entry, name or self._names.get(caller_of(entry), ""), arguments)
+
+    def _note_name(self, judged: Judged, message: Request | Notification) -> None:
+        """Note the name in a request that begins a session; the session is known later."""
+        exchange, params = judged.exchange, message.params
+        if exchange is not None and params is not None:
+            exchange.notes = exchange.notes or {}
+            exchange.notes[CLIENT_NAME] = client_name_in(message.place.cut(params))
+
+    def _keep_name(self, judged: Judged, exchange: Exchange) -> None:
+        name = (exchange.notes or {}).get(CLIENT_NAME)
+        if not name:
+            return
+        if judged.client.session is not None:
+            judged.client.session.notes[CLIENT_NAME] = name
+        elif len(self._names) < _MOST_NAMES:
+            address = self._names_of(judged.origin)[0] if judged.origin is not None else ""
+            transport = _WORDS[judged.client.via]
+            self._names[caller_of({"client": address, "transport": transport})] = str(name)
 
     def _add_message(
         self, entry: Entry, message: Request | Notification, exchange: Exchange | None
@@ -482,6 +539,15 @@ class Auditor:
             entry["rule"] = reason.rule
         if pattern := denying_pattern(reason, snapshot):
             entry["pattern"] = pattern
+
+
+def _beginning(place: Place, part: Value) -> str:
+    """Return a part of a message, cut if it is long."""
+    if isinstance(place, UnreadPlace):
+        text = bytes(place.raw_of(part)[: _LONGEST_SHOWN + 1]).decode("utf-8", "replace")
+    else:
+        text = place.text[part.start : min(part.end, part.start + _LONGEST_SHOWN + 1)]
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
 def _session_of(client: Client) -> str | None:

@@ -17,10 +17,26 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import gmtime, strftime
+from typing import cast
 
 import orjson
 
 type Entry = dict[str, object]
+
+
+class ShownEntry(dict[str, object]):
+    """An entry with what only people see of its message: this gets into no log and no metric."""
+
+    __slots__ = ("arguments", "client", "problem", "result")
+
+    def __init__(self, entry: Entry, client: str, arguments: str | None) -> None:
+        super().__init__(entry)
+        self.client = client
+        """The name that the client gives itself."""
+        self.problem = ""
+        """The first line of an error's text, without secrets."""
+        self.arguments, self.result = arguments, cast("str | None", None)
+        """As they were written, with secrets, but not all of a long text; None if nobody asks."""
 
 
 class LazyValue:

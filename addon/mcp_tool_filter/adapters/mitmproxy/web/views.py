@@ -45,12 +45,12 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.observers.sentences import describe, is_refusal
+from mcp_tool_filter.observers.sentences import describe, is_refusal, problem_in
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
-from mcp_tool_filter.protocol.messages import Message, Request, singles
+from mcp_tool_filter.protocol.messages import Message, Request, Response, singles
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +244,12 @@ def _sentence_about(judged: Judged) -> str:
     """Describe the verdict on a message; of a forwarded request, the message."""
     sentence = describe(judged.verdict, judged.snapshot)
     asked = judged.exchange
+    if isinstance(judged.message, Response) and asked and asked.tool is not None:
+        problem = problem_in(judged.message)
+        if problem or judged.message.result is None:
+            from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
+
+            return f"{sentence}, but the call failed: {redact(problem or 'an error')}"
     if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
         return sentence
     tool = f" {shown(asked.tool)}" if asked.tool else ""

@@ -5,6 +5,8 @@ const SECOND = 1000;
 const WIDE = 600;
 const SVG = "http://www.w3.org/2000/svg";
 const changes = { hide: new Set(), show: new Set() };
+const filters = { text: "", tool: "", client: "", outcome: "" };
+const opened = new Map();  // by the number of a message: its details
 let last = "";
 let state = null;
 
@@ -129,12 +131,21 @@ function switchOf(tool) {
   return made;
 }
 
+// How often something was called, and how often that ended with an error.
+function times(one) {
+  if (!one.failed) return one.calls || "";
+  const failed = element("span", { class: "failed" }, `${one.failed} failed`);
+  return element("span", {}, `${one.calls} (`, failed, ")");
+}
+
 function tools(listener, exposed) {
   const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
-    const name = named(tool.name);
+    const about = tool.description || "";
+    const name = element("div", about ? { title: about } : {}, named(tool.name),
+      ...(about ? [below(about.length > 90 ? `${about.slice(0, 90)}…` : about)] : []));
     const values = exposed
-      ? [name, tool.calls || "", tool.bytes.toLocaleString("en"), switchOf(tool)]
+      ? [name, times(tool), tool.bytes.toLocaleString("en"), switchOf(tool)]
       : [name, tool.why, tool.refused || "", switchOf(tool)];
     return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
   });
@@ -146,7 +157,7 @@ function tools(listener, exposed) {
 function sessions(listener) {
   const heads = ["Session", "Revision", "Waiting", "Seen ago"];
   const rows = listener.sessions.map((one) =>
-    row(heads, [element("code", {}, one.id), one.revision, one.waiting, ago(one.seconds_ago)]));
+    row(heads, [element("div", {}, one.client || "", " ", element("code", {}, one.id)), one.revision, one.waiting, ago(one.seconds_ago)]));
   return part("Sessions", heads, rows, "No sessions at the moment.");
 }
 
@@ -177,6 +188,7 @@ function section(listener) {
       figure("Context saved", listener.saved_bytes, saved),
       figure("Lists given", listener.lists),
       figure("Calls", listener.calls),
+      figure("Failed", listener.failed),
       figure("Refused", listener.refused),
       figure("Messages", listener.messages)),
     element("div", { class: "columns" },
@@ -191,17 +203,19 @@ function bars(steps) {
   const most = Math.max(1, ...steps.map((step) => step.calls + step.refused));
   const width = WIDE / steps.length;
   const rows = steps.flatMap((step, at) => {
-    const calls = (step.calls / most) * 76;
-    const refused = (step.refused / most) * 76;
     const place = { x: (at * width + 1).toFixed(1), width: (width - 2).toFixed(1) };
-    return [
-      drawn("rect", { ...place, y: 80 - calls, height: calls, class: "calls" }),
-      drawn("rect", { ...place, y: 80 - calls - refused, height: refused, class: "refusals" }),
-    ];
+    const parts = [["calls", step.calls - step.failed], ["failures", step.failed],
+      ["refusals", step.refused]];
+    let top = 80;
+    return parts.map(([kind, number]) => {
+      const height = (number / most) * 76;
+      top -= height;
+      return drawn("rect", { ...place, y: top, height, class: kind });
+    });
   });
-  const calls = steps.reduce((sum, step) => sum + step.calls, 0);
-  const refused = steps.reduce((sum, step) => sum + step.refused, 0);
-  const label = `Last ten minutes: ${counted(calls, "call")}, ${refused} refused`;
+  const sum = (kind) => steps.reduce((all, step) => all + step[kind], 0);
+  const label = `Last ten minutes: ${counted(sum("calls"), "call")}, ${sum("failed")} failed, `
+    + `${sum("refused")} refused`;
   return chart(label, rows, `${most} in 10 s`);
 }
 
@@ -250,28 +264,148 @@ function chart(label, marks, top) {
 
 function verdict(entry) {
   const why = entry.rule || entry.pattern || entry.why || "";
+  const said = entry.problem ? `: ${entry.problem}` : "";
   if (entry.answer_why === "blocked") return `answer refused (${entry.answer_rule})`;
   if (entry.why === "invalid" || entry.answer_why === "invalid") return "invalid message";
-  if (entry.error_code !== undefined) return `error ${entry.error_code}`;
+  if (entry.error_code !== undefined) return `error ${entry.error_code}${said}`;
   if (entry.answered === false) return entry.status ? `no answer (HTTP ${entry.status})` : "no answer";
-  if (entry.tool_error) return "tool error";
+  if (entry.tool_error) return `tool error${said}`;
   return why ? `${entry.verdict} (${why})` : entry.verdict;
+}
+
+function outcome(entry) {
+  const isRefused = (entry.verdict === "refused" || entry.verdict === "dropped")
+    && entry.why !== "invalid";
+  if (isRefused || entry.answer_why === "blocked") return "refused";
+  const hasFailed = entry.tool_error || entry.error_code !== undefined
+    || entry.answered === false || entry.why === "invalid" || entry.answer_why === "invalid";
+  return hasFailed ? "failed" : "ok";
+}
+
+function method(entry) {
+  return entry.method || (entry.why === "forbidden" ? "request" : "unreadable");
+}
+
+function short(name) {
+  return /^[0-9a-f]{32}$/.test(name) ? `session ${name.slice(0, 8)}…` : name;
+}
+
+function client(entry) {
+  return entry.client_name || short(entry.session || "") || entry.client || entry.transport || "";
+}
+
+// Search, filters, export
+
+function matching() {
+  const text = filters.text.toLowerCase();
+  return state.recent.filter((entry) =>
+    (!filters.tool || entry.tool === filters.tool)
+    && (!filters.client || client(entry) === filters.client)
+    && (!filters.outcome || outcome(entry) === filters.outcome)
+    && (!text || [method(entry), entry.tool, entry.uri, entry.prompt, client(entry), verdict(entry)]
+      .some((part) => String(part || "").toLowerCase().includes(text))));
+}
+
+function choice(name, label) {
+  const made = element("select", { name, "aria-label": label });
+  made.addEventListener("change", () => { filters[name] = made.value; showMessages(); });
+  return made;
+}
+
+function offer(name, label, values) {
+  const box = document.querySelector(`#filters [name=${name}]`);
+  const all = [...new Set([...values, filters[name]])].filter(Boolean).sort();
+  const wanted = [["", label], ...all.map((value) => [value, value])];
+  if (wanted.length === box.options.length
+    && wanted.every(([value], at) => box.options[at].value === value)) return;
+  box.replaceChildren(...wanted.map(([value, text]) => element("option", { value }, text)));
+  box.value = filters[name];
+}
+
+function offerFilters() {
+  const form = document.getElementById("filters");
+  if (!form.children.length) {
+    const search = element("input", { type: "search", name: "text", placeholder: "Search",
+      "aria-label": "Search the messages" });
+    for (const event of ["input", "change"]) {
+      search.addEventListener(event, () => { filters.text = search.value; showMessages(); });
+    }
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.append(search, choice("tool", "Tool"), choice("client", "Client"),
+      choice("outcome", "Outcome"),
+      button("Export", "Export the shown messages as JSON", () => save().catch(late)));
+  }
+  offer("tool", "All tools", state.recent.map((entry) => entry.tool));
+  offer("client", "All clients", state.recent.map(client));
+  offer("outcome", "All outcomes", ["ok", "failed", "refused"]);
+}
+
+async function save() {
+  const wanted = matching();
+  const found = [];
+  for (const entry of wanted) {
+    const { number, details, ...line } = entry;
+    found.push(details ? { ...line, ...await ask("details", { number }) } : line);
+  }
+  const file = new Blob([JSON.stringify(found, null, 2)], { type: "application/json" });
+  const link = element("a", { href: URL.createObjectURL(file), download: "mcp-messages.json" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10 * SECOND);
+}
+
+// The last messages, with details of a call
+
+async function open(entry) {
+  if (opened.has(entry.number)) {
+    opened.delete(entry.number);
+  } else {
+    opened.set(entry.number, await ask("details", { number: entry.number }));
+  }
+  showMessages();
+}
+
+function detailed(entry, columns) {
+  const found = opened.get(entry.number);
+  const parts = ["problem", "arguments", "result"].filter((name) => found[name]).flatMap((name) =>
+    [element("h4", {}, name === "problem" ? "" : name), element("pre", {}, laidOut(found[name]))]);
+  return element("tr", { role: "row" }, element("td",
+    { role: "cell", class: "details", colspan: columns }, below(`From ${client(entry)}`), ...parts));
+}
+
+function laidOut(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+function message(entry) {
+  const text = `${method(entry)} ${entry.tool || entry.uri || entry.prompt || ""}`.trim();
+  if (state.flows && entry.flow) {
+    return named(text, "a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` });
+  }
+  return named(text, "span");
 }
 
 function recent() {
   const heads = ["Time", "Message", "Verdict", "ms"];
-  const rows = state.recent.slice(0, 30).map((entry) => {
-    const text = [entry.method || (entry.why === "forbidden" ? "request" : "unreadable"), entry.tool || entry.uri || ""].join(" ").trim();
-    const name = state.flows && entry.flow
-      ? named(text, "a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` })
-      : named(text, "span");
-    const refused = entry.verdict === "refused" || entry.verdict === "dropped";
-    return row(heads, [element("time", {}, String(entry.time || "").slice(11, 19)), name,
-      verdict(entry),
-      entry.upstream_ms === undefined ? "" : entry.upstream_ms.toFixed(1)],
-    refused ? "refused-message" : "");
+  const found = matching();
+  const rows = found.slice(0, filters.text || filters.tool || filters.client || filters.outcome
+    ? found.length : 30).flatMap((entry) => {
+    const clock = String(entry.time || "").slice(11, 19);
+    const time = element("time", {}, clock);
+    const more = entry.details
+      ? [button(opened.has(entry.number) ? "Less" : "Details",
+        `Details of message ${entry.number}`, () => open(entry).catch(late))] : [];
+    const kind = { refused: "refused-message", failed: "failed-message", ok: "" }[outcome(entry)];
+    const took = entry.upstream_ms === undefined ? "" : entry.upstream_ms.toFixed(1);
+    const line = row(heads, [time, element("div", {}, message(entry), " ", ...more),
+      verdict(entry), took], kind);
+    return opened.has(entry.number) ? [line, detailed(entry, heads.length)] : [line];
   });
-  const shown = part("Last messages", heads, rows, "Nothing has passed yet.");
+  const nothing = state.recent.length ? "No message matches." : "Nothing has passed yet.";
+  const shown = part("Last messages", heads, rows, nothing);
   if (rows.length) {
     const kept = document.querySelector(".scrolls");
     const box = element("div",
@@ -286,25 +420,33 @@ function recent() {
 function callers() {
   const heads = ["Client", "Calls", "Refusals", "Last call"];
   const rows = (state.callers || []).slice(0, 10).map((one) => {
-    const tools = Object.entries(one.tools).map(([tool, times]) => `${tool} ${times}`).join(", ");
-    const name = /^[0-9a-f]{32}$/.test(one.name) ? `session ${one.name.slice(0, 8)}…` : one.name;
-    return row(heads, [element("div", {}, named(name), below(tools)), one.calls,
-      one.refused || "", element("time", {}, one.last.slice(11, 19))]);
+    const tools = Object.entries(one.tools).map(([tool, number]) => `${tool} ${number}`).join(", ");
+    const name = one.client || short(one.name);
+    return row(heads, [element("div", {}, named(name, "code", { title: one.name }), below(tools)),
+      times(one), one.refused || "", element("time", {}, one.last.slice(11, 19))]);
   });
   return part("Who calls what", heads, rows, "Nobody has called a tool yet.");
 }
 
+function showMessages() {
+  const place = document.getElementById("messages");
+  const focused = place.contains(document.activeElement)
+    && document.activeElement.getAttribute("aria-label");
+  place.replaceChildren(recent(), callers());
+  const again = focused && [...place.querySelectorAll("[aria-label]")].find((one) =>
+    one.getAttribute("aria-label") === focused && one.tabIndex >= 0);
+  if (again) again.focus();
+}
+
 function activity() {
-  const place = document.getElementById("activity");
-  place.hidden = false;
-  const kept = document.activeElement && document.activeElement.classList.contains("scrolls");
-  const messages = recent();
-  place.replaceChildren(
-    element("h2", {}, "Activity"),
-    element("div", { class: "charts" },
-      bars(state.steps), latency(state.steps), savings(state.steps)),
-    element("div", { class: "columns wide-left" }, messages, callers()));
-  if (kept) messages.querySelector(".scrolls").focus();
+  document.getElementById("activity").hidden = false;
+  document.getElementById("charts").replaceChildren(
+    bars(state.steps), latency(state.steps), savings(state.steps));
+  for (const number of opened.keys()) {
+    if (!state.recent.some((entry) => entry.number === number)) opened.delete(number);
+  }
+  offerFilters();
+  showMessages();
 }
 
 // Changes by a click
