@@ -291,6 +291,29 @@ class TestFlows:
             [flow] = it.view.flows
             assert (flow.marked, flow.comment) == (mark, comment)
 
+    @pytest.mark.parametrize(
+        ("said", "problem"),
+        [
+            (
+                b'"result":{"isError":true,"content":[{"type":"text","text":"No ghp_'
+                b'0123456789abcdefABCD\\nat line 7"}]}',
+                "No [secret]",
+            ),
+            (b'"error":{"code":-32603,"message":"Out of tokens"}', "Out of tokens"),
+            (b'"error":{"code":-32603,"message":""}', "an error without a text"),
+        ],
+    )
+    async def test_a_failed_call_does_not_look_like_a_success(
+        self, said: bytes, problem: str, tmp_path: Path
+    ) -> None:
+        respond = saying(b'{"jsonrpc":"2.0","id":1,%b}' % said)
+        async with watched(tmp_path, respond=respond) as it:
+            await it.ask(call("read_file"))
+            [flow] = it.view.flows
+            assert flow.comment == (
+                f"tools/call read_file: forwarded\n\nthe call failed: {problem}"
+            )
+
     async def test_an_invalid_answer_is_marked(self, tmp_path: Path) -> None:
         async with watched(tmp_path, respond=saying(b"{")) as it:
             await it.ask(call("read_file"))

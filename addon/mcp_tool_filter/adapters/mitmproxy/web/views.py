@@ -249,7 +249,8 @@ def _sentence_about(judged: Judged) -> str:
         if problem or judged.message.result is None:
             from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
 
-            return f"{sentence}, but the call failed: {redact(problem or 'an error')}"
+            failed = f"the call failed: {redact(problem or 'an error without a text')}"
+            return failed if sentence == _FORWARDED else f"{sentence}; {failed}"
     if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
         return sentence
     tool = f" {shown(asked.tool)}" if asked.tool else ""
