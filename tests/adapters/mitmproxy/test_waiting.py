@@ -139,7 +139,7 @@ async def test_a_request_is_sent_as_it_was_judged(
         waiting = asyncio.create_task(on.ask(slow("1")))
         await on.gate.reached()
         [site] = on.tool_filter.proxy.sites.values()
-        [exchange] = site.service.exchanges
+        [exchange] = site.exchanges
         flow = flow_of(exchange)
         assert flow
         flow.request.content = call("delete_file")

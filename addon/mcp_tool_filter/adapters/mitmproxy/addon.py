@@ -351,7 +351,7 @@ class ToolFilter:
             await replay(flow, layer, at)
 
     def _layer_for_replay(self, site: Site, mode: ReverseMode) -> EngineLayer:
-        layer = layer_for_replay(site.service, mode, self._flows, mode.address)
+        layer = layer_for_replay(site, mode, self._flows, mode.address)
         self._layers[layer.context.client.id] = layer
         return layer
 
@@ -381,7 +381,7 @@ class ToolFilter:
         site = self.proxy.sites.get(client.proxy_mode.full_spec)
         if site is None:
             asked.layer = RefusingLayer(asked.context)
-        elif layer := put_engine(asked, site.service, self._flows):
+        elif layer := put_engine(asked, site, self._flows):
             self._layers[client.id] = layer
         raise AddonHalt  # nobody chooses after us
 

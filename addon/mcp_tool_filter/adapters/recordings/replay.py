@@ -114,9 +114,8 @@ class _Replay:
         proxy.begin()
         url = _plain(self._recording)
         site = self.site = await proxy.open(url, lambda now: target_for(now, url, None), address="")
-        service = site.service
-        service.connect = _answer
-        service.suspect = service.note_end_of_stream = lambda: None  # nothing can be lost
+        site.connect = _answer
+        site.suspect = site.note_end_of_stream = lambda: None  # nothing can be lost
         steps = (step for flow in self._flows for step in flow.steps())
         for step in sorted(steps, key=itemgetter(0, 1)):
             step.take()
@@ -260,7 +259,7 @@ class _ReplayedFlow(InnerClient):
         flow = self.recorded
         host = (b"host", (flow.host or "unknown.invalid").encode())
         head = RequestHead(flow.head.method, flow.head.target, (host, *_kept(flow.head.headers)))
-        self._exchange = Exchange(self._replay.site.service, self, head)
+        self._exchange = Exchange(self._replay.site, self, head)
         self.ask(self._exchange, flow.body)
 
     def leave(self) -> None:

@@ -206,7 +206,7 @@ class Changes:
 
 def tell_list_changed(site: Site) -> None:
     """Tell all clients of a site that have a suitable open stream that their list has changed."""
-    for exchange in list(site.service.exchanges):
+    for exchange in list(site.exchanges):
         if exchange.seat is not None:
             exchange.seat.tell_list_changed()
         elif exchange.stream is not None:

@@ -130,7 +130,7 @@ class Endpoints:
             return target_for(config, origin.url, tls)
 
         site = proxy.add(self._name(origin, target), listener, find_target)
-        site.service.suspect = site.service.note_end_of_stream = _nothing  # there are others
+        site.suspect = site.note_end_of_stream = _nothing  # there are others
         if len(self.urls) < MOST_URLS:
             self.urls.add(origin.url + _plain(target))
         self._at.setdefault(origin.url, []).append(site)
@@ -202,7 +202,7 @@ class Connection:
         return self._endpoints.has(_origin_of(at, head), path_of(head.target))
 
     def service_of(self, at: Address, head: RequestHead) -> Service:
-        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target)).service
+        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target))
 
     def note_answer(self, at: Address, head: RequestHead, status: int) -> None:
         self._endpoints.note_answer(_origin_of(at, head), path_of(head.target), status)

@@ -48,18 +48,18 @@ _PREFLIGHT = (
 
 def open_logins(site: Site, make_tls: MakeTls) -> None:
     """Let clients log in through a site, unless it has a login of its own."""
-    config, service = site.listener.config, site.service
+    config = site.listener.config
     has_own = site.login is not None or any(
         is_credential(name.lower().encode()) for name, _ in config.upstream_headers
     )
     if has_own:
-        service.rewrite_head = _hide_where_to_log_in
+        site.rewrite_head = _hide_where_to_log_in
     elif config.login_through != "off":
         logins = LoginsThrough(site, make_tls)
-        service.is_visit = is_visit
-        service.may_be_login, service.before_judging = logins.may_concern, logins.before_judging
-        service.rewrite_head = logins.rewrite_head
-        service.rewrite_body = logins.rewrite_body
+        site.is_visit = is_visit
+        site.may_be_login, site.before_judging = logins.may_concern, logins.before_judging
+        site.rewrite_head = logins.rewrite_head
+        site.rewrite_body = logins.rewrite_body
 
 
 def is_visit(exchange: Exchange) -> bool:

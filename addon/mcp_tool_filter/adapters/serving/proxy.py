@@ -6,7 +6,7 @@
     site = await proxy.open(name, find_target)     # fetches the upstream's tools
     proxy.check_patterns()           # once, when all sites are open
     proxy.ready.set()
-    ...                              # connections use site.service
+    ...                              # connections use site
     await proxy.end()
 
 Methods that raise StartError have changed nothing.
@@ -31,7 +31,6 @@ from mcp_tool_filter.adapters.serving.site import (
     Command,
     Fetcher,
     Site,
-    SiteService,
     TargetFinder,
     fetch_or_wait,
 )
@@ -43,7 +42,7 @@ from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener, open_listener
-from mcp_tool_filter.http.urls import UpstreamNames, parse_origin
+from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import introduce, render_report, warnings_about
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
@@ -233,7 +232,7 @@ class Proxy:
         else:  # a command has no logins
             from mcp_tool_filter.adapters.serving.in_process import InProcess
 
-            site.service.connect = InProcess(command.answer, self.budget.received).connect
+            site.connect = InProcess(command.answer, self.budget.received).connect
             listener.called = command.called
             who = replace(who, upstream=command.called)
         report = render_report(who, listener.snapshot, self.rules.names)
@@ -245,13 +244,10 @@ class Proxy:
     def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:
         """Add a site whose listener is open; a forward proxy has one for each upstream."""
         listener.policy.links = self.around.links
-        authority = parse_origin(listener.upstream).authority
-        service = SiteService(listener, authority, self.effects, seats=self.crowd.seats)
-        site = Site(name=name, listener=listener, service=service, find_target=find_target)
-        service.site = site
-        service.suspect = partial(self.changes.suspect, site)
-        service.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
-        service.is_ending = self.has_failed
+        site = Site(name, listener, self.effects, self.crowd.seats, find_target)
+        site.suspect = partial(self.changes.suspect, site)
+        site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
+        site.is_ending = self.has_failed
         self.rules.attach(site)
         self.watchers.attach(site)
         self.sites[name], self.listeners[name] = site, listener
@@ -262,8 +258,8 @@ class Proxy:
             from mcp_tool_filter.adapters.serving.logins import OwnLogin
 
             own = OwnLogin(site.login, site.listener)
-            site.service.before_sending = own.before_sending
-            site.service.before_answering = own.before_answering
+            site.before_sending = own.before_sending
+            site.before_answering = own.before_answering
         if self.config.only_mcp:
             from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 
@@ -320,7 +316,7 @@ class Proxy:
     @property
     def exchanges(self) -> list[Exchange]:
         """The open exchanges of all sites."""
-        return [one for site in self.sites.values() for one in site.service.exchanges]
+        return [one for site in self.sites.values() for one in site.exchanges]
 
     def _holders(self) -> Iterator[Holder]:
         yield from self.exchanges
@@ -337,7 +333,7 @@ class Proxy:
             return
         self.has_failed = True
         for site in self.sites.values():
-            site.service.is_ending = True
+            site.is_ending = True
         self.ready.set()
         in_background(self._fail(why))
 

@@ -1,20 +1,20 @@
 """One upstream with all that belongs to it: its listener, its login, and whether it is lost.
 
 Both hosts open their sites through ``Proxy.open``. A host finds the site of a connection, and gives
-its ``service`` to the engine.
+it to the engine, whose service it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.sockets.connect import Reach, probe
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
-from mcp_tool_filter.engine.service import Service
+from mcp_tool_filter.engine.service import Effects, Seats, Service
 from mcp_tool_filter.errors import ListsAfterLogin
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
@@ -41,22 +41,30 @@ class Command:
     """What people call it, without secrets."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Site:
+class Site(Service):
     """One upstream."""
 
-    name: str
-    """Unique in the process; for mitmproxy the full text of its mode."""
-    listener: Listener
-    service: Service
-    find_target: TargetFinder
-    """Returns how to reach the upstream; the options may be edited while we run."""
-    login: Login | None = None
-    """The stored login, if there is one."""
-    is_lost: bool = False
-    """True while the upstream is lost, and reported as lost."""
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a client has reached a lost upstream again."""
+    def __init__(
+        self,
+        name: str,
+        listener: Listener,
+        effects: Effects,
+        seats: Seats,
+        find_target: TargetFinder,
+    ) -> None:
+        """``find_target`` returns how to reach the upstream; the options may be edited while we
+        run."""
+        authority = parse_origin(listener.upstream).authority
+        super().__init__(listener, authority, effects, seats=seats)
+        self.name = name
+        """Unique in the process; for mitmproxy the full text of its mode."""
+        self.find_target = find_target
+        self.login: Login | None = None
+        """The stored login, if there is one."""
+        self.is_lost = False
+        """True while the upstream is lost, and reported as lost."""
+        self.reached = asyncio.Event()
+        """Set when a client has reached a lost upstream again."""
 
     @property
     def target(self) -> Target:
@@ -84,16 +92,10 @@ class Site:
         return await probe(parse_origin(target.url), target.tls, config.connection_timeout)
 
 
-class SiteService(Service):
-    """The service of a site."""
-
-    site: Site
-
-
 def site_of(exchange: Exchange) -> Site:
     """Return the site of an exchange."""
-    assert isinstance(exchange.service, SiteService)
-    return exchange.service.site
+    assert isinstance(exchange.service, Site)
+    return exchange.service
 
 
 def head_of(exchange: Exchange) -> Head:

@@ -86,7 +86,7 @@ class Watchers:
         policy.tell_hidden = self.log.tell_hidden
         if self._tracer:
             policy.propagate = self._tracer.propagate
-            site.service.note_over = partial(_end_spans, self._tracer)
+            site.note_over = partial(_end_spans, self._tracer)
 
     def enter_log(self, effect: WriteLog) -> None:
         """Add a rule's log entry to the audit log, if there is one."""

@@ -55,7 +55,7 @@ class Clients:
         make_tls: Callable[[], ssl.SSLContext],
     ) -> None:
         """``make_tls`` is called when the first client uses TLS."""
-        self.service, self.received = site.service, budget.received
+        self.service, self.received = site, budget.received
         self.all: set[ClientConnection] = set()
         self.pool = Pool(site, budget, descriptors, self.all)
         self.loop = asyncio.get_running_loop()
