@@ -143,6 +143,8 @@ GROUPS: Final = {
     "Where to listen": (
         _flag("host", "listen address (default: {default})", "ADDRESS", default="127.0.0.1",
               needs=(HTTP,)),
+        _flag("allow-remote", "let everybody who reaches --host use your --header, login or"
+              " certificate", needs=(HTTP,)),
         # MCPF on a telephone's keys; the MCP inspector uses MCPI and MCPP
         _flag("port", "listen port (default: {default}); 0 picks a free port",
               "PORT", short="p", default="6273"),

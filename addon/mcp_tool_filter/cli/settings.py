@@ -55,6 +55,7 @@ class Settings:
     """True if our client has started us and talks over stdin and stdout."""
     max_children: int
     host: str
+    allow_remote: bool
     port: int
     texts: dict[str, Texts] = field(repr=False)
     """What ``parse_config`` checks."""
@@ -154,6 +155,7 @@ def settle(given: Given) -> Settings:
         is_stdio=_is_stdio(one, is_command=bool(command)),
         max_children=parse_number("max-children", _value(one, "max-children"), least=1),
         host=_value(one, "host"),
+        allow_remote=is_on(one, "allow-remote"),
         port=parse_number("port", _value(one, "port")),
         texts=_texts({"endpoint": path} | one, many),
         ca=one.get("ca"),

@@ -67,6 +67,43 @@ async def test_an_option_that_cannot_be_set_ends_the_start(
         assert "Traceback" not in it.stderr
 
 
+@pytest.mark.parametrize(
+    ("host", "more", "with_what"),
+    [
+        ("0.0.0.0", ["-H", "X-Key: a"], "your --header"),
+        ("::", ["-H", "X-Key: a", "--inspect", "--no-browser"], "your --header"),
+        ("192.0.2.1", ["-u", "http://127.0.0.1:1/mcp?key=a"], "the parameters of your --upstream"),
+        ("machine.example", ["--client-cert", "none.pem"], "your --client-cert"),
+    ],
+)
+def test_strangers_do_not_get_the_users_rights_by_accident(
+    host: str, more: list[str], with_what: str, tmp_path: Path
+) -> None:
+    upstream = [] if "-u" in more else ["-u", "http://127.0.0.1:1/mcp"]
+    words = [*upstream, "--host", host, "--port", "0", *more]
+    ended = run(*words, home=tmp_path)
+    assert (ended.returncode, ended.stderr.splitlines()[0]) == (
+        2,
+        f"Error: With --host {host}, everybody on the network acts with {with_what}",
+    )
+    assert "--allow-remote" in ended.stderr
+    for wanted in (["--allow-remote"], ["--allowed-hosts", "filter.example"]):
+        allowed = run(*words, *wanted, home=tmp_path)
+        assert f"Warning: everybody who reaches {host} acts with {with_what}" in allowed.stderr
+        assert "on the network" not in allowed.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--host", "0.0.0.0"], ["-H", "X-Key: a"], ["-H", "X: a", "--host", "localhost"]]
+)
+def test_a_listener_without_the_users_rights_needs_no_leave(
+    words: list[str], tmp_path: Path
+) -> None:
+    ended = run("-u", "http://127.0.0.1:1/mcp", "--port", "0", *words, home=tmp_path)
+    assert "Connection refused" in ended.stderr
+    assert "everybody" not in ended.stderr
+
+
 async def test_mitmproxys_config_yaml_does_not_override_flags(tmp_path: Path) -> None:
     (tmp_path / ".mitmproxy").mkdir()
     (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")

@@ -25,6 +25,9 @@ def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
         assert shows_no_secret(upstream, out, err)
         status, out, err = run("login", "--list", home=tmp_path)
         assert (status, out) == (0, f"{upstream.url}\trenews itself\ttools\n")
+        flags = ("--upstream", upstream.url, "--host", "0.0.0.0", "--port", "0")
+        status, _, err = run(*flags, home=tmp_path)
+        assert (status, "everybody on the network acts with your login" in err) == (2, True)
         status, out, err = run("logout", upstream.url, home=tmp_path)
         assert (status, out, err) == (0, f"Logged out of {upstream.url}\n", "")
         assert [one[:8] for one in upstream.revoked] == ["refresh-"]

@@ -17,8 +17,8 @@ from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import Target, target_for
-from mcp_tool_filter.cli.flags import with_flags
+from mcp_tool_filter.adapters.upstream.target import Target, login_to, target_for
+from mcp_tool_filter.cli.flags import UsageError, with_flags
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     leads_nowhere,
@@ -31,8 +31,9 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import LostUpstream, StartError
+from mcp_tool_filter.observers.redaction.shown import may_hold_a_secret
 from mcp_tool_filter.observers.sentences import only_warnings
-from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.config import is_loopback, parse_config
 
 if TYPE_CHECKING:
     from socket import socket
@@ -51,6 +52,7 @@ def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # report wrong settings before anything starts
     _refuse_bad_certificate(settings.cert)
+    _refuse_strangers(settings)
     needs_mitmproxy = settings.inspect or settings.record or settings.set
     if needs_mitmproxy:
         serving = import_module("mcp_tool_filter.cli.commands.in_mitmproxy").serve(settings)
@@ -261,6 +263,31 @@ def say_summary(activity: Activity) -> None:
 
 def _nothing_to_say() -> None:
     pass
+
+
+def _refuse_strangers(settings: Settings) -> None:
+    """Refuse to listen for other machines with the user's own rights, unless the user wants that.
+
+    (Only browsers are kept out by the check of Host: any other client can send what it likes.)
+    """
+    if is_loopback(settings.host) or settings.command or not (rights := _rights(settings)):
+        return
+    if not settings.allow_remote and not settings.many("allowed_hosts"):
+        what = f"With --host {settings.host}, everybody on the network acts with {rights}"
+        why = "Add --allow-remote if you want that, or --allowed-hosts NAME; or leave out --host"
+        raise UsageError(what, why=why)
+    say(f"Warning: everybody who reaches {settings.host} acts with {rights}")
+
+
+def _rights(settings: Settings) -> str:
+    """Return what of the user's own we would send with the requests of clients."""
+    if settings.many("upstream_headers"):
+        return "your --header"
+    if settings.client_cert:
+        return "your --client-cert"
+    if may_hold_a_secret(settings.endpoint):
+        return "the parameters of your --upstream"
+    return "your login" if login_to(target_of(settings)) else ""
 
 
 def _refuse_bad_certificate(cert: str | None) -> None:
