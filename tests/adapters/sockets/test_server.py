@@ -249,12 +249,22 @@ async def test_a_quiet_connection_stays_open() -> None:
 
 
 async def test_above_the_connection_limit_a_client_gets_a_clear_answer() -> None:
-    async with echoing(connections=1) as (server, client):
-        assert (await client.ask(get())).status == 200
+    begun, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: ServedRequest) -> ServedResponse:
+        begun.set()
+        await may_answer.wait()
+        return ServedResponse(200)
+
+    limits = ServerLimits(connections=1)
+    async with http_server(slow, limits=limits) as server, raw_client(server.port) as client:
+        await client.say(get())
+        await begun.wait()
         async with raw_client(server.port) as second:
             assert (await second.answer()).status == 503
             assert await hung_up(second) == b""
-        assert (await client.ask(get())).status == 200
+        may_answer.set()
+        assert (await client.answer()).status == 200
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,7 @@ from mcp_tool_filter.http.login_metadata import ServerMetadata, is_same_issuer, 
 
 _HOST = "127.0.0.1"
 _PATH = "/callback"
-_LIMITS = ServerLimits(
-    head=16 * 1024, body=0, connections=20, request=10, makes_room=True, grace=0.5
-)
+_LIMITS = ServerLimits(body=0, connections=20, request=10, grace=0.5)
 _HEADERS = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),

@@ -92,21 +92,18 @@ class ServerLimits:
     """Bytes of a request's line and headers."""
     body: int = 20 * 1024 * 1024
     connections: int = 1000
-    silence: float = 60.0
+    """At the limit, a new one takes the place of the one that has waited longest for a request."""
+    silence: float = 10.0
     """Seconds between two pieces of a request that has begun."""
-    request: float | None = None
+    request: float = 30.0
     """Seconds until a request must be there whole, counted from the end of the one before."""
-    sending: float | None = None
+    sending: float = 30.0
     """Seconds in which a client must read some of an answer that does not fit in its socket."""
-    makes_room: bool = False
-    """At the limit, close the connection that has waited longest, instead of the new one."""
     grace: float = 2.0
     """Seconds for requests in progress at the end."""
 
 
-PAGE_LIMITS = ServerLimits(
-    body=256 * 1024, connections=100, silence=10, request=30, sending=30, makes_room=True
-)
+PAGE_LIMITS = ServerLimits(body=256 * 1024, connections=100)
 """For the page and the metrics: no client can fill our memory or lock others out."""
 
 
@@ -148,8 +145,6 @@ class HttpServer:
 
     def _make_room(self) -> bool:
         """Close the oldest connection that has no request in progress; say if there is one."""
-        if not self.limits.makes_room:
-            return False
         waiting = (task for task, one in self._open.items() if one.is_waiting)
         if (oldest := next(waiting, None)) is None:
             return False
