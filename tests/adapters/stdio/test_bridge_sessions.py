@@ -103,7 +103,7 @@ async def test_closing_ends_all_commands_and_starts_no_more() -> None:
         _, session = await ours.begin()
         shared = await ours.shared()
     assert session.ended.done()
-    assert shared.session.ended.done()
+    assert shared.ended.done()
     with pytest.raises(TooMany, match="Shutting down"):
         await ours.begin()
 

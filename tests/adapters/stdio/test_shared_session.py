@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox, SharedSession
+from mcp_tool_filter.adapters.stdio.sessions import Outbox, SharedSession
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import asking, calling
 from tests.stdio_client import upstream
@@ -21,9 +21,9 @@ from tests.stdio_client import upstream
 @asynccontextmanager
 async def shared(journal: Path) -> AsyncIterator[SharedSession]:
     child = Child(upstream(journal=journal))
-    session = ChildSession(child, Limits(), say=lambda _: None, on_end=lambda *_: None)
+    session = SharedSession(child, Limits(), say=lambda _: None, on_end=lambda *_: None)
     try:
-        yield SharedSession(session)
+        yield session
     finally:
         await session.close()
 
@@ -36,8 +36,8 @@ async def heard(outbox: Outbox) -> Any:
 
 async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
     async with shared(tmp_path / "journal") as session:
-        _, one = await session.ask(calling("read_file", id='"same"'))
-        _, two = await session.ask(calling("write_file", id='"same"'))
+        _, one = await session.ask_alone(calling("read_file", id='"same"'))
+        _, two = await session.ask_alone(calling("write_file", id='"same"'))
         answers = await asyncio.gather(heard(one), heard(two))
     assert [answer["id"] for answer in answers] == ["same", "same"]
     assert [answer["result"]["content"][0]["text"] for answer in answers] == [
@@ -49,9 +49,9 @@ async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
 async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
-        number, _ = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'))
+        number, _ = await session.ask_alone(calling("sleep", id="1", arguments='{"seconds":0}'))
         session.leave(number)
-        _, after = await session.ask(calling("read_file", id="2"))
+        _, after = await session.ask_alone(calling("read_file", id="2"))
         await heard(after)
     said = [json.loads(line) for line in journal.read_bytes().splitlines()]
     cancelled = [one for one in said if one["method"] == "notifications/cancelled"]
@@ -61,10 +61,10 @@ async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
 async def test_the_command_is_not_told_about_answered_requests(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
-        number, outbox = await session.ask(calling("read_file"))
+        number, outbox = await session.ask_alone(calling("read_file"))
         await heard(outbox)
         session.leave(number)
-        _, after = await session.ask(calling("write_file"))
+        _, after = await session.ask_alone(calling("write_file"))
         await heard(after)
     assert b"cancelled" not in journal.read_bytes()
 
@@ -74,18 +74,18 @@ PROGRESS = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progre
 
 async def test_what_comes_for_a_request_that_was_left_reaches_nobody_else(tmp_path: Path) -> None:
     async with shared(tmp_path / "journal") as session:
-        number, _ = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'))
+        number, _ = await session.ask_alone(calling("sleep", id="1", arguments='{"seconds":0}'))
         session.leave(number)
         raw = json.dumps({"raw": PROGRESS % number})
-        _, outbox = await session.ask(calling("say", id="2", arguments=raw))
+        _, outbox = await session.ask_alone(calling("say", id="2", arguments=raw))
         assert (await heard(outbox))["id"] == 2
         assert session._numbers._originals == {}
 
 
 async def test_a_client_that_reads_slowly_delays_no_other(tmp_path: Path) -> None:
     async with shared(tmp_path / "journal") as session:
-        _, slow = await session.ask(calling("flood", id="1", arguments='{"messages":3000}'))
-        _, other = await session.ask(calling("read_file", id="2"))
+        _, slow = await session.ask_alone(calling("flood", id="1", arguments='{"messages":3000}'))
+        _, other = await session.ask_alone(calling("read_file", id="2"))
         async with asyncio.timeout(60):
             assert (await heard(other))["id"] == 2
         messages = slow.drain()
@@ -98,35 +98,42 @@ LOGGED = ',"_meta":{"io.modelcontextprotocol/logLevel":"info"}'
 
 
 @pytest.mark.parametrize(
-    ("others", "level", "is_heard"),
+    ("others", "level", "heard_by"),
     [
-        ([], "", True),
-        ([("subscriptions/listen", "")], "", True),
-        ([("vendor/slow", "")], LOGGED, True),
-        ([("vendor/slow", "")], "", False),  # it may be about either
-        ([("vendor/slow", LOGGED)], LOGGED, False),
+        ([], "", [True]),
+        ([("subscriptions/listen", "", "me")], "", [False, True]),
+        ([("vendor/slow", "", "me")], LOGGED, [False, True]),
+        ([("vendor/slow", "", "me")], "", [False, False]),  # it may be about either
+        ([("vendor/slow", LOGGED, "me")], LOGGED, [True, True]),
+        ([("vendor/slow", LOGGED.replace("info", "error"), "me")], LOGGED, [False, True]),
+        ([("vendor/slow", LOGGED, "somebody else")], LOGGED, [False, False]),
     ],
 )
-async def test_a_log_message_reaches_the_only_request_that_it_can_be_about(
-    others: list[tuple[str, str]], level: str, is_heard: bool, tmp_path: Path
+async def test_a_log_message_reaches_each_request_that_wants_it_if_one_asker_sent_all(
+    others: list[tuple[str, str, str]], level: str, heard_by: list[bool], tmp_path: Path
 ) -> None:
     async with shared(tmp_path / "journal") as session:
-        quiet = []
-        for method, wanted in others:
+        outboxes = []
+        for method, wanted, asker in others:
             asked = asking(method, id="7", params=f'{{"name":"unanswered"{wanted}}}')
             is_subscription = method == "subscriptions/listen"
-            quiet.append((await session.ask(asked, is_subscription=is_subscription))[1])
+            _, outbox = await session.ask_alone(asked, is_subscription=is_subscription, asker=asker)
+            outboxes.append(outbox)
         params = f'{{"name":"say","arguments":{json.dumps({"raw": LOG})}{level}}}'
-        _, outbox = await session.ask(asking("tools/call", id="2", params=params))
-        assert ("method" in await heard(outbox)) == is_heard
-        assert [one.drain() for one in quiet] == [[] for _ in quiet]
+        asked = asking("tools/call", id="2", params=params)
+        _, outbox = await session.ask_alone(asked, asker="me")
+        said = [await heard(outbox)]
+        if "method" in said[0]:
+            said.append(await heard(outbox))
+        found = [[json.loads(one) for one in other.drain()] for other in outboxes]
+        assert ["method" in str(one) for one in [*found, said]] == heard_by
 
 
 async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind(tmp_path: Path) -> None:
     async with shared(tmp_path / "journal") as ours:
-        asking = asyncio.ensure_future(ours.ask(calling("read_file", id="1")))
-        while not ours.session.is_in_use:
+        asking = asyncio.ensure_future(ours.ask_alone(calling("read_file", id="1")))
+        while not ours.is_in_use:
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        assert not ours.session.is_in_use
+        assert not ours.is_in_use

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.stdio.judge import cancelled_by
 from mcp_tool_filter.adapters.stdio.sessions import (
     BridgeSessions,
     ChildSession,
@@ -22,7 +23,7 @@ from mcp_tool_filter.adapters.stdio.sessions import (
     TooMany,
 )
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.head import revision_in
+from mcp_tool_filter.http.head import Head, revision_in
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import on_one_line
 from mcp_tool_filter.protocol.messages import (
@@ -101,7 +102,7 @@ class Bridge:
         if not requests:
             for each in lines:
                 await found.tell(each)
-            if cancelled := _cancelled_by(message):
+            if cancelled := cancelled_by(message):
                 found.cancel(cancelled)
             return ServedResponse(202)
         return await self._ask(found, request, lines, requests)
@@ -121,10 +122,8 @@ class Bridge:
             return error_response(
                 400, ids[0], INVALID_REQUEST, "The id of another request in progress"
             )
-        as_batch = len(lines) > 1
-        return await answer_from(
-            outbox, len(ids), headers, lambda: session.forget(ids), as_batch=as_batch
-        )
+        is_batch = len(lines) > 1
+        return await answer_from(outbox, lambda: session.forget(ids), headers, is_batch=is_batch)
 
     def _get(self, request: ServedRequest) -> ServedResponse:
         found = self._session_of(request)
@@ -133,7 +132,9 @@ class Bridge:
         if "text/event-stream" not in (request.header(b"accept") or ""):
             return ServedResponse(406)
         stream = found.listen()
-        return ServedResponse(200, EVENTS, stream_from(stream, found.take_kept(), found))
+        kept = map(render_event, found.take_kept())
+        events = events_from(stream, lambda: found.stop_listening(stream), b": open\n\n", *kept)
+        return ServedResponse(200, EVENTS, events)
 
     async def _delete(self, request: ServedRequest) -> ServedResponse:
         found = self._session_of(request)
@@ -166,10 +167,11 @@ class Bridge:
         if self._is_modern is False:
             return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
         shared = await self.sessions.shared()
-        number, outbox = await shared.ask(
+        number, outbox = await shared.ask_alone(
             line,
             only_answers=not _takes_events(request),
             is_subscription=message.method == "subscriptions/listen",
+            asker=_asker(request),
         )
 
         def leave() -> None:
@@ -177,7 +179,7 @@ class Bridge:
 
         if message.method == "server/discover" and self._is_modern is None:
             return await self._discover(message, shared, outbox, leave)
-        return await answer_from(outbox, 1, (), leave)
+        return await answer_from(outbox, leave)
 
     async def _discover(
         self, message: Request, shared: SharedSession, outbox: Outbox, leave: Callable[[], None]
@@ -203,18 +205,9 @@ class Bridge:
         except (StartError, TooMany) as problem:
             return error_response(503, None, UPSTREAM_LOST, _one_sentence(problem))
         stream = session.listen()
-        return ServedResponse(200, EVENTS, self._legacy_stream(name, session, stream))
-
-    async def _legacy_stream(
-        self, name: str, session: ChildSession, stream: Outbox
-    ) -> AsyncIterator[bytes]:
-        try:
-            yield f"event: endpoint\ndata: {_LEGACY_POST}?sessionId={name}\n\n".encode()
-            async for event in events_from(stream):
-                yield event
-        finally:
-            stream.end()
-            self.sessions.end_soon(session)
+        first = f"event: endpoint\ndata: {_LEGACY_POST}?sessionId={name}\n\n".encode()
+        events = events_from(stream, lambda: self.sessions.end_soon(session), first)
+        return ServedResponse(200, EVENTS, events)
 
     async def _post_legacy(self, request: ServedRequest) -> ServedResponse:
         names = parse_qs(urlsplit(request.target).query).get("sessionId", [])
@@ -236,46 +229,47 @@ class Bridge:
         return ServedResponse(202)
 
 
-def _cancelled_by(message: Message) -> str | None:
-    """Return the id of the request that a notification cancels."""
-    if not isinstance(message, Notification) or message.method != "notifications/cancelled":
-        return None
-    named = message.params.get("requestId") if message.params else None
-    return message.place.cut(named) if named else None
-
-
 def _one_sentence(problem: Exception) -> str:
     return problem.what if isinstance(problem, StartError) else str(problem)
 
 
+def _asker(request: ServedRequest) -> object:
+    """Return the credentials of a request."""
+    names = Head(request.method, request.target, tuple(request.headers)).credentials
+    return frozenset(one for one in request.headers if one[0] in names)
+
+
 async def answer_from(
     outbox: Outbox,
-    count: int,
-    headers: Sequence[tuple[bytes, bytes]],
     leave: Callable[[], object],
+    headers: Sequence[tuple[bytes, bytes]] = (),
     *,
-    as_batch: bool = False,
+    is_batch: bool = False,
 ) -> ServedResponse:
-    """Answer with JSON if only the answers come, and soon; else with events, each as it comes."""
+    """Answer with JSON if only answers come, and soon; else with events, each as it comes."""
     takes_events = not outbox.only_answers
     said: list[bytes] = []
+    is_over = False
     try:
         async with asyncio.timeout(_JSON_SOON if takes_events else None):
-            while (one := await outbox.get()) is not None:
-                said.append(one)
-                if b'"method"' in one and not _is_response(one):
-                    return ServedResponse(200, [*EVENTS, *headers], _sent_on(said, outbox, leave))
+            while not is_over and not (takes_events and outbox.has_others):
+                one = await outbox.get()
+                is_over = one is None
+                said += [one] if one is not None else []
     except TimeoutError:
-        return ServedResponse(200, [*EVENTS, *headers], _sent_on(said, outbox, leave))
+        pass
     except asyncio.CancelledError:
         leave()
         raise
+    if not is_over:
+        events = events_from(outbox, leave, *map(render_event, said))
+        return ServedResponse(200, [*EVENTS, *headers], events)
     if not said and takes_events:  # the request was cancelled
         return ServedResponse(200, [*EVENTS, *headers])
     if not said:
         error = render_error(None, INTERNAL_ERROR, "The server sent no answer")
         return ServedResponse(200, [*JSON, *headers], error)
-    body = render_batch(said) if as_batch or count > 1 else said[-1]
+    body = render_batch(said) if is_batch else said[-1]
     return ServedResponse(200, [*JSON, *headers], body)
 
 
@@ -283,56 +277,29 @@ def _takes_events(request: ServedRequest) -> bool:
     return "text/event-stream" in (request.header(b"accept") or "")
 
 
-def _is_response(raw: bytes) -> bool:
-    try:
-        message = parse_message(raw, Limits(message=len(raw)))
-    except ProtocolError:
-        return False
-    return not any(isinstance(one, Request | Notification) for one in singles(message))
-
-
-async def _sent_on(
-    first: Sequence[bytes], outbox: Outbox, leave: Callable[[], object]
+async def events_from(
+    outbox: Outbox, leave: Callable[[], object], *first: bytes
 ) -> AsyncIterator[bytes]:
+    """Yield ``first``, then the messages as events, and a comment from time to time."""
+    getting: asyncio.Future[bytes | None] | None = None
     try:
-        for message in first:
-            yield render_event(message)
-        async for event in events_from(outbox):
+        for event in first:
             yield event
-    finally:
-        outbox.end()
-        leave()
-
-
-async def stream_from(
-    stream: Outbox, kept: Sequence[bytes], session: ChildSession
-) -> AsyncIterator[bytes]:
-    try:
-        yield b": open\n\n"
-        for message in kept:
-            yield render_event(message)
-        async for event in events_from(stream):
-            yield event
-    finally:
-        session.stop_listening(stream)
-
-
-async def events_from(outbox: Outbox) -> AsyncIterator[bytes]:
-    """Yield the messages as events, and a comment from time to time."""
-    getting = asyncio.ensure_future(outbox.get())
-    try:
         while True:
+            getting = getting or asyncio.ensure_future(outbox.get())
             done, _ = await asyncio.wait([getting], timeout=_HEARTBEAT)
             if not done:
                 yield b": alive\n\n"
                 continue
-            said = getting.result()
+            said, getting = getting.result(), None
             if said is None:
                 return
             yield render_event(said)
-            getting = asyncio.ensure_future(outbox.get())
     finally:
-        getting.cancel()
+        if getting:
+            getting.cancel()
+        outbox.end()
+        leave()
 
 
 def error_response(status: int, id: str | None, code: int, text: str) -> ServedResponse:

@@ -16,7 +16,7 @@ line, and gets whole messages back (``bridge`` does it for HTTP requests)::
     await commands.end(session)              # DELETE
 
     shared = await commands.shared()         # 2026-07-28: one process for all requests
-    number, outbox = await shared.ask(line)
+    number, outbox = await shared.ask_alone(line)
     shared.leave(number)                     # the client has left: the command is told
 
     await commands.close()                   # ends all processes
@@ -27,17 +27,18 @@ The command is read no faster than outboxes are emptied. What nobody reads is bo
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Final
 
 from mcp_tool_filter.adapters.stdio.child import Child, end_child, in_own_thread
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
+from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.lines import (
@@ -51,6 +52,7 @@ from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     UPSTREAM_LOST,
     Response,
+    Single,
     id_value,
     parse_message,
     render_error,
@@ -59,8 +61,6 @@ from mcp_tool_filter.protocol.messages import (
 
 _ROOM: Final = MEBIBYTE  # bytes in an outbox before its writer waits
 _MOST_KEPT: Final = 4 * MEBIBYTE  # bytes of messages kept while no stream is open
-_INVALID: Final = "The server sent an invalid response"
-_LOST: Final = "Upstream connection lost"
 _IDLE: Final = 30 * 60.0  # seconds until an unused session is ended
 _EOF: Final = 5.0  # seconds from closed stdin to SIGTERM
 _SWEEP: Final = 30.0
@@ -108,7 +108,7 @@ class BridgeSessions:
 
     async def begin(self) -> tuple[str, ChildSession]:
         """Start a command for a new session, and name it. Raises StartError, TooMany."""
-        session = await self._spawn()
+        session = await self._spawn(ChildSession)
         name = secrets.token_urlsafe(24)
         self._by_name[name] = session
         return name, session
@@ -121,14 +121,14 @@ class BridgeSessions:
     async def shared(self) -> SharedSession:
         """Return the shared session for requests without a session. Raises StartError, TooMany."""
         async with self._starting:
-            if self._shared is None or self._shared.session.is_closing:
-                self._shared = SharedSession(await self._spawn())
+            if self._shared is None or self._shared.is_closing:
+                self._shared = await self._spawn(SharedSession)
             return self._shared
 
     def end_shared(self, shared: SharedSession) -> None:
         """End the shared session."""
         self._shared = None
-        self.end_later(shared.session.close())
+        self.end_later(shared.close())
 
     async def end(self, session: ChildSession) -> None:
         """End a session; return when its command is gone."""
@@ -155,7 +155,7 @@ class BridgeSessions:
         closing = [one.close(eof=_LAST_EOF) for one in self._alive]
         await asyncio.gather(*closing, *self._ending, return_exceptions=True)
 
-    async def _spawn(self) -> ChildSession:
+    async def _spawn[Kind: ChildSession](self, kind: type[Kind]) -> Kind:
         self._wanted += 1
         try:
             while len(self._alive) >= self._most and not self._is_closing:
@@ -164,9 +164,7 @@ class BridgeSessions:
                 await self._changed.wait()
             if self._is_closing:
                 raise TooMany("Shutting down")
-            session = ChildSession(
-                self._start(), self._limits, say=self._say, on_end=self._note_end
-            )
+            session = kind(self._start(), self._limits, say=self._say, on_end=self._note_end)
         finally:
             self._wanted -= 1
         self._alive.add(session)
@@ -185,9 +183,8 @@ class BridgeSessions:
             self._end_later(session, eof=_LAST_EOF)
 
     def _note_end(self, session: ChildSession, code: int) -> None:
-        is_shared = self._shared is not None and self._shared.session is session
-        was_open = self._forget(session) or is_shared
-        if is_shared:
+        was_open = self._forget(session) or session is self._shared
+        if session is self._shared:
             self._shared = None
         if was_open and not self._is_closing:
             self._say(f"Warning: The command of one session has ended with exit code {code}")
@@ -246,10 +243,6 @@ class ChildSession:
         self._kept_size = 0
         self._closing: asyncio.Future[None] | None = None
         self._patience = _EOF
-        self.restore: Callable[[bytes], bytes] | None = None
-        """Restores the ids in a message before it is delivered."""
-        self.on_other: Callable[[bytes], Awaitable[None]] | None = None
-        """Gets the messages that answer no request."""
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.last_used = self._loop.time()
         Thread(target=self._read, daemon=True).start()
@@ -385,24 +378,20 @@ class ChildSession:
                 if not show_stray_line(line, self._limits, self._say):
                     await self._replace(line, str(error))
                 continue
-            await self._receive(
-                line, [one for one in singles(message) if isinstance(one, Response)]
-            )
+            await self._receive(line, tuple(singles(message)))
 
-    async def _receive(self, line: bytes, responses: Sequence[Response]) -> None:
+    async def _receive(self, line: bytes, members: Sequence[Single]) -> None:
+        responses = [one for one in members if isinstance(one, Response)]
         outboxes = [self._answered(one.id) for one in responses if one.id is not None]
         found = next((outbox for outbox in outboxes if outbox is not None), None)
         if found is not None:
-            await found.put(self._restored(line))
+            await found.put(self.restored(line), is_answer=len(responses) == len(members))
             self._end_if_answered(found)
         elif not responses:
-            await self._receive_other(line)
+            await self.receive_other(line)
 
-    async def _receive_other(self, line: bytes) -> None:
+    async def receive_other(self, line: bytes) -> None:
         """Deliver a message that answers no request."""
-        if self.on_other is not None:
-            await self.on_other(line)
-            return
         if self._stream is not None and await self._stream.put(line):
             return
         # No stream is open, so any waiting request may carry it.
@@ -410,8 +399,9 @@ class ChildSession:
         if not waiting or not await waiting[-1].put(line):
             self._keep(line)
 
-    def _restored(self, line: bytes) -> bytes:
-        return self.restore(line) if self.restore else line
+    def restored(self, line: bytes) -> bytes:
+        """Return an answer with the client's own ids."""
+        return line
 
     def _answered(self, id: str) -> Outbox | None:
         waiting = self._waiting.pop(id_value(id), None)
@@ -432,7 +422,9 @@ class ChildSession:
         for id in ids:
             written, outbox = self._waiting.pop(id_value(id), (id, None))
             if outbox is not None:
-                await outbox.put(self._restored(render_error(written, INTERNAL_ERROR, _INVALID)))
+                await outbox.put(
+                    self.restored(render_error(written, INTERNAL_ERROR, INVALID_ANSWER))
+                )
                 self._end_if_answered(outbox)
 
     # The end
@@ -450,50 +442,61 @@ class ChildSession:
         self._on_end(self, code)
 
     def _fail_all(self) -> None:
-        waiting, self._waiting = list(self._waiting.values()), {}
-        for id, outbox in waiting if self._closing is None else ():  # otherwise the client has left
-            outbox.put_last(self._restored(render_error(id, UPSTREAM_LOST, _LOST)))
-        for _, outbox in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for id, outbox in waiting.values():
+            if self._closing is None:  # otherwise the client has left
+                outbox.put_last(self.restored(render_error(id, UPSTREAM_LOST, LOST_ANSWER)))
+        for _, outbox in waiting.values():
             outbox.end()
 
 
-_LOG_LEVEL: Final = b"io.modelcontextprotocol/logLevel"  # in a request that wants log messages
+_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"  # in a request that wants log messages
+_LEVELS: Final = (
+    *("debug", "info", "notice", "warning"),
+    *("error", "critical", "alert", "emergency"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A request to a shared command."""
-
-    outbox: Outbox
-    wants_logs: bool
-    is_subscription: bool
-
-
-class SharedSession:
+class SharedSession(ChildSession):
     """One command for all clients of a stateless revision; each request gets a number as its id.
 
-    Messages for one client never reach another, and one that reads slowly delays no other. Log
-    messages do not say which request they are about: they are delivered only if it can be no other.
+    A client that reads slowly delays no other, and messages for one client never reach another. Log
+    messages do not say which request they are about: each request that wants them gets them, if
+    all such requests are of one asker, as far as their credentials tell.
     """
 
-    def __init__(self, session: ChildSession) -> None:
-        self.session = session
+    def __init__(
+        self,
+        child: Child,
+        limits: Limits,
+        *,
+        say: Callable[[str], None],
+        on_end: Callable[[ChildSession, int], None],
+    ) -> None:
+        super().__init__(child, limits, say=say, on_end=on_end)
         self._numbers = Numbers()
-        self._asked: dict[int, _Shared] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        session.restore = self._restore
-        session.on_other = self._receive_other
 
-    async def ask(
-        self, line: bytes, *, only_answers: bool = False, is_subscription: bool = False
+    async def ask_alone(
+        self,
+        line: bytes,
+        *,
+        only_answers: bool = False,
+        is_subscription: bool = False,
+        asker: object = None,
     ) -> tuple[int, Outbox]:
         """Send a request; return its number, and the outbox for its messages."""
-        outbox = Outbox(only_answers=only_answers)
+        wanted = _string_in(line, "params", "_meta", _LOG_LEVEL) if not only_answers else None
         number, renumbered = self._numbers.renumber(line)
-        self._asked[number] = _Shared(outbox, _LOG_LEVEL in line, is_subscription)
-        self.session.expect([str(number)], outbox)
+        outbox = Outbox(
+            only_answers=only_answers,
+            is_subscription=is_subscription,
+            least_level=_LEVELS.index(wanted) if wanted in _LEVELS else None,
+            asker=asker,
+        )
+        self.expect([str(number)], outbox)
         try:
-            await self.session.tell(renumbered)
+            await self.tell(renumbered)
         except asyncio.CancelledError:  # the client has left
             self.leave(number)
             raise
@@ -501,41 +504,58 @@ class SharedSession:
 
     def leave(self, number: int) -> None:
         """Forget a request; if it has no answer yet, cancel it."""
-        self._asked.pop(number, None)
         self._numbers.forget(number)
-        if self.session.forget([str(number)]):
+        if self.forget([str(number)]):
             notice = (
                 b'{"jsonrpc":"2.0","method":"notifications/cancelled",'
                 b'"params":{"requestId":%d}}' % number
             )
-            task = asyncio.ensure_future(self.session.tell(notice))
+            task = asyncio.ensure_future(self.tell(notice))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
-    def _restore(self, line: bytes) -> bytes:
+    def restored(self, line: bytes) -> bytes:
         number, restored = self._numbers.restore(line)
         if number is not None:
             self._numbers.forget(number)
-            self._asked.pop(number, None)
         return restored
 
-    async def _receive_other(self, line: bytes) -> None:
-        """Deliver a message about one request; drop a broadcast, which could leak from one client
-        to another."""
+    async def receive_other(self, line: bytes) -> None:
+        """Deliver a message about one request, or a log message; drop a broadcast, which could leak
+        from one client to another."""
         try:
             number, restored = self._numbers.restore(line)
         except ProtocolError:
             return
         if number is None:
-            number = self._only_one_concerned()
-        asked = self._asked.get(number) if number else None
-        if asked and not asked.outbox.only_answers:
-            asked.outbox.put_now(restored)
+            readers = self._readers_of(line)
+        else:
+            readers = [outbox for _, outbox in filter(None, [self._waiting.get(str(number))])]
+        for reader in readers:
+            if not reader.only_answers:
+                reader.put_now(restored)
 
-    def _only_one_concerned(self) -> int | None:
-        usual = [number for number, one in self._asked.items() if not one.is_subscription]
-        concerned = [one for one in usual if self._asked[one].wants_logs] or usual
-        return concerned[0] if len(concerned) == 1 else None
+    def _readers_of(self, line: bytes) -> list[Outbox]:
+        """Return who may read a message that names no request."""
+        usual = [outbox for _, outbox in self._waiting.values() if not outbox.is_subscription]
+        wanting = [one for one in usual if one.least_level is not None]
+        level = _string_in(line, "params", "level")
+        if not wanting or level not in _LEVELS:
+            return usual if len(usual) == 1 else []
+        if len({one.asker for one in wanting}) > 1:
+            return []
+        return [one for one in wanting if (one.least_level or 0) <= _LEVELS.index(level)]
+
+
+def _string_in(message: bytes, *keys: str) -> str | None:
+    """Return a string in a message, if it has one there."""
+    try:
+        found = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 class Outbox:
@@ -544,8 +564,21 @@ class Outbox:
     With ``only_answers`` its reader takes nothing else, because it cannot show it.
     """
 
-    def __init__(self, *, only_answers: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        only_answers: bool = False,
+        is_subscription: bool = False,
+        least_level: int | None = None,
+        asker: object = None,
+    ) -> None:
+        """``asker`` wants log messages from ``least_level`` on."""
         self.only_answers = only_answers
+        self.is_subscription = is_subscription
+        self.least_level = least_level
+        self.asker = asker
+        self.has_others = False
+        """True if it got anything but answers."""
         self._messages: deque[bytes] = deque()
         self._size = 0
         self._ended = False
@@ -555,27 +588,25 @@ class Outbox:
     def has_ended(self) -> bool:
         return self._ended
 
-    async def put(self, message: bytes) -> bool:
+    async def put(self, message: bytes, *, is_answer: bool = False) -> bool:
         """Add a message when there is room; return False if the reader is gone."""
         while self._size > _ROOM and not self._ended:
             self._changed.clear()
             await self._changed.wait()
         if self._ended:
             return False
-        self._messages.append(message)
-        self._size += len(message)
-        self._changed.set()
-        return True
-
-    def put_now(self, message: bytes) -> bool:
-        """Add a message if there is room; return whether there was."""
-        if self._ended or self._size > _ROOM:
-            return False
+        self.has_others |= not is_answer
         self.put_last(message)
         return True
 
+    def put_now(self, message: bytes) -> None:
+        """Add a message that is no answer, if there is room."""
+        if not self._ended and self._size <= _ROOM:
+            self.has_others = True
+            self.put_last(message)
+
     def put_last(self, message: bytes) -> None:
-        """Add a last message, even if there is no room."""
+        """Add an answer, even if there is no room."""
         if not self._ended:
             self._messages.append(message)
             self._size += len(message)
