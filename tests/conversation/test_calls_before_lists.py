@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -11,10 +12,13 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
+from mcp_tool_filter.policy.exchange import Client, Session, Via
+from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol.tools import parse_tool_call
 from tests.conversation.asking_kinds import LIST, Http, asked, finished, listed, open_session
 from tests.conversation.test_conversation import Linked
-from tests.make import calling, error_in, listing, policy, text_of
+from tests.make import at_once, calling, error_in, listing, policy, text_of
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
     for name in ("rm", "read"):
         assert isinstance(without_list(ann, calling(name)), Reply)
     assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
-    assert isinstance(asked(Conversation(in_force), calling("rm", id="6")), Reply)
+    assert isinstance(without_list(Conversation(in_force), calling("rm", id="6")), Reply)
 
 
 @pytest.mark.parametrize("seconds", [None, 2.0], ids=["at once", "waiting"])
@@ -87,3 +91,44 @@ def test_the_first_list_of_a_kind_is_filtered_even_while_waiting(
     verdict = finished(between.from_upstream(form % listing("read", "rm_rf"))).verdict
     assert isinstance(verdict, Rewrite)
     assert verdict.text == form % listing("read")
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.LEGACY_SSE])
+def test_where_we_cannot_ask_denied_and_unknown_tools_get_the_same_answer(
+    via: Via, is_listed: bool
+) -> None:
+    """There only tools are callable that our fetch has seen, until the client has its own list."""
+    pages = (listing("read", "rm"),) if is_listed else ()
+    fetched = replace(example(), pages=pages, is_listed=is_listed)
+    in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
+    between = Conversation(in_force, Client(via, Session()))
+    for name in ("rm", "no_such_tool", "mine"):
+        refused = at_once(between.from_client(calling(name))).verdict
+        assert error_in(refused) == (-32601, f"Tool not found: {name}")
+    assert isinstance(at_once(between.from_client(calling("read"))).verdict, Reply) != is_listed
+    between.from_client(LIST)
+    at_once(between.from_upstream(listing("mine", "rm")))
+    if not is_listed:
+        assert at_once(between.from_client(calling("mine", id="2"))).verdict == Forward()
+        assert isinstance(at_once(between.from_client(calling("rm", id="3"))).verdict, Reply)
+
+
+@pytest.mark.parametrize("listed_by", ["us", "nobody"])
+def test_a_denied_call_whose_list_is_unknown_is_read_and_matched_once(listed_by: str) -> None:
+    counted = Mock(side_effect=parse_tool_call)
+    between = open_session(policy("other", deny="^rm"))
+    with (
+        patch("mcp_tool_filter.conversation.conversation.parse_tool_call", counted),
+        patch("mcp_tool_filter.policy.tool_filter.parse_tool_call", counted),
+        patch.object(Pattern, "matches", autospec=True, side_effect=Pattern.matches) as matches,
+    ):
+        if listed_by == "us":
+            waiting = between.from_client(calling("rm"), None, Http())
+            assert isinstance(next(waiting), FetchTools)  # type: ignore[arg-type]
+            verdict = finished(waiting, (listing("rm"),)).verdict
+        else:
+            verdict = without_list(between, calling("rm"))
+    assert isinstance(verdict, Reply)
+    assert counted.call_count == 1
+    assert sum(one.args[1] == "rm" for one in matches.mock_calls) == (listed_by == "us")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, OnlyKinds
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.verdict import Forward, Reply
-from mcp_tool_filter.protocol.limits import R2026_07_28
+from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
 from tests.conversation.asking_kinds import (
     CHANGED,
     LIST,
@@ -47,6 +53,48 @@ def test_a_tool_that_comes_back_as_it_was_is_shown_again() -> None:
     assert asked(between, calling("goes")) == Forward()
     for hidden in ("changes", "rm"):
         assert isinstance(asked(between, calling(hidden)), Reply)
+
+
+def stateless(in_force: PolicyInForce, who: str = "", revision: str = R2026_07_28) -> Conversation:
+    return Conversation(in_force, Client(said_revision=revision, credential=who))
+
+
+def stdio(in_force: PolicyInForce) -> Conversation:
+    in_force.kinds = OnlyKinds(in_force.config, lambda _: None)
+    return Conversation(in_force, Client(Via.STDIO, Session()))
+
+
+SHAPES: dict[str, Callable[[PolicyInForce], Conversation]] = {
+    "session": open_session,
+    "session like our own": lambda known: open_session(known, ALL_CAPABILITIES),
+    "session of a user": lambda known: open_session(known, like_the_fetch=False),
+    "stateless": stateless,
+    "stateless user": lambda known: stateless(known, "ann"),
+    "stateless like our own": lambda known: stateless(known, revision=R2025_11_25),
+    "stdio": stdio,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("new_tools", ["hide", "judge"])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_tool_comes_back_for_every_kind_of_client(
+    shape: str, new_tools: str, is_long: bool
+) -> None:
+    many = [f"tool_{number}" for number in range(5000)] if is_long else []
+    in_force = policy("goes", *many)
+    in_force.adopt(parse_config(deny=["^rm"], new_tools=new_tools))
+    between = SHAPES[shape](in_force)
+    seen = [["goes", *many], many, ["goes", *many], ["goes", *many]]
+    for number, tools in enumerate(seen):
+        if number:
+            between.from_upstream(CHANGED)
+        if asked(between, LIST) == Forward():
+            verdict = finished(between.from_upstream(listing(*tools, "rm"))).verdict
+            assert text_of(verdict) == listing(*tools)
+        is_there = isinstance(asked(between, calling("goes", id="2")), Forward)
+        assert is_there == ("goes" in tools)
+        between.from_upstream(answering("{}", id="2"))
 
 
 def listed_in(between: Conversation, raw: bytes) -> bytes:

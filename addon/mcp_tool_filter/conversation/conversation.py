@@ -297,19 +297,16 @@ class Conversation:
             capabilities = exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, capabilities)
         judged.snapshot = judged.in_force = kind.snapshot
-        if (
-            not kind.is_listed
-            and not isinstance(message, Response)
-            and self._needs_list(message, arrival)
-        ):
+        situation = self._situation(message, judged, kind, arrival)
+        if not kind.is_listed and self._needs_list(message, situation, arrival):
             if arrival.can_list:
-                return begin(self._list_first(message, judged, kind, arrival))
-            if self.policy.kinds.start.is_listed:  # the next best choice, because we cannot ask
-                judged.snapshot = self.policy.snapshot
+                return begin(self._list_first(message, judged, kind, situation, arrival))
+            if self.client.via is not Via.STDIO:
+                judged.snapshot = situation.snapshot = self._without_list(kind)
         decide = decide_from_client if self.policy.links else filter_from_client
-        return decide(message, self._situation(message, judged, kind, arrival))
+        return decide(message, situation)
 
-    def _needs_list(self, message: Single, arrival: Arrival) -> bool:
+    def _needs_list(self, message: Single, situation: Situation, arrival: Arrival) -> bool:
         """Tell whether we need the asker's list: to know whether the called tool exists, or as what
         it gets if it asks in an unusual way for a list that then must not be pinned.
 
@@ -320,18 +317,25 @@ class Conversation:
             return not parse_list_request(message).is_usual
         if isinstance(message, Response) or message.method != "tools/call":
             return False
-        name = parse_tool_call(message).tool_name
+        call = situation.call = parse_tool_call(message)
         if self.client.revision is not None:
             return True
         # A client that states no revision has no session that needs one: the upstream usually
         # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
         start = self.policy.kinds.start
-        if not arrival.is_endpoint and start.snapshot.standing(name) is Standing.DENIED:
+        if not arrival.is_endpoint and start.snapshot.standing(call.tool_name) is Standing.DENIED:
             return False
-        return start.is_listed and name not in start.snapshot.allowed
+        if not start.is_listed:
+            return arrival.is_endpoint
+        return call.tool_name not in start.snapshot.allowed
 
     def _list_first(
-        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
+        self,
+        message: Single,
+        judged: Judged,
+        kind: Kind,
+        situation: Situation,
+        arrival: Arrival,
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
@@ -346,12 +350,12 @@ class Conversation:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, error)
-        judged.in_force = kind.snapshot
-        decision = decide_from_client(message, self._situation(message, judged, kind, arrival))
+        situation.snapshot, judged.in_force = judged.snapshot, kind.snapshot
+        decision = decide_from_client(message, situation)
         return (yield from decision) if waits(decision) else decision
 
-    def _without_list(self, kind: Kind, error: CannotList | FetchFailed) -> Snapshot:
-        """Return the snapshot to judge a call by if we could not fetch its asker's list.
+    def _without_list(self, kind: Kind, error: Exception | None = None) -> Snapshot:
+        """Return the snapshot to judge a call by if we cannot fetch its asker's list.
 
         If the upstream refuses the asker, its own answer to the call says why, such as where to log
         in. Else only tools that our own fetch has seen are there: a denied name gets the same

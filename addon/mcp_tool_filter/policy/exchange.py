@@ -18,6 +18,7 @@ from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Request, Single
+from mcp_tool_filter.protocol.tools import ToolCall
 
 
 class Direction(StrEnum):
@@ -166,6 +167,8 @@ class Situation:
     links: tuple[Link, ...] = ()
     limits: Limits = _LIMITS
     now: float = 0.0
+    call: ToolCall | None = None
+    """The message, if it was read as a call before."""
     is_answered: bool = False
     """True if the snapshot will answer this request."""
     origin: object = None

@@ -64,7 +64,7 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
     """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
     match message:
         case Request(method="tools/call") | Notification(method="tools/call"):
-            call = parse_tool_call(message)
+            call, situation.call = situation.call or parse_tool_call(message), None
             if situation.exchange:
                 situation.exchange.tool = call.tool_name
             return decide_call(call, situation.snapshot)
