@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.engine.upstream import Upstream
 from tests.adapters.mitmproxy.filtered import (
     DECLARING_ALL,
     DELETE,
@@ -225,3 +226,21 @@ class TestTooMuch:
             error = json.loads(events[0].removeprefix(b"data: "))
             assert (error["id"], error["error"]["code"]) == (1, -32603)
             assert events[1:] == [b"data: " + hello, b""]
+
+
+async def test_a_large_answer_comes_in_few_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs mitmproxy as much as a small answer; it asks for 64 KiB at a time."""
+    sizes: list[int] = []
+    receive = Upstream.receive
+
+    def noting(self: Upstream, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(Upstream, "receive", noting)
+    large = RESULT.replace(b"[]", b'["' + b"x" * 8_000_000 + b'"]')
+    async with filtered(tmp_path, respond=saying(large)) as between:
+        assert (await between.ask(call("read_file"))).body == large
+    assert max(sizes) > 65535

@@ -58,7 +58,7 @@ from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
-from mcp_tool_filter.adapters.serving.limits import Holder
+from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
 from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Fetcher, Site
 from mcp_tool_filter.adapters.upstream.fetch import fetch
@@ -216,6 +216,7 @@ class ToolFilter:
             self.proxy.fail(str(error))
             return
         self._is_running = True
+        keep_free_memory()
         connections.close_all_but(lambda client: client.id in self._layers)
         self.views.running()
         self._hide_secrets()
@@ -399,6 +400,7 @@ class ToolFilter:
             data.server.error = "too many connections to the upstream"
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
+        connections.read_large_pieces(data)
         if site := self.proxy.sites.get(data.client.proxy_mode.full_spec):
             site.note_connection()
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client, Connection, ConnectionState
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
 
 _MUCH_UNSENT = 1 << 20
+_LARGEST_PIECE = 1 << 20
 _MOST_AT_ONCE = 1000  # connections of one client to the upstream
 
 
@@ -48,6 +49,24 @@ def let_streams_be(client: Client) -> None:
     """
     if handler := handler_of(client):
         handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
+
+
+class _LargePieces:
+    """Reads an answer in larger pieces than mitmproxy asks for, each of which costs it much."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    async def read(self, _most: int) -> bytes:
+        return await self._reader.read(_LARGEST_PIECE)
+
+
+def read_large_pieces(data: ServerConnectionHookData) -> None:
+    """In the ``server_connected`` hook: let an answer of megabytes come in few pieces."""
+    handler = handler_of(data.client)
+    io = handler.transports.get(data.server) if handler else None
+    if io and isinstance(io.reader, asyncio.StreamReader):
+        io.reader = cast("asyncio.StreamReader", _LargePieces(io.reader))
 
 
 class UpstreamRoom:
