@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from textwrap import indent
 
+from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
@@ -22,9 +23,8 @@ from mcp_tool_filter.policy.rule_effects import (
 )
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Batch, Response, Single, parse_message
-from mcp_tool_filter.rules.chain import judge
+from mcp_tool_filter.rules.chain import answered, judge
 from mcp_tool_filter.rules.forms import Machine
-from mcp_tool_filter.rules.link import MemoryState, answered
 from mcp_tool_filter.rules.policy import Policy, load_policy
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
 
@@ -37,7 +37,9 @@ class Host(Machine):
     scripts: Mapping[str, ScriptResult | EffectFailed] = field(default_factory=dict)
     objects: Mapping[str, object] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
-    memory: MemoryState = field(default_factory=lambda: MemoryState(b"salt"))
+
+    def __post_init__(self) -> None:
+        self.memory = StateInMemory(self.clock)
 
     def clock(self) -> float:
         return self.now
@@ -45,14 +47,8 @@ class Host(Machine):
     def at_once(self, effect: Effect) -> object:
         self.effects.append(effect)
         match effect:
-            case Identify(credentials):
-                return self.memory.identify(credentials)
-            case CountUse(key, limits):
-                return self.memory.count_use(key, limits, self.now)
-            case ReadCache(key):
-                return self.memory.read_cache(key, self.now)
-            case WriteCache(key, value, ttl, group, most):
-                self.memory.write_cache(key, value, ttl, group, most, self.now)
+            case Identify() | CountUse() | ReadCache() | WriteCache():
+                return self.memory.at_once(effect)
             case Delay(seconds):
                 self.now += seconds
             case RunScript(command, decides=True):

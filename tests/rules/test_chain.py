@@ -12,7 +12,6 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult, WriteLog
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request, Single
-from mcp_tool_filter.rules.chain import has_rules_for
 from mcp_tool_filter.rules.policy import load_policy
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, Subject
 from tests.rules.judging import (
@@ -231,9 +230,9 @@ def test_a_trace_lists_what_was_evaluated() -> None:
 
 def test_a_message_that_no_rule_concerns_is_not_read() -> None:
     policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
-    assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
-    assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))
-    assert not has_rules_for(policy, Subject(single(result({})), Circumstances()))
+    assert policy.concerns(Subject(single(request("x")), Circumstances()))
+    assert not policy.concerns(Subject(single(request("y")), Circumstances()))
+    assert not policy.concerns(Subject(single(result({})), Circumstances()))
 
 
 LOGS = {"log": {"message": ""}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.protocol.messages import Response
-from mcp_tool_filter.rules.perform import may_be_kept
+from mcp_tool_filter.rules.actions import may_be_kept
 from tests.rules.judging import single
 
 

@@ -12,7 +12,8 @@ from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client, Situation
 from mcp_tool_filter.policy.verdict import Reply
 from mcp_tool_filter.protocol.messages import Request
-from mcp_tool_filter.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
+from mcp_tool_filter.rules.link import RulesLink
+from mcp_tool_filter.rules.memory import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.rules.policy import Candidates
 from tests.make import policy
 from tests.rules.judging import Host, call, finish, request, rules, single
@@ -50,15 +51,11 @@ def test_a_shorter_time_applies_to_the_sessions_that_are_there() -> None:
     assert [one.id for one in sessions] == ["b"]
 
 
-def test_sessions_and_their_methods_are_bounded() -> None:
+def test_sessions_are_bounded() -> None:
     sessions = RuleSessions(most=3)
     for number in range(10):
         used(sessions, str(number), float(number))
     assert [one.id for one in sessions] == ["7", "8", "9"]
-    one = used(sessions, "9", 10.0)
-    for number in range(1000):
-        one.note_request(f"m{number}")
-    assert len(one.methods) == 100
 
 
 def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener() -> None:

@@ -3,49 +3,33 @@ action."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from typing import cast
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
-from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, RunScript, TooLarge, Warn
+from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, TooLarge, Warn
 from mcp_tool_filter.protocol.messages import is_request
-from mcp_tool_filter.rules.actions import (
-    ALWAYS,
-    CHANGES,
-    Action,
-    CallFunction,
-    Script,
-)
+from mcp_tool_filter.rules.actions import Action, Asks, count_use, text_from_python
 from mcp_tool_filter.rules.edits import ImpossibleChange, to_python
 from mcp_tool_filter.rules.fields import PatternGivenUp
 from mcp_tool_filter.rules.interceptors import (
-    RESOURCE_METHODS,
     InterceptedExchange,
     MethodInterceptor,
-    ResourceAccessInterceptor,
     ToolCallInterceptor,
     UserInterceptor,
 )
-from mcp_tool_filter.rules.perform import (
-    Clock,
-    Run,
-    count_use,
-    message_text,
-    perform,
-    python_effect,
-    script_effect,
-    text_from_python,
-)
-from mcp_tool_filter.rules.policy import Candidate, Policy, Rule, RuleIndex
+from mcp_tool_filter.rules.policy import Candidate, Policy, Rule
 from mcp_tool_filter.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,
-    DoneAction,
     Evaluated,
     Refusal,
     RulesOutcome,
+    Run,
     Subject,
     TooSlow,
     Watch,
@@ -55,60 +39,68 @@ from mcp_tool_filter.rules.subject import (
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".
 _OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, TooLarge)
-_AT_ONCE = 0.05  # seconds that others wait for us
 _LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
 
 
-def has_rules_for(policy: Policy, subject: Subject) -> bool:
-    """Tell whether anything in the policy concerns a message."""
-    if not policy.enabled:
-        return False
-    return bool(
-        _possible(policy, subject)
-        or _interceptor_for(policy, subject)
-        or (policy.chain.default_block and not subject.is_response and not subject.about.is_carried)
-    )
-
-
-def _index(policy: Policy, subject: Subject) -> RuleIndex:
-    return policy.responses if subject.is_response else policy.requests
-
-
-def _possible(policy: Policy, subject: Subject) -> Sequence[Candidate]:
-    """Return the rules that could match a message; they are looked up once."""
-    if subject.possible is None:
-        subject.possible = _index(policy, subject).candidates(subject).possible(subject)
-    return subject.possible
-
-
 def judge(
-    policy: Policy, subject: Subject, clock: Clock, trace: list[Evaluated] | None = None
+    policy: Policy,
+    subject: Subject,
+    clock: Callable[[], float],
+    trace: list[Evaluated] | None = None,
 ) -> Deciding[RulesOutcome]:
     """Decide what happens to a message; yields the effects needed for it."""
     now = clock()
     watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
-    run = Run(subject, clock, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
+    run = Run(subject, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
     if not policy.enabled:
         return run.judgement
     try:
-        yield from _timed(_Walk(policy, run, trace).go(), watch)
+        yield from _driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
     except ProtocolError as error:
         _refuse_unclear(run, "", str(error))
     return run.judgement
 
 
-def _timed(deciding: Deciding[None], watch: Watch) -> Deciding[None]:
-    """Note how long each effect takes: what a decision waits for is not its own work."""
+class Later(Enum):
+    LATER = "later"
+
+
+type AtOnce = Callable[[Effect], object]
+"""Returns the result of an effect, or LATER if it must wait; raises EffectFailed."""
+
+
+def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[Outcome]:
+    """Yield only those effects of a decision that must wait."""
+    return _driven(deciding, partial(_at_once_or_waited, at_once))
+
+
+def _at_once_or_waited(at_once: AtOnce, effect: Effect) -> Deciding[object]:
+    came = at_once(effect)
+    return (yield effect) if came is Later.LATER else came
+
+
+def _waited(watch: Watch, effect: Effect) -> Deciding[object]:
+    """Note how long an effect takes: what a decision waits for is not its own work."""
+    before = watch.clock()
+    try:
+        return (yield effect)
+    finally:
+        watch.waited += watch.clock() - before
+
+
+def _driven[Outcome](
+    deciding: Deciding[Outcome], carry_out: Callable[[Effect], Deciding[object]]
+) -> Deciding[Outcome]:
+    """Make a decision whose effects another one carries out."""
     resume: Callable[[], Effect] = partial(next, deciding)
     while True:
         try:
             effect = resume()
-        except StopIteration:
-            return
-        before = watch.clock()
+        except StopIteration as made:
+            return cast("Outcome", made.value)
         try:
-            came = yield effect
+            came = yield from carry_out(effect)
         except GeneratorExit:
             deciding.close()
             raise
@@ -116,7 +108,6 @@ def _timed(deciding: Deciding[None], watch: Watch) -> Deciding[None]:
             resume = partial(deciding.throw, error)
         else:
             resume = partial(deciding.send, came)
-        watch.waited += watch.clock() - before
 
 
 def _refuse_unclear(run: Run, rule: str, why: str) -> None:
@@ -124,25 +115,11 @@ def _refuse_unclear(run: Run, rule: str, why: str) -> None:
     run.refuse(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
 
 
-def _interceptor_for(policy: Policy, subject: Subject) -> MethodInterceptor | None:
-    if not policy.interceptors or subject.method is None or subject.about.is_own_error:
-        return None
-    found = policy.interceptors.get(subject.method)
-    if found is None and subject.method in RESOURCE_METHODS:
-        others = (policy.interceptors.get(method) for method in RESOURCE_METHODS)
-        found = next((one for one in others if isinstance(one, ResourceAccessInterceptor)), None)
-    if subject.is_response and not isinstance(found, UserInterceptor):
-        return None
-    return found
-
-
 @dataclass(slots=True)
 class _Walk:
     policy: Policy
     run: Run
     trace: list[Evaluated] | None
-    paused_at: float = 0.0
-    """How long we had worked on the message when we last let others work."""
 
     @property
     def ends(self) -> bool:
@@ -152,7 +129,7 @@ class _Walk:
         return refused or self.run.allowed or judgement.filtered is not None
 
     def go(self) -> Deciding[None]:
-        interceptor = _interceptor_for(self.policy, self.run.subject)
+        interceptor = self.policy.interceptor_for(self.run.subject)
         if interceptor is not None:
             yield from self._intercept(interceptor)
         if not self.ends:
@@ -190,7 +167,7 @@ class _Walk:
             yield from self._fail(name, "its interceptor", error)
         if run.judgement.refusal is not None:
             run.judgement.matched.append(name)
-            run.judgement.done.append(DoneAction(name, run.judgement.refusal.action))
+            run.judgement.done.append(name)
             if seen:
                 seen.matched = True
                 seen.done.append(run.judgement.refusal.action)
@@ -206,8 +183,8 @@ class _Walk:
         made = yield CallPython(function, exchange, self.run.left())
         if isinstance(made, str):
             self.run.refuse(refuse(made, name, "block"))
-        else:
-            self.run.change(text_from_python(subject, made))
+        elif (text := text_from_python(subject, made)) is not None:
+            self.run.change(text)
 
     # Rules
 
@@ -217,7 +194,6 @@ class _Walk:
             if self.policy.chain.parallel:
                 yield from self._run_together(waiting)
             candidate = waiting.pop(0)
-            yield from self._let_others_work()
             subject = self.run.subject
             yield from self._evaluate(candidate)
             if self.ends:
@@ -225,29 +201,24 @@ class _Walk:
             if self.run.subject is not subject:  # other rules may match the changed message
                 waiting = self._candidates(after=candidate.order)
 
-    def _let_others_work(self) -> Deciding[None]:
-        """Let other messages go on if we have worked on this one for a while."""
-        watch = self.run.watch
-        if watch.worked > self.paused_at + _AT_ONCE:
-            self.paused_at = watch.worked
-            yield Delay(0)
-
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
         subject = self.run.subject
         if self.trace is None:
-            found = _possible(self.policy, subject)
+            found = self.policy.possible(subject)
         else:
-            found = _index(self.policy, subject).candidates(subject).each
+            found = self.policy.candidates(subject).each
         return [one for one in found if one.order > after]
 
     def _evaluate(self, candidate: Candidate) -> Deciding[None]:
         rule = candidate.rule
         seen = self._note(rule.id)
-        if self.run.clock() >= self.run.deadline:
+        if self.run.watch.clock() >= self.run.deadline:
             yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
             return
         try:
+            if self.run.watch.look():
+                yield Delay(0)
             matches = self._matches(candidate, seen)
         except ProtocolError as error:
             self._refuse_unclear(rule, error)
@@ -264,7 +235,7 @@ class _Walk:
             _refuse_unclear(self.run, rule.id, str(error))
 
     def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
-        subject, now = self.run.subject, self.run.clock()
+        subject, now = self.run.subject, self.run.watch.clock()
         if seen is None:
             return all(one.holds(subject, now) for one in candidate.rest)
         for condition, seen.asked in candidate.rule.labelled:
@@ -282,16 +253,18 @@ class _Walk:
             if not self._may_run(action, was_refused=was_refused):
                 continue
             try:
-                yield from self._let_others_work()
-                self.run.watch.look()
-                yield from perform(self.run, rule, action)
+                if self.run.watch.look():
+                    yield Delay(0)
+                waiting = action.perform(self.run, rule.id)
+                if waiting is not None:
+                    yield from waiting
             except ProtocolError as error:
                 self._refuse_unclear(rule, error)
                 return
             except _FAILURES as error:
                 yield from self._fail(rule.id, name, error)
                 continue
-            self.run.judgement.done.append(DoneAction(rule.id, name))
+            self.run.judgement.done.append(rule.id)
             if seen:
                 seen.done.append(name)
             if self.run.judgement.filtered is not None:
@@ -299,17 +272,15 @@ class _Walk:
 
     def _may_run(self, action: Action, *, was_refused: bool) -> bool:
         """Tell whether an action still runs after a refusal by its own rule or an earlier one."""
-        if self.run.judgement.refusal is None or isinstance(action, ALWAYS):
+        if self.run.judgement.refusal is None or action.tells:
             return True
-        if not was_refused:
-            return False
-        in_background = isinstance(action, Script) and not action.decides
-        return in_background or isinstance(action, CHANGES)
+        in_background = isinstance(action, Asks) and not action.decides
+        return was_refused and (in_background or action.changes)
 
     def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
         is_given_up = isinstance(error, PatternGivenUp)
         why = f"the pattern {error} takes too long on this message" if is_given_up else error
-        is_late = self.run.clock() >= self.run.deadline
+        is_late = self.run.watch.clock() >= self.run.deadline
         is_long = len(self.run.subject.message.place.text) > _LONG
         is_of_sender = isinstance(error, _OF_THE_SENDER) or (
             is_long and (is_late or isinstance(error, TooSlow))
@@ -336,14 +307,11 @@ class _Walk:
         run = self.run
         if run.judgement.refusal is not None:
             return
-        pairs: list[tuple[Action, RunScript | CallPython]] = []
+        pairs: list[tuple[Asks, Effect]] = []
         for rule, action in self._next_waits(waiting):
-            if (known := run.prefetched.get(id(action))) and known[0] is run.subject:
-                continue
-            if isinstance(action, Script):
-                pairs.append((action, (yield from script_effect(run, rule, action))))
-            elif isinstance(action, CallFunction):
-                pairs.append((action, python_effect(run, action)))
+            known = run.prefetched.get(id(action))
+            if known is None or known[0] is not run.subject:
+                pairs.append((action, (yield from action.effect(run, rule))))
         if len(pairs) < 2:
             return
         results = yield Together(tuple(_attempt(effect) for _, effect in pairs))
@@ -351,8 +319,8 @@ class _Walk:
         for (action, _), result in zip(pairs, results, strict=True):
             run.prefetched[id(action)] = (run.subject, result)
 
-    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[Rule, Action]]:
-        now = self.run.clock()
+    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[str, Asks]]:
+        now = self.run.watch.clock()
         for candidate in waiting:
             rule = candidate.rule
             if rule.changes_message:
@@ -363,10 +331,8 @@ class _Walk:
             except (ProtocolError, PatternGivenUp, TooSlow):
                 return  # it will end the chain when its turn comes
             for action in rule.actions:
-                if isinstance(action, CallFunction) or (
-                    isinstance(action, Script) and action.decides
-                ):
-                    yield rule, action
+                if isinstance(action, Asks) and action.decides:
+                    yield rule.id, action
                     break
             if rule.always_ends:
                 return
@@ -380,7 +346,7 @@ def _attempt(effect: Effect) -> Deciding[object]:
 
 
 def _exchange_of(subject: Subject, who: str) -> InterceptedExchange:
-    message = _as_dict(message_text(subject))
+    message = _as_dict(subject.text)
     request = message
     if subject.is_response:
         place = subject.request.place if subject.request else None

@@ -24,12 +24,8 @@ from mcp_tool_filter.policy.patterns import common_beginning
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.rules import actions, conditions, forms
 from mcp_tool_filter.rules.actions import (
-    CHANGES,
     NAMED,
-    REFUSALS,
     Action,
-    Allow,
-    is_of_request,
     is_of_response,
 )
 from mcp_tool_filter.rules.conditions import (
@@ -46,6 +42,7 @@ from mcp_tool_filter.rules.interceptors import (
     INTERCEPTORS,
     RESOURCE_METHODS,
     MethodInterceptor,
+    ResourceAccessInterceptor,
     UserInterceptor,
 )
 from mcp_tool_filter.rules.source import Mistaken
@@ -72,12 +69,12 @@ class Rule:
 
     @property
     def changes_message(self) -> bool:
-        return any(isinstance(one, CHANGES) for one in self.actions)
+        return any(one.changes for one in self.actions)
 
     @property
     def always_ends(self) -> bool:
         """True if no later rule is evaluated whenever this one matches (with ``fail_fast``)."""
-        return any(isinstance(one, Allow | REFUSALS) for one in self.actions)
+        return any(one.ends for one in self.actions)
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
@@ -275,6 +272,43 @@ class Policy:
     reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
     """True if a rule for responses also depends on the request."""
 
+    def concerns(self, subject: Subject) -> bool:
+        """Tell whether anything in the policy concerns a message."""
+        if not self.enabled:
+            return False
+        return bool(
+            self.possible(subject)
+            or self.interceptor_for(subject)
+            or (
+                self.chain.default_block
+                and not subject.is_response
+                and not subject.about.is_carried
+            )
+        )
+
+    def possible(self, subject: Subject) -> Sequence[Candidate]:
+        """Return the rules that could match a message; they are looked up once."""
+        if subject.possible is None:
+            subject.possible = self.candidates(subject).possible(subject)
+        return subject.possible
+
+    def candidates(self, subject: Subject) -> Candidates:
+        """Return the rules that could match by method and tool."""
+        return (self.responses if subject.is_response else self.requests).candidates(subject)
+
+    def interceptor_for(self, subject: Subject) -> MethodInterceptor | None:
+        if not self.interceptors or subject.method is None or subject.about.is_own_error:
+            return None
+        found = self.interceptors.get(subject.method)
+        if found is None and subject.method in RESOURCE_METHODS:
+            others = map(self.interceptors.get, RESOURCE_METHODS)
+            found = next(
+                (one for one in others if isinstance(one, ResourceAccessInterceptor)), None
+            )
+        if subject.is_response and not isinstance(found, UserInterceptor):
+            return None
+        return found
+
     def may_judge(self, *methods: str) -> bool:
         """Tell whether anything but the default action could concern requests of these methods, or
         their answers."""
@@ -415,7 +449,7 @@ def _direction_of(
     """Return whether a rule is for requests, and whether it is for responses."""
     of_response = [label for one, label in written.conditions if one.of_response]
     of_response += [name for name, action in named if is_of_response(action)]
-    of_request = [name for name, action in named if is_of_request(action)]
+    of_request = [name for name, action in named if action.part == "params"]
     on = written.on or ("response" if of_response else "request")
     where = spot.inside("on")
     if on == "request" and of_response:

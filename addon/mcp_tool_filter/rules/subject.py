@@ -1,7 +1,9 @@
 """What a rule sees, and what comes of it.
 
 A ``Subject`` is one message, the request that it answers, and its session. Parts of the message are
-opened when a rule first reads them, and only then. A ``RulesOutcome`` says what happens to it.
+opened when a rule first reads them, and only then. ``Run`` is its way through the rules. When an
+action changes a part of the message, the rest keeps its bytes, and the tool filter judges it again.
+A ``RulesOutcome`` says what happens to it.
 """
 
 from __future__ import annotations
@@ -11,24 +13,32 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.jsregex.cost import Budget
+from mcp_tool_filter.policy.effects import Deciding
+from mcp_tool_filter.policy.rule_effects import EffectFailed, Identify, WriteCache
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
+    Batch,
     Notification,
     Place,
     Request,
     Response,
     Single,
+    parse_message,
     quote_harmlessly,
 )
 from mcp_tool_filter.protocol.scan import Value
-from mcp_tool_filter.rules.fields import Document, Field
+from mcp_tool_filter.rules.edits import Edited, ImpossibleChange
+from mcp_tool_filter.rules.fields import Document, Field, Key
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rules.policy import Candidate
+    from mcp_tool_filter.rules.templates import JsonTemplate, Template
 
 _NOWHERE = Place()
+_AT_ONCE = 0.05  # seconds that others wait for us
 
 
 def _passes(_message: Single) -> Verdict:
@@ -48,14 +58,21 @@ class Watch:
     began: float
     waited: float = 0.0
 
-    @property
-    def worked(self) -> float:
-        return self.clock() - self.began - self.waited
+    paused_at: float = 0.0
+    """How long we had worked when we last let others work."""
 
-    def look(self) -> None:
-        """Raise TooSlow if it is more than allowed. Long loops ask now and then."""
-        if self.worked > self.most:
+    def look(self) -> bool:
+        """Tell whether others should work now. Long loops ask now and then.
+
+        Raises TooSlow if it is more than allowed.
+        """
+        worked = self.clock() - self.began - self.waited
+        if worked > self.most:
             raise TooSlow("the rules took too long for a message of this size")
+        if worked <= self.paused_at + _AT_ONCE:
+            return False
+        self.paused_at = worked
+        return True
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen, because each message needs one
@@ -71,9 +88,9 @@ class Circumstances:
     session: dict[str, object] = field(default_factory=dict)
     """What users' own classes store about the session."""
     credentials: bytes = b""
-    """Authorization, cookies and API keys, as the client sent them, and those that we add."""
-    operator: bytes = b""
-    """The credentials that we add, given by the operator."""
+    """Authorization, cookies and API keys, as the client sent them."""
+    operator: Callable[[], bytes] = field(default=bytes, repr=False)
+    """Returns the credentials that we add, given by the operator."""
     asker: Callable[[], bytes] = field(default=bytes, repr=False)
     """Returns all that an answer may depend on besides the message."""
     upstream: str = ""
@@ -103,6 +120,7 @@ class Subject:
         "_documents",
         "_found",
         "about",
+        "is_response",
         "message",
         "method",
         "possible",
@@ -117,17 +135,19 @@ class Subject:
         about: Circumstances | None = None,
         request: Request | Notification | None = None,
         budget: Budget | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """``request`` is the request that a response answers, as it was forwarded.
 
         A changed message, or a member of a batch, shares its ``budget`` with others.
         """
         self._budget = budget
-        self.watch: Watch | None = None
+        self.watch = watch
         self.possible: Sequence[Candidate] | None = None
         """The rules that could match, once they have been looked up."""
         self.message = message
         self.about = about or _NOTHING_KNOWN
+        self.is_response = isinstance(message, Response)
         self.request = message if not isinstance(message, Response) else request
         self.method = self.request.method if self.request else None
         self.tool = tool_in(self.request)
@@ -142,13 +162,15 @@ class Subject:
         return self._budget
 
     @property
-    def is_response(self) -> bool:
-        return isinstance(self.message, Response)
-
-    @property
     def id(self) -> str | None:
         """The id as it was written; None for a notification."""
         return None if isinstance(self.message, Notification) else self.message.id
+
+    @property
+    def text(self) -> str:
+        """The message as it was written."""
+        place = self.message.place
+        return place.text[place.start : place.end]
 
     def look(self) -> None:
         """Raise TooSlow if this message has taken too long."""
@@ -230,22 +252,6 @@ def refuse(
     return Refusal(BLOCKED, message, data, rule, action, detail)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOrder:
-    """An order to store the result of this request under a key."""
-
-    key: str
-    ttl: float
-    group: str
-    max_entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoneAction:
-    rule: str
-    action: str
-
-
 @dataclass(slots=True)
 class Evaluated:
     """A rule that was evaluated, for a trace."""
@@ -270,8 +276,10 @@ class RulesOutcome:
     """The tool filter's verdict on the changed message, unless it just passes."""
     cached: bytes | None = None
     """A stored result that answers the request."""
-    stores: list[StoreOrder] = field(default_factory=list)
-    done: list[DoneAction] = field(default_factory=list)
+    stores: list[WriteCache] = field(default_factory=list)
+    """Orders to store the result of this request, without the result."""
+    done: list[str] = field(default_factory=list)
+    """The rule of each action that was done."""
     matched: list[str] = field(default_factory=list)
     """The rules that matched."""
 
@@ -288,7 +296,7 @@ class RulesOutcome:
             return self.filtered
         if not self.is_changed:
             return Forward()
-        rules = ", ".join(dict.fromkeys(one.rule for one in self.done))
+        rules = ", ".join(dict.fromkeys(self.done))
         return Rewrite(self.message.place.raw, Reason(Why.CHANGED, rule=rules))
 
     def _refuse(self, refusal: Refusal) -> Verdict:
@@ -301,3 +309,95 @@ class RulesOutcome:
                 return Reply(refusal.render(id), reason)
             case Response(id=id):
                 return Rewrite(refusal.render(id), reason)
+
+
+@dataclass(slots=True)
+class Run:
+    """One message on its way through the rules."""
+
+    subject: Subject
+    deadline: float
+    judgement: RulesOutcome
+    watch: Watch
+    allowed: bool = False
+    """True after a rule has said ``allow``."""
+    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
+    """Results of actions (by identity) that waited together, and the message they were for."""
+    _credential: str | None = None
+
+    def left(self) -> float:
+        """Return how many seconds are left. Raises EffectFailed if there are none."""
+        left = self.deadline - self.watch.clock()
+        if left <= 0:
+            raise EffectFailed("the rules took too long")
+        return left
+
+    def credential(self) -> Deciding[str]:
+        """Return a hash that identifies the asker without revealing a credential."""
+        if self._credential is None:
+            about = self.subject.about
+            ours = about.operator()
+            who = b"\0".join([about.credentials, ours]) if ours else about.credentials
+            self._credential = str((yield Identify(who)))
+        return self._credential
+
+    def text(
+        self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
+    ) -> Deciding[str]:
+        """Expand a template; ``write`` renders each inserted value."""
+        who = (yield from self.credential()) if "credential" in template.names else ""
+        return template.render(self.subject, rule, who, write)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuse the message, unless it has been refused before."""
+        if self.judgement.refusal is None:
+            self.judgement.refusal = refusal
+
+    def edit(self, edit: Callable[[Edited], Edited]) -> None:
+        """Edit ``params`` or ``result``. Raises ImpossibleChange.
+
+        Missing params are created if the edit adds something to them. An error has no result and
+        stays unchanged.
+        """
+        place, raw = self.subject.message.place, self.subject.text
+        value = self.subject.part("result" if self.subject.is_response else "params")
+        if value is not None:
+            written = place.text[value.start : value.end]
+            changed = edit(Edited(written, self.subject.look)).text
+            if changed != written:
+                head, tail = raw[: value.start - place.start], raw[value.end - place.start :]
+                self.change(head + changed + tail)
+        elif not self.subject.is_response and (made := edit(Edited("{}")).text) != "{}":
+            self.change(Edited(raw).set([Key("params")], made).text)
+
+    def change(self, text: str) -> None:
+        """Continue with a changed message, which the tool filter judges.
+
+        Raises ImpossibleChange if it is not a message, or no longer the same request or response.
+        """
+        old = self.subject
+        message = _parse(text, old)
+        try:
+            verdict = old.about.filter(message)
+        except ProtocolError as error:
+            raise ImpossibleChange(f"the changed message cannot be judged: {error}") from None
+        if isinstance(verdict, Rewrite):
+            message = _parse(verdict.text.decode(), old)
+        self.subject = Subject(message, old.about, old.request, old.budget, old.watch)
+        self.judgement.message = message
+        self.judgement.is_changed = True
+        # A list that is answered from the snapshot goes on.
+        ends = isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+        self.judgement.filtered = verdict if ends else None
+
+
+def _parse(text: str, old: Subject) -> Single:
+    try:
+        message = parse_message(text.encode(), old.about.limits)
+    except (ProtocolError, UnicodeEncodeError) as error:
+        raise ImpossibleChange(f"the result is not a message: {error}") from None
+    if isinstance(message, Batch) or type(message) is not type(old.message):
+        raise ImpossibleChange("the result is another kind of message")
+    if not isinstance(message, Notification) and message.id != old.id:
+        raise ImpossibleChange("the result has another id")
+    return message

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from urllib.parse import quote as urlquote
 
@@ -44,15 +44,12 @@ class Variable:
 @dataclass(frozen=True, slots=True)
 class Template:
     parts: tuple[str | Variable, ...]
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of its variables."""
 
-    @property
-    def of_response(self) -> bool:
-        return any(isinstance(part, Variable) and part.name == "result" for part in self.parts)
-
-    @property
-    def asks_who(self) -> bool:
-        """True if it needs ``${credential}``, for which we must ask the host."""
-        return any(isinstance(part, Variable) and part.name == "credential" for part in self.parts)
+    def __post_init__(self) -> None:
+        names = frozenset(one.name for one in self.parts if isinstance(one, Variable))
+        object.__setattr__(self, "names", names)
 
     def render(
         self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str
@@ -155,10 +152,11 @@ class JsonTemplate:
     """A JSON value whose strings are templates."""
 
     parts: tuple[str | Template, ...]
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
 
-    @property
-    def templates(self) -> Iterator[Template]:
-        return (part for part in self.parts if isinstance(part, Template))
+    def __post_init__(self) -> None:
+        inner = (one.names for one in self.parts if isinstance(one, Template))
+        object.__setattr__(self, "names", frozenset[str]().union(*inner))
 
     def render(
         self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str

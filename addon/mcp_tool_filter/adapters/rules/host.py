@@ -43,7 +43,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
     WriteLog,
 )
-from mcp_tool_filter.rules.link import Later
+from mcp_tool_filter.rules.chain import Later
 
 log = logging.getLogger(__name__)
 

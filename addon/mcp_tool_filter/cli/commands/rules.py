@@ -32,10 +32,9 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 from mcp_tool_filter.rules import forms
-from mcp_tool_filter.rules.chain import judge
+from mcp_tool_filter.rules.chain import answered, judge
 from mcp_tool_filter.rules.fields import Json, render_json
 from mcp_tool_filter.rules.forms import Machine, Spot, read_file
-from mcp_tool_filter.rules.link import answered
 from mcp_tool_filter.rules.policy import Policy
 from mcp_tool_filter.rules.source import Mistaken
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
@@ -121,9 +120,8 @@ def _outcome(judged: RulesOutcome) -> Rehearsed:
             told, detail = refusal.message, refusal.detail
             return Rehearsed("block", refusal.rule, refusal.code, told, detail=detail)
         case Rewrite(text):
-            rules = [one.rule for one in judged.done]
-            shown = text.decode()
-            return Rehearsed("modify", rules[-1] if rules else "", None, shown, judged.message)
+            rule = judged.done[-1] if judged.done else ""
+            return Rehearsed("modify", rule, None, text.decode(), judged.message)
         case Forward() | Reply():
             matched = judged.matched[-1] if judged.matched else ""
             return Rehearsed("pass", matched, message=judged.message)
