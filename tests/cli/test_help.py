@@ -17,7 +17,7 @@ from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.settings import settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS
 from mcp_tool_filter.options import OPTIONS, RETIRED
-from tests.cli.launched import ADDON, run
+from tests.cli.launched import ADDON, run, surroundings
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
 
@@ -91,14 +91,43 @@ def test_help_shows_command_lines() -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_each_topic_is_a_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("columns", [60, 100])
+def test_each_topic_is_a_page_that_fits(
+    topic: str, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["help", topic]) == 0
-    assert capsys.readouterr().out.startswith("# ")
+    page = capsys.readouterr().out
+    assert page.startswith("# ")
+    lines = [line for line in page.splitlines() if not line.startswith("    ")]
+    assert not [line for line in lines if line.startswith(("|", "```")) or "](" in line]
+    assert not [line for line in lines if len(line) > columns and " " in line.strip()]
+    raw = (DOCS / f"{'CHANGELOG' if topic == 'changelog' else topic}.md").read_text()
+    said = set(re.findall(r"\w+", page))
+    assert set(re.findall(r"\w+", re.sub(r"\]\(.*?\)|^```\w+|\|.*", "", raw, flags=re.M))) <= said
+
+
+@pytest.mark.parametrize(("lines", "pages"), [(10, True), (10_000, False)])
+def test_on_a_terminal_a_page_has_colours_and_a_pager(
+    lines: int, pages: bool, tmp_path: Path
+) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED; cat\n")
+    pager.chmod(0o755)
+    us = f"{sys.executable} -m mcp_tool_filter help patterns"
+    more = {"PAGER": str(pager), "LINES": str(lines), "COLUMNS": "80", "TERM": "xterm"}
+    ended = subprocess.run(
+        ["script", "-qec", us, "/dev/null"], capture_output=True, text=True, check=True,
+        env=surroundings(tmp_path) | more, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "\x1b[1mPatterns\x1b[0m" in ended.stdout
+    assert ("PAGED" in ended.stdout) is pages
 
 
 def test_help_without_a_topic_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
-    assert "patterns" in capsys.readouterr().out
+    listed = capsys.readouterr().out.splitlines()[1:]
+    assert listed == [f"  {topic:<12}{about}" for topic, about in TOPICS.items()]
 
 
 def test_an_unknown_topic_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ def test_version_is_printed(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, f"mcp-tool-filter {__version__}\n")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], [], ["--help", "--port", "no"]])
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--help", "--port", "no"]])
 def test_help_has_examples_every_flag_and_the_exit_statuses(
     words: list[str], tmp_path: Path
 ) -> None:
@@ -31,6 +31,14 @@ def test_help_has_examples_every_flag_and_the_exit_statuses(
     for part in ("Examples:", "--deny PATTERN", "doctor", "Exit status:", "6273"):
         assert part in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_our_name_alone_shows_the_first_steps_on_a_few_lines(tmp_path: Path) -> None:
+    ended = run(home=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert len(ended.stdout.splitlines()) <= 15
+    for part in ("demo", "--deny", "-- COMMAND", "--upstream URL", "wrap", "--help"):
+        assert part in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.flags import WORDS, Given
+from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import GROUPS, Option
@@ -18,6 +18,16 @@ from mcp_tool_filter.options import GROUPS, Option
 TOP = """\
 mcp-tool-filter sits in front of an MCP server and removes the tools you do not want:
 your model does not see them, cannot call them, and spends no tokens on them.
+"""
+_FIRST_STEPS = """
+  mcp-tool-filter demo                                   see what it does, without a server
+  mcp-tool-filter --deny '^delete_' -- COMMAND ARGS      in front of a server that is a command
+  mcp-tool-filter --upstream URL --deny '^delete_'       in front of a server with a URL
+  mcp-tool-filter clients                                list the servers in your clients' files
+  mcp-tool-filter wrap CLIENT SERVER --pick              filter one of them
+  mcp-tool-filter run --deny '^delete_' -- CLIENT        filter all that a client reaches by URL
+
+mcp-tool-filter --help lists all flags and commands; mcp-tool-filter help, the longer pages.
 """
 EXAMPLES = """\
 Examples:
@@ -44,6 +54,11 @@ stdio, that of the command.
 """
 _COLUMN = 34
 _WIDTH = 96
+
+
+def render_first_steps() -> str:
+    """Render what somebody reads who has typed only our name."""
+    return TOP + _FIRST_STEPS
 
 
 def render_help() -> str:
@@ -175,21 +190,6 @@ def _escaped(text: str) -> str:
     plain = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq")
     plain = "".join(one if one.isascii() else rf"\[u{ord(one):04X}]" for one in plain)
     return rf"\&{plain}" if plain.startswith((".", "'")) else plain
-
-
-def print_page(typed: Given) -> int:
-    """Print a page that explains more than ``--help``, or list the topics."""
-    words = typed.get(WORDS, [])
-    if not words:
-        print("Topics:", ", ".join(TOPICS))
-        print("Read a page with: mcp-tool-filter help TOPIC")
-        return 0
-    from pathlib import Path  # --help need not wait for it
-
-    name = "CHANGELOG" if words[0] == "changelog" else words[0]
-    page = Path(__file__).resolve().parents[1] / "docs" / f"{name}.md"
-    print(page.read_text(encoding="utf-8"), end="")
-    return 0
 
 
 def print_manual(_typed: Given) -> int:

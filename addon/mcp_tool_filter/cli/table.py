@@ -16,10 +16,18 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.options import GROUPS, OPTIONS, RETIRED, Option
 
-TOPICS: Final = (
-    "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises",
-    "changelog",
-)  # fmt: skip
+TOPICS: Final = {
+    "options": "every option, in the launcher and in mitmproxy",
+    "patterns": "how tool names are matched, and which patterns are refused",
+    "stdio": "a server that is a command, and a client that only starts commands",
+    "clients": "the files of your clients, and what wrap changes in them",
+    "logins": "how you or your clients log in to a server",
+    "run": "filter all servers that a client reaches by URL",
+    "watch": "the terminal, the page, the audit log, metrics and traces",
+    "rules": "a file with rules on messages: block, change, limit, notify",
+    "promises": "what the filter guarantees, and the limits of that",
+    "changelog": "what has changed, the newest first",
+}
 _HELP: Final = Option("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Option("json", "print JSON", only_typed=True)
 _OF_A_FILE: Final = (
@@ -399,8 +407,8 @@ _ALL: Final = (
         usage=("help [TOPIC]",),
         about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
         " watching, rules, promises or changes. Without a topic, it lists the topics.",
-        most_words=1, choices=TOPICS, word="topic",
-        runs="help.print_page",
+        most_words=1, choices=tuple(TOPICS), word="topic",
+        runs="pages.print_page",
     ),
     Command(
         "man",

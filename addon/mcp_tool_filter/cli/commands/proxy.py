@@ -31,7 +31,7 @@ def run(argv: Sequence[str]) -> int:
 
     given = gather(typed, os.environ)
     if not argv and not {"upstream", "upstream-cmd"} & given.keys():
-        return _show_help()
+        return _show_help("render_first_steps")
     settings = settle(given)
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.look").show_tools(settings, how))
@@ -87,8 +87,8 @@ def _way(settings: Settings) -> str:
     return "relay" if settings.command else "pipe"
 
 
-def _show_help() -> int:
-    print(import_module("mcp_tool_filter.cli.help").render_help(), end="")
+def _show_help(what: str = "render_help") -> int:
+    print(getattr(import_module("mcp_tool_filter.cli.help"), what)(), end="")
     return 0
 
 
