@@ -285,7 +285,7 @@ PARSERS = [
     Parser("refuse_packed", lambda raw: refuse_non_text(text(raw), raw), ANY, HEADERS),
     Parser("problem_in_mirrored", lambda raw: problem_in_mirrored(head(raw, b"mcp-name"), CALL), ANY, HEADERS),
     Parser("problem_in_source", lambda raw: problem_in_source(
-        AllowedHosts(), host=text(raw), origins=[text(raw)], sites=[text(raw)]), ANY, HEADERS),
+        AllowedHosts(), Head("POST", "/", tuple((name, raw) for name in (b"host", b"origin", b"sec-fetch-site")))), ANY, HEADERS),
     Parser("keep_links: location", lambda raw: keep_links([(b"location", raw)], UPSTREAM), ANY, HEADERS),
     Parser("keep_links: link", lambda raw: keep_links([(b"link", raw)], UPSTREAM), ANY, HEADERS),
     Parser("keep_links: refresh", lambda raw: keep_links([(b"refresh", raw)], UPSTREAM), ANY, HEADERS),

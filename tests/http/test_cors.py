@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.http.asker import CorsMemory, Page, page_of
+from mcp_tool_filter.http.head import Head
 
 PAGE = Page("http://localhost:6274", "/mcp")
 ORIGIN = (b"access-control-allow-origin", b"http://localhost:6274")
@@ -103,6 +104,11 @@ def test_the_least_recently_used_page_is_forgotten_first() -> None:
 
 
 def test_a_page_is_identified_by_its_path() -> None:
-    assert page_of(PAGE.origin, "/mcp/?a=1", has_cookie=False) == PAGE
-    assert page_of(None, "/mcp", has_cookie=False) is None
-    assert page_of("http://" + "x" * 5000, "/mcp", has_cookie=False) is None
+    def page_from(*fields: tuple[bytes, bytes]) -> Page | None:
+        return page_of(Head("POST", "/mcp/?a=1", fields))
+
+    assert page_from((b"Origin", PAGE.origin.encode())) == PAGE
+    assert page_from() is None
+    with_cookie = page_from((b"Origin", PAGE.origin.encode()), (b"Cookie", b"a=b"))
+    assert with_cookie == Page(PAGE.origin, PAGE.path, has_cookie=True)
+    assert page_from((b"Origin", b"http://" + b"x" * 5000)) is None

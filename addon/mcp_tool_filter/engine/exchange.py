@@ -334,12 +334,9 @@ class Exchange:
         listener = service.listener
         if service.seats is not None and service.seats.standing and not self.down.has_seat:
             return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
-        notes, config = head.notes, listener.policy.config
-        if notes.config is not config:
-            notes.begin(config, self._problem_in_source())
-        if notes.problem is not None and not self._is_visit(notes.problem):
-            said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
-            return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
+        if self._is_stopped_at_the_gate(may_visit=True):
+            return None
+        config = listener.policy.config
         if head.length is not None and head.length > config.limits.pending:
             return self._refuse_size()
         self.phase = Phase.COLLECTING
@@ -351,27 +348,24 @@ class Exchange:
             self.down.go_ahead()
         return None
 
-    def _problem_in_source(self) -> str | None:
-        hosts, origins, sites = [], [], []
-        if self.service.listener.is_forward:
-            return None  # the client names the upstream, which can check both
-        if self.head.authority is not None:
-            hosts.append(self.head.authority.lower())
-        for name, value in self.head.fields:
-            match name.lower():
-                case b"host":
-                    hosts.append(value.decode("latin-1").lower())
-                case b"origin":
-                    origins.append(value.decode("latin-1"))
-                case b"sec-fetch-site":
-                    sites.append(value.decode("latin-1"))
-        return problem_in_source(
-            self.service.listener.config.allowed_hosts,
-            own=self.down.host.own,
-            host=hosts[0] if hosts and hosts.count(hosts[0]) == len(hosts) else None,
-            origins=origins,
-            sites=sites,
-        )
+    def _is_stopped_at_the_gate(self, *, may_visit: bool) -> bool:
+        """Refuse a request by the page or name that it comes from; ``may_visit`` lets pass those
+        that may be a part of a login."""
+        head, service = self.head, self.service
+        notes, config = head.notes, service.listener.policy.config
+        if notes.config is not config:
+            host, fields = self.down.host, without_our_cookie(head.fields)
+            known = notes.head = Head(head.method, head.target, fields, host.peer)
+            notes.config, notes.problem, notes.out_fields = config, None, None
+            if not service.listener.is_forward:  # there the upstream itself can check both
+                notes.problem = problem_in_source(
+                    config.allowed_hosts, known, authority=head.authority, own=host.own
+                )
+        if notes.problem is None or (may_visit and self._is_visit(notes.problem)):
+            return False
+        said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
+        self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
+        return True
 
     def _is_visit(self, problem: str) -> bool:
         is_visit = self.service.is_visit
@@ -428,18 +422,10 @@ class Exchange:
         return self._judge_message()
 
     def _judge_message(self) -> None:
-        head = self.head
-        notes = head.notes
-        if notes.config is not (config := self.service.listener.policy.config):
-            # Another addon, or the user, has changed something since the head was admitted.
-            notes.begin(config, self._problem_in_source())
-        if notes.problem is not None:
-            said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
-            return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
-        known = notes.head
-        if known is None:
-            fields = without_our_cookie(head.fields)
-            known = notes.head = Head(head.method, head.target, fields, self.down.host.peer)
+        if self._is_stopped_at_the_gate(may_visit=False):  # something may have changed since
+            return None
+        known = self.head.notes.head
+        assert known is not None
         outcome = self.service.listener.judge_request(known, self.body, self)
         if isinstance(outcome, Passed | Answered):
             return self._judged(outcome)
@@ -1012,16 +998,7 @@ class Exchange:
     def _page(self) -> Page | None:
         """Return the web page that sent the request, if one did."""
         known = self.head.notes.head
-        if known is not None and b"origin" not in known.names.places:
-            return None
-        origin = has_cookie = None
-        for name, value in self.head.fields:
-            match name.lower():
-                case b"origin":
-                    origin = value.decode("latin-1").strip(" \t")
-                case b"cookie":
-                    has_cookie = True
-        return page_of(origin, self.head.target, has_cookie=bool(has_cookie)) if origin else None
+        return page_of(known) if known is not None else None
 
     def refuse_answer(self, error: Exception) -> None:
         """End the exchange because the upstream's answer must not pass."""

@@ -98,10 +98,10 @@ class Fault(Exception):
 
 @dataclass(slots=True, eq=False)
 class RequestNotes:
-    """What was decided on a request's head; remembered with it, while the policy stays the same."""
+    """What was decided on a request's head; all heads that are equal share it."""
 
     config: Config | None = None
-    """The configuration under which this was decided."""
+    """The configuration under which this was decided; None if nothing was."""
     problem: str | None = None
     """Why the gate refuses the request, or None."""
     head: Head | None = None
@@ -110,12 +110,6 @@ class RequestNotes:
     """The fields that the upstream gets, if it gets the client's own body."""
     out_head: bytes = b""
     """The same, written, with the request line."""
-
-    def begin(self, config: Config, problem: str | None) -> None:
-        """Forget what was decided under another configuration. All heads that share these notes see
-        this: the one that is remembered, too."""
-        self.config, self.problem = config, problem
-        self.head = self.out_fields = None
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,8 @@ A web page can reach a local address in two ways. It may use a host name that re
 rebinding): Host shows that. Or it may send a cross-site request: Origin shows that, or
 Sec-Fetch-Site if the browser sends no Origin (``<img>``, ``<script>``, a link).
 
->>> problem_in_source(AllowedHosts(), host="localhost:6273", sites=["cross-site"])
+>>> fields = ((b"Host", b"localhost:6273"), (b"Sec-Fetch-Site", b"cross-site"))
+>>> problem_in_source(AllowedHosts(), Head("POST", "/mcp", fields))
 'Sec-Fetch-Site'
 
 If the upstream can distinguish a request from the one that fetched the snapshot, its answer may
@@ -46,23 +47,22 @@ _OWN_SITES = frozenset({"same-origin", "none"})
 
 
 def problem_in_source(
-    hosts: AllowedHosts,
-    *,
-    host: str | None,
-    origins: Sequence[str] = (),
-    sites: Sequence[str] = (),
-    own: str = "",
+    allowed: AllowedHosts, head: Head, *, authority: str | None = None, own: str = ""
 ) -> str | None:
     """Return the name of the header that makes us refuse a request, or None.
 
-    ``host`` is None if the request names no host, or several. ``origins`` and ``sites`` are the
-    values of Origin and Sec-Fetch-Site. ``own`` is our address to which the client connected.
+    ``authority`` is the host of its target, if that is a URL; ``own`` is our address to which the
+    client has connected.
     """
-    if host is None or not _has_host(hosts, host, own):
+    hosts = {one.lower() for one in head.all(b"host")}
+    if authority is not None:
+        hosts.add(authority.lower())
+    if len(hosts) != 1 or not _has_host(allowed, hosts.pop(), own):
         return "Host"
-    if origins:  # an allowed origin is allowed from any site, also in its preflights
-        return None if all(hosts.has_origin(origin, own) for origin in origins) else "Origin"
-    if sites and not hosts.has_all and not _OWN_SITES.issuperset(map(_plain, sites)):
+    if origins := head.all(b"origin"):  # an allowed one may ask from any site, also in preflights
+        return None if all(allowed.has_origin(one, own) for one in origins) else "Origin"
+    sites = head.all(b"sec-fetch-site")
+    if sites and not allowed.has_all and not _OWN_SITES.issuperset(map(_plain, sites)):
         return "Sec-Fetch-Site"
     return None
 
@@ -219,11 +219,12 @@ class Page:
     """Some upstreams send ``*`` only to requests without a cookie."""
 
 
-def page_of(origin: str | None, target: str, *, has_cookie: bool) -> Page | None:
+def page_of(head: Head) -> Page | None:
     """Return the page that sends the request; None if it is not a page, or too long to remember."""
-    if origin is None or len(origin) + len(target) > _LONGEST:
+    origin = head.get(b"origin")
+    if not origin or len(origin) + len(head.target) > _LONGEST:
         return None
-    return Page(origin, plain_path(target), has_cookie)
+    return Page(origin, plain_path(head.target), b"cookie" in head.names.places)
 
 
 @dataclass(slots=True)

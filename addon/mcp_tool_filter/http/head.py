@@ -247,9 +247,11 @@ class Head:
         place = self.names.places.get(name)
         return None if place is None else self.headers[place][1].decode("latin-1").strip(" \t")
 
-    @property
-    def may_have_body(self) -> bool:
-        return self.method not in WITHOUT_BODY
+    def all(self, name: bytes) -> list[str]:
+        """Return the values of all headers of this name."""
+        if name not in self.names.places:
+            return []
+        return [value.decode("latin-1") for key, value in self.headers if key.lower() == name]
 
     @property
     def credentials(self) -> frozenset[bytes]:

@@ -281,7 +281,7 @@ class Listener:
         replaced = config.header_names if config.header_override else frozenset()
         known = False
         if b"origin" in head.names.places:
-            page = page_of(head.get(b"origin"), head.target, has_cookie=False)
+            page = page_of(head)
             known = page is not None and self.cors.is_allowed(page)
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
         is_elsewhere = self._is_elsewhere(head)
