@@ -6,8 +6,13 @@ import json
 
 import pytest
 
+from mcp_tool_filter.adapters.watch.tracing import (
+    attributes_of,
+    error_attributes,
+    name_of,
+    outcome_of,
+)
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.spans import attributes_of, error_attributes, name_of, outcome_of
 from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why

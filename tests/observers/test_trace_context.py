@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.spans import context_in, context_of, replace_parents
+from mcp_tool_filter.adapters.watch.tracing import context_in, context_of, replace_parents
 from mcp_tool_filter.protocol.messages import Request, parse_message
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -38,7 +38,9 @@ _DOCUMENT = re.compile(
     r"(?:oauth-protected-resource|oauth-authorization-server|openid-configuration|jwks(?:\.json)?)"
     r"(?:/[^?]*)?"
 )
-_USUAL = frozenset({"/authorize", "/token", "/register"})  # MCP 2025-03-26, section 2.3.3
+AUTHORIZE, TOKEN, REGISTER = "/authorize", "/token", "/register"
+"""The default paths of MCP 2025-03-26 (section 2.3.3)."""
+_USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
 _IN_CHALLENGE = re.compile(r'resource_metadata\s*=\s*"?([^",\s]{1,2048})', re.IGNORECASE)
 _READS_ONLY = ("GET", "HEAD", "OPTIONS")
@@ -102,9 +104,10 @@ def is_login_document(target: str) -> bool:
     return _DOCUMENT.fullmatch(path) is not None and not is_misleading(path)
 
 
-_RESOURCE = "/.well-known/oauth-protected-resource"
+RESOURCE_DOCUMENT = "/.well-known/oauth-protected-resource"
 _SERVER = "/.well-known/oauth-authorization-server"
 _OPENID = "/.well-known/openid-configuration"
+SERVER_DOCUMENTS = (_SERVER, _OPENID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +137,8 @@ class ServerMetadata:
 def resource_documents(endpoint: str) -> list[str]:
     """Return the URLs where a resource's metadata may be, most likely first (RFC 9728, 3.1)."""
     origin, path = _split(endpoint)
-    inserted = [origin + _RESOURCE + path] if path else []
-    return [*inserted, origin + _RESOURCE]
+    inserted = [origin + RESOURCE_DOCUMENT + path] if path else []
+    return [*inserted, origin + RESOURCE_DOCUMENT]
 
 
 def server_documents(issuer: str) -> list[str]:
@@ -154,9 +157,9 @@ def default_server(endpoint: str) -> ServerMetadata:
     origin, _ = _split(endpoint)
     return ServerMetadata(
         issuer=origin,
-        authorization_endpoint=f"{origin}/authorize",
-        token_endpoint=f"{origin}/token",
-        registration_endpoint=f"{origin}/register",
+        authorization_endpoint=origin + AUTHORIZE,
+        token_endpoint=origin + TOKEN,
+        registration_endpoint=origin + REGISTER,
     )
 
 

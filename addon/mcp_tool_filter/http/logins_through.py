@@ -29,7 +29,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
-from mcp_tool_filter.http.login_metadata import ServerMetadata
+from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN, ServerMetadata
 from mcp_tool_filter.http.urls import (
     UpstreamNames,
     has_host,
@@ -41,10 +41,6 @@ from mcp_tool_filter.policy.config import AllowedHosts, is_loopback
 
 # Challenges and documents
 
-# We stand in for the authorization server at the default paths of MCP 2025-03-26 (section 2.3.3).
-AUTHORIZE: Final = "/authorize"
-TOKEN: Final = "/token"
-REGISTER: Final = "/register"
 CALLBACK: Final = "/mcp-tool-filter/callback/"
 """The prefix of our own redirect URIs, one for each registration."""
 

@@ -16,7 +16,8 @@ from mcp_tool_filter.adapters.oauth.through import LoginAnswer, Through
 from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.conversation.memory import example, unlisted
 from mcp_tool_filter.http.listener import open_listener
-from mcp_tool_filter.http.logins_through import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
+from mcp_tool_filter.http.logins_through import CALLBACK
 from mcp_tool_filter.policy.config import parse_config
 from tests.make import head
 from tests.raw_upstream import Peer, RawUpstream, answer, raw_upstream

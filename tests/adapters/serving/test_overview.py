@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mcp_tool_filter.adapters.serving.overview import (
+from mcp_tool_filter.adapters.watch.dashboard import (
     Overview,
     render_sessions,
     render_statistics,

@@ -26,7 +26,8 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import unquote
 
-from mcp_tool_filter.http.logins_through import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
+from mcp_tool_filter.http.logins_through import CALLBACK
 from mcp_tool_filter.observers.redaction.names import is_secret_header, is_secret_name
 from mcp_tool_filter.observers.redaction.places import Findings, replace
 

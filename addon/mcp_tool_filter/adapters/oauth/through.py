@@ -21,13 +21,19 @@ from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.login_metadata import ServerMetadata, is_login_document, server_documents
-from mcp_tool_filter.http.logins_through import (
+from mcp_tool_filter.http.login_metadata import (
     AUTHORIZE,
+    REGISTER,
+    RESOURCE_DOCUMENT,
+    SERVER_DOCUMENTS,
+    TOKEN,
+    ServerMetadata,
+    is_login_document,
+    server_documents,
+)
+from mcp_tool_filter.http.logins_through import (
     CALLBACK,
     LONGEST_REQUEST,
-    REGISTER,
-    TOKEN,
     Between,
     RefusedUri,
     Registrations,
@@ -90,8 +96,6 @@ NOT_FOUND = error_answer(404, "not_found", "There is nothing here")
 
 log = logging.getLogger(__name__)
 
-_RESOURCE = "/.well-known/oauth-protected-resource"
-_SERVER_DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 _KEPT = 120.0  # seconds until we fetch a document again
 _KEPT_NOTHING = 3.0
 _MOST_PLACES = 16
@@ -152,7 +156,7 @@ class Through:
     def is_resource_document(self, target: str) -> bool:
         """Tell whether protected-resource metadata is at this path."""
         path = target.partition("?")[0]
-        is_usual = path == _RESOURCE or path.startswith(_RESOURCE + "/")
+        is_usual = path == RESOURCE_DOCUMENT or path.startswith(RESOURCE_DOCUMENT + "/")
         return (is_usual and not is_misleading(path)) or path in self._places
 
     async def answer(self, head: Head, body: bytes, ours: str) -> LoginAnswer | None:
@@ -277,12 +281,11 @@ class Through:
         is_mcp = self.listener.takes_headers(path) or path.startswith(CALLBACK)
         return not is_known and not is_mcp and len(path) < 1024 and not is_misleading(path)
 
-    def rewrite_challenges(self, challenges: list[str], ours: str) -> list[str]:
-        """Return challenges that name our metadata."""
-        listener = self.listener
-        path = urlsplit(listener.fetched.endpoint).path.removesuffix("/")
-        usual = f"{ours}{_RESOURCE}{path}"
-        return [rewrite_challenge(one, ours, listener.names, usual) for one in challenges]
+    def rewrite_challenge(self, challenge: str, ours: str) -> str:
+        """Return a challenge that names our metadata."""
+        path = urlsplit(self.listener.fetched.endpoint).path.removesuffix("/")
+        usual = f"{ours}{RESOURCE_DOCUMENT}{path}"
+        return rewrite_challenge(challenge, ours, self.listener.names, usual)
 
     def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
         """Return protected-resource metadata that names us; None to leave it unchanged."""
@@ -308,4 +311,4 @@ class Through:
 
 def _is_server_document(target: str) -> bool:
     path = target.partition("?")[0]
-    return any(one in path for one in _SERVER_DOCUMENTS) and is_login_document(target)
+    return any(one in path for one in SERVER_DOCUMENTS) and is_login_document(target)

@@ -53,9 +53,8 @@ from mcp_tool_filter.protocol.messages import Notification, Request
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.serving.overview import Overview
     from mcp_tool_filter.adapters.sockets.client import Room
-    from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview
     from mcp_tool_filter.adapters.watch.watching import Sink
     from mcp_tool_filter.conversation.judged import Judged
 
@@ -184,7 +183,7 @@ class Proxy:
     def open_overview(self) -> Overview:
         """Return the present state of all sites, for the dashboard and for commands."""
         if self.overview is None:
-            from mcp_tool_filter.adapters.serving.overview import Overview
+            from mcp_tool_filter.adapters.watch.dashboard import Overview
 
             self.overview = Overview(self.listeners, self.watchers.statistics)
         return self.overview
@@ -266,7 +265,7 @@ class Proxy:
             endpoint = site.listener.fetched.endpoint
             for document in await fetch_login_documents(site.target, endpoint):
                 site.listener.logins.learn_document(document)
-        from mcp_tool_filter.adapters.serving.login_through import open_logins
+        from mcp_tool_filter.adapters.serving.logins import open_logins
 
         open_logins(site, self.around.make_tls)
 

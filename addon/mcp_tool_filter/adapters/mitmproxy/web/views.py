@@ -35,12 +35,12 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_head,
     keep_request,
 )
-from mcp_tool_filter.adapters.serving.overview import (
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.watch.dashboard import (
     render_sessions,
     render_statistics,
     render_tools,
 )
-from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
