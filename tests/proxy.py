@@ -47,7 +47,7 @@ with warnings.catch_warnings():
         tlsconfig,
     )
 
-from mcp_tool_filter.cli.hosts.lean import LeanMaster
+from mcp_tool_filter.adapters.mitmproxy.masters import LeanMaster
 from tests.raw_upstream import free_port
 
 REPOSITORY = Path(__file__).parent.parent

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mitmproxy.io import FlowReader
 
+from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving
 from tests.cli.launched import launched, run
 from tests.mcp_upstream import mcp_upstream
@@ -112,10 +113,11 @@ async def test_mitmproxys_config_yaml_does_not_override_flags(tmp_path: Path) ->
         assert names_in(await ask(it.port, LIST)) == ["read_file"]
 
 
-async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
+async def test_inspect_is_mitmweb_with_the_filter_and_can_record(tmp_path: Path) -> None:
+    file = tmp_path / "session.flow"
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
-        serving(upstream, tmp_path, "--inspect", "--no-browser") as it,
+        serving(upstream, tmp_path, "--inspect", "--no-browser", "--record", str(file)) as it,
     ):
         found = await it.says(r"mitmweb: http://127\.0\.0\.1:(\d+)/\?token=(\w+)")
         assert names_in(await ask(it.port, LIST)) == ["read_file"]
@@ -125,6 +127,7 @@ async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
         assert [flow["request"]["path"] for flow in flows] == ["/mcp"]
         it.interrupt()
         assert await it.exit_code() == 0
+    assert [flow.head.target for flow in read_recording(file).flows] == ["/mcp"]
 
 
 async def test_settings_can_come_from_the_environment_alone(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -25,7 +27,6 @@ from mcp_tool_filter.cli.commands.http import (
     say_summary,
 )
 from mcp_tool_filter.cli.flags import UsageError, no_such
-from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import on_signals, progress, say
 from mcp_tool_filter.conversation.memory import Fetched
@@ -49,7 +50,9 @@ _SLICES = (
     "mitmproxy.proxy.layers.http",
     "mitmproxy.master",
     "mcp_tool_filter.adapters.mitmproxy.addon",
+    "mcp_tool_filter.adapters.mitmproxy.masters",
 )
+_ADDONS = "mitmproxy.addons"
 _TURNS = 3  # of the event loop: enough to read, parse and answer
 
 type Report = Callable[[str], None]
@@ -81,11 +84,10 @@ async def _serve_command(settings: Settings) -> int:
 
     activity = activity_for(settings, asyncio.get_running_loop())
     async with bridged(settings) as command:
-        host = await import_host(settings)
+        await import_mitmproxy(settings)
         from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
         master = make_master(
-            host,
             command.settings,
             command.fetch,
             report_for(settings),
@@ -128,8 +130,8 @@ async def leave(master: Master) -> None:
 async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
     """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
     asked = _begin_fetch(settings)
-    host = await import_host(settings)
-    return make_master(host, settings, asked, report, activity)
+    await import_mitmproxy(settings)
+    return make_master(settings, asked, report, activity)
 
 
 def _nothing_to_say() -> None:
@@ -163,7 +165,18 @@ def _begin_fetch(settings: Settings) -> Fetch:
     return fetch if settings.set else EarlyFetch(target_of(settings))
 
 
-async def import_host(settings: Settings) -> ModuleType:
+def keep_addons_apart() -> None:
+    """Let single addons be imported without all others: replace mitmproxy's package of addons,
+    whose ``__init__`` imports every one, by an empty one. Call this before importing mitmproxy."""
+    found = find_spec("mitmproxy")
+    if _ADDONS in sys.modules or found is None or found.origin is None:
+        return
+    package = ModuleType(_ADDONS)
+    package.__path__ = [str(Path(found.origin).parent / "addons")]
+    sys.modules[_ADDONS] = package
+
+
+async def import_mitmproxy(settings: Settings) -> None:
     """Import mitmproxy in slices, so that the fetch can continue in between."""
     if not settings.inspect:
         keep_addons_apart()
@@ -171,11 +184,9 @@ async def import_host(settings: Settings) -> ModuleType:
         import_module(name)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-    return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
 
 
 def make_master(
-    host: ModuleType,
     settings: Settings,
     asked: Fetch,
     report: Report,
@@ -184,11 +195,13 @@ def make_master(
 ) -> Master:
     """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
     from mitmproxy.exceptions import OptionsError
+    from mitmproxy.options import Options
 
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.masters import LeanMaster, make_web_master
     from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
 
-    options = host.make_options()
+    options = Options()
     try:
         options.update_defer(**(given or mitmproxy_options(settings)))
         options.set(*settings.set, defer=True)
@@ -201,7 +214,9 @@ def make_master(
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity) if activity else _nothing_to_say,
         )
-        master: Master = host.make_master(options, addon)
+        master = (
+            make_web_master(options, addon, say) if settings.inspect else LeanMaster(options, addon)
+        )
     except OptionsError as error:
         raise UsageError(str(error)) from None
     if options.deferred:

@@ -34,7 +34,7 @@ from mcp_tool_filter.adapters.run.expected import (
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.cli.commands.http import activity_for
 from mcp_tool_filter.cli.commands.in_mitmproxy import (
-    import_host,
+    import_mitmproxy,
     leave,
     make_master,
     mitmproxy_options,
@@ -93,7 +93,7 @@ class _Session:
         self._has_port = "port" in typed
 
     async def serve(self) -> int:
-        host = await import_host(self._settings)
+        await import_mitmproxy(self._settings)
         environment = {**os.environ, **self._settings.env}
         behind = find_proxy(environment)
         trusted_by_client, trusted_by_us = write_bundles(
@@ -114,7 +114,7 @@ class _Session:
             options["upstream_auth"] = behind.login
         loop = asyncio.get_running_loop()
         activity = None if _shares_terminal() else activity_for(self._settings, loop)
-        master = make_master(host, self._settings, fetch, self._report, activity, given=options)
+        master = make_master(self._settings, fetch, self._report, activity, given=options)
         addon: ToolFilter = master.addons.get("toolfilter")
         proxying = loop.create_task(master.run())
         if not await addon.started():

@@ -1,14 +1,20 @@
-"""Run mitmproxy with only the addons that a filter in front of an MCP server needs.
+"""The masters that the launcher runs in mitmproxy: a lean one, and mitmweb's for ``--inspect``.
 
-Half of mitmdump's work for a request is searching about 35 addons (8 times), and a fifth of its
-start is reading certificates that plain-text clients never need. If ``--set`` names an option of an
-omitted addon, we load all of them.
+The lean one has only the addons that a filter in front of an MCP server needs. Half of mitmdump's
+work for a request is searching about 35 addons (8 times), a fifth of its start is reading
+certificates that plain-text clients never need, and a third importing all addons, with flask,
+ldap3 and more (``keep_addons_apart`` in ``cli/commands/in_mitmproxy`` prevents that). If ``--set``
+names an option of an omitted addon, we load all of them.
 
 We use these internals of mitmproxy: the chain and lookup of ``AddonManager``, the attribute
 ``certstore`` of ``TlsConfig``, and that both hooks of a TLS handshake use it.
 """
 
 from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import AddonManager
@@ -30,7 +36,7 @@ from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
 from mcp_tool_filter.adapters.mitmproxy.options import was_set
-from mcp_tool_filter.cli.hosts.bare_mitmproxy import put_addons_together
+from mcp_tool_filter.errors import StartError
 
 _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})
 
@@ -48,12 +54,11 @@ class LeanMaster(Master):
         if self.options.deferred:
             addons = self._with_all_others(addons)
         manager.chain[:] = addons  # only now: each new option is announced to the whole chain
-        given = {name for name, _ in self.options.items() if was_set(self.options, name)}
-        manager.trigger(ConfigureHook(given))
+        _tell_options(self)
 
     def _with_all_others(self, addons: list[object]) -> list[object]:
         """Add mitmproxy's other addons, in mitmproxy's order, between the first and the last."""
-        put_addons_together()
+        _put_addons_together()
         from mitmproxy.addons import default_addons
 
         first, *known, last = addons
@@ -110,10 +115,59 @@ class LazyTlsConfig(TlsConfig):
             super().configure({"confdir"})  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
 
 
-def make_options() -> Options:
-    return Options()
+def _put_addons_together() -> None:
+    """Remove the empty package: imported addons stay, and the others can be imported."""
+    package = sys.modules.get("mitmproxy.addons")
+    if package is not None and package.__spec__ is None:
+        del sys.modules["mitmproxy.addons"]
 
 
-def make_master(options: Options, addon: object) -> Master:
-    """Return a master with our addon. Raises OptionsError for a value that is wrong."""
-    return LeanMaster(options, addon)
+def _tell_options(master: Master) -> None:
+    """Tell all addons what was set before they were there: mitmproxy tells each only the rest."""
+    given = {name for name, _ in master.options.items() if was_set(master.options, name)}
+    master.addons.trigger(ConfigureHook(given))
+
+
+# mitmweb
+
+
+def make_web_master(options: Options, addon: object, say: Callable[[str], None]) -> Master:
+    """Return mitmweb's master, our addon before all others. Raises OptionsError."""
+    from mitmproxy.tools.web.master import WebMaster
+
+    master = WebMaster(options, with_termlog=False)
+    if not was_set(options, "web_port"):
+        options.update(web_port=_port_near(options.web_port))
+    elif not _is_free(options.web_port, options.web_host):
+        what = f"Cannot show mitmweb at {options.web_host}:{options.web_port}"
+        raise StartError(what, why="Address already in use; leave web_port out to use a free port")
+    manager = master.addons
+    manager.chain.insert(0, manager.register(addon))
+    _tell_options(master)
+    manager.add(_WebAddress(lambda: say(f"mitmweb: {master.web_url}")))
+    return master
+
+
+class _WebAddress:
+    """Prints mitmweb's address, in case no browser opens."""
+
+    def __init__(self, running: Callable[[], None]) -> None:
+        self.running = running
+
+
+def _port_near(port: int) -> int:
+    """Return the usual port, or the next free one."""
+    for candidate in range(port, port + 100):
+        if _is_free(candidate, "127.0.0.1"):
+            return candidate
+    return port
+
+
+def _is_free(port: int, host: str) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            return False
+    return True
