@@ -115,7 +115,7 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
     what = " ".join(filter(None, [method_of(entry), str(subject)]))
     parts = [verdict]
     if (took := entry.get("upstream_ms")) is not None:
-        parts.append(f"{took} ms")
+        parts.append(duration(took))
     sizes = [_size(entry[name]) for name in ("bytes", "answer_bytes") if entry.get(name)]
     if sizes:
         parts.append(" -> ".join(sizes))
@@ -172,6 +172,15 @@ def _why_unanswered(entry: Entry) -> str:
         case "upstream_failed":
             return " (the upstream failed)"
     return ""
+
+
+def duration(took: object) -> str:
+    """Return a time in readable form.
+
+    >>> duration(3.136), duration(1503.27)
+    ('3.1 ms', '1,503 ms')
+    """
+    return f"{took:,.{1 if took < 100 else 0}f} ms" if isinstance(took, int | float) else "?"
 
 
 def _size(size: object) -> str:

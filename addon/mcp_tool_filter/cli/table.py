@@ -46,6 +46,7 @@ SETTINGS: Final = tuple(flag for group in GROUPS.values() for flag in group if n
 
 CLIENTS: Final = (
     "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
+    "opencode", "copilot", "cline", "kiro", "lmstudio",
 )  # fmt: skip
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -237,7 +238,8 @@ _ALL: Final = (
         "list the MCP servers in your clients' files",
         usage=("clients [--json]",),
         about="Lists the MCP servers in the configuration files of Claude Code, Claude Desktop,"
-        " Cursor, VS Code, Codex, Gemini, Windsurf and Zed: your own files, and the files of the"
+        " Cursor, VS Code, Codex, Gemini, Windsurf, Zed, opencode, Copilot CLI, Cline, Kiro and LM"
+        " Studio: your own files, and the files of the"
         " project in the current folder.",
         flags=(_JSON,),
         notes="Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN",

@@ -31,6 +31,18 @@ ENTRIES: dict[str, ServerEntry] = {
     "command alone": {"command": "server"},
     "stdio type": {"type": "stdio", "command": "uvx", "args": [], "disabled": True},
     "nested": {"command": {"path": "server", "args": ["a"], "env": {"A": "b"}}, "settings": {}},
+    "opencode": {"type": "local", "command": ["npx", "-y", "a"], "environment": {"KEY": "k"}},
+    "opencode alone": {"type": "local", "command": ["server"], "enabled": True},
+    "opencode url": {
+        "type": "remote",
+        "url": "https://a.example/mcp",
+        "enabled": True,
+        "headers": {"A": "Bearer {env:TOKEN}"},
+        "oauth": False,
+        "environment": {"X": "y"},
+    },
+    "copilot": {"type": "local", "command": "npx", "args": ["-y", "a"], "tools": ["*"]},
+    "cline": {"type": "streamableHttp", "url": "https://a.example/mcp", "autoApprove": []},
     "url": {"url": "https://example.com/mcp"},
     "url with type": {"type": "http", "url": "https://a.example/mcp", "headers": {"A": SECRET}},
     "url with environment": {"url": "https://a.example/sse", "env": {"X": "y"}, "timeout": 5},
@@ -74,6 +86,9 @@ def test_secrets_never_become_arguments(entry: ServerEntry) -> None:
     """Every user of the machine can list them with the processes."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
+    assert isinstance(wrapped["command"], list) == (
+        entry.get("environment") is not None or (isinstance(entry.get("command"), list))
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.client_files.places import ConfigPlace, Surroundings, places
+from mcp_tool_filter.cli.table import CLIENTS
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_each_client_has_a_place_on_each_platform(platform: str, tmp_path: Path) -> None:
     here = Surroundings(tmp_path / "home", tmp_path / "project", {}, platform)
     found = list(places(here))
-    assert {place.client for place in found} == {
-        "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
-    }  # fmt: skip
+    assert {place.client for place in found} == {*CLIENTS}
     assert all(place.file.is_relative_to(tmp_path) for place in found)
-    assert len({(place.file, place.keys) for place in found}) == len(found)
+    assert len({(place.client, place.file, place.keys) for place in found}) == len(found)
 
 
 def found_in(

@@ -31,6 +31,7 @@ CLAUDE = """\
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in (
         "CLAUDE_CONFIG_DIR",
+        "COPILOT_HOME",
         "CODEX_HOME",
         "GEMINI_CLI_HOME",
         "XDG_CONFIG_HOME",
@@ -425,6 +426,41 @@ def test_a_client_with_its_own_login_is_told_how_the_filter_logs_in(
     assert "oauth]" not in config.read_text()
     assert main(["unwrap", "codex", "x", "--yes"]) == 0
     assert config.read_text() == text
+
+
+@pytest.mark.parametrize("wrapping", ["claude-code", "copilot"])
+@pytest.mark.parametrize("unwrapping", ["claude-code", "copilot"])
+def test_two_clients_can_share_a_file(wrapping: str, unwrapping: str, home: Path) -> None:
+    (home / ".copilot").mkdir()
+    file = home / "project" / ".mcp.json"
+    file.write_text('{"mcpServers": {"x": {"type": "local", "command": "/none/x"}}}')
+    before = file.read_text()
+    assert main(["wrap", wrapping, "x", "--deny", "a", "--yes"]) == 0
+    assert len(backups(home)) == 1
+    assert main(["unwrap", unwrapping, "x", "--yes"]) == 0
+    assert (file.read_text(), backups(home)) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("opencode.json", '{"mcp": {"x": {"type": "local", "command": ["/none/x", "a"]}}}'),
+        ("opencode.jsonc", '{"mcp": {"servers": {"x": {"command": ["/none/x"], // c\n}}}}'),
+        ("opencode.json", '{"mcp": {"x": {"type": "remote", "url": "http://127.0.0.1:1/mcp"}}}'),
+    ],
+)
+def test_opencodes_entries_are_wrapped_in_their_own_form(
+    file: str, text: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = home / ".config" / "opencode" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert main(["wrap", "opencode", "x", "--deny", "^a", "--yes"]) == 0
+    assert '"--deny", "^a"' in path.read_text()
+    assert main(["clients"]) == 0
+    assert "opencode\tuser\tx\tyes\t" in capsys.readouterr().out
+    assert main(["unwrap", "opencode", "x", "--yes"]) == 0
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize("name", [".claude.json", "project/.mcp.json", ".gemini/settings.json"])

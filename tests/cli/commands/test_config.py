@@ -50,6 +50,10 @@ def test_clients_with_a_command_get_a_command(
         ("vscode", {"servers": {NAME: {"type": "http", "url": MINE}}}),
         ("windsurf", {"mcpServers": {NAME: {"serverUrl": MINE}}}),
         ("zed", {"context_servers": {NAME: {"url": MINE}}}),
+        ("opencode", {"mcp": {NAME: {"type": "remote", "url": MINE}}}),
+        ("copilot", {"mcpServers": {NAME: {"type": "http", "url": MINE}}}),
+        ("cline", {"mcpServers": {NAME: {"type": "streamableHttp", "url": MINE}}}),
+        ("kiro", {"mcpServers": {NAME: {"url": MINE}}}),
         (
             "claude-desktop",
             {"mcpServers": {NAME: {"command": "npx", "args": ["-y", "mcp-remote", MINE]}}},
@@ -189,6 +193,12 @@ def test_a_command_is_wrapped_for_clients_with_a_file(
     """A secret stands where the client keeps variables, and in no argument."""
     entry = {**more, "command": WRAPPED[0], "args": WRAPPED[1:], "env": {"KEY": "s3cret"}}
     assert json.loads(snippet(capsys, client, *WORDS)) == {servers: {"files-filtered": entry}}
+
+
+def test_opencode_has_a_command_in_one_list(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"type": "local", "command": WRAPPED, "environment": {"KEY": "s3cret"}}
+    document = json.loads(snippet(capsys, "opencode", *WORDS))
+    assert document == {"mcp": {"files-filtered": entry}}
 
 
 def test_gemini_starts_the_filter_with_arguments_after_dashes(

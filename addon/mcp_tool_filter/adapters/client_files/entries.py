@@ -140,6 +140,8 @@ def unwrap(entry: ServerEntry) -> ServerEntry:
         return _restore_url(entry)
     words = _words_of(entry)
     end = words.index("--")
+    if isinstance(entry.get("command"), list):
+        return entry | {"command": words[end + 1 :]}
     command, *arguments = words[end + 1 :]
     nested = entry.get("command")
     if isinstance(nested, dict):
@@ -157,7 +159,7 @@ def _as_it_was(
 
 
 def _has_arguments(entry: ServerEntry) -> bool:
-    return "args" in _holder_of(entry)
+    return "args" in _holder_of(entry) or isinstance(entry.get("command"), list)
 
 
 def _holder_of(entry: ServerEntry) -> ServerEntry:
@@ -170,9 +172,10 @@ def _with_command(
     entry: ServerEntry, program: Sequence[str], arguments: Sequence[str]
 ) -> ServerEntry:
     words = [*program, *arguments]
-    if isinstance(entry.get("command"), dict):  # Zed's old format
-        old = entry["command"]
-        assert isinstance(old, dict)
+    old = entry.get("command")
+    if isinstance(old, list):
+        return entry | {"command": words}
+    if isinstance(old, dict):  # Zed's old format
         return entry | {"command": old | {"path": words[0], "args": words[1:]}}
     return entry | {"command": words[0], "args": words[1:]}
 
@@ -194,13 +197,12 @@ def _wrap_url(
     if may_hold_a_secret(url):  # other users can list the arguments of processes
         environment[_UPSTREAM] = url
         upstream = ["--stdio"]
+    words = [*program, *upstream, *flags]
+    if entry.get("type") == "remote":  # opencode's
+        return {"type": "local"} | kept | {"command": words, "environment": environment}
     if entry.get("type") is not None:
         kept = {"type": "stdio"} | kept
-    wrapped: ServerEntry = kept | {
-        "command": program[0],
-        "args": [*program[1:], *upstream, *flags],
-        "env": environment,
-    }
+    wrapped: ServerEntry = kept | {"command": words[0], "args": words[1:], "env": environment}
     if variables := _variables_of(entry):
         wrapped["env_vars"] = variables
     return wrapped
@@ -251,9 +253,11 @@ def _restore_url(entry: ServerEntry) -> ServerEntry:
     for key in _HEADER_MAPS:
         if isinstance(names := said.get(key), dict):
             said[key] = {name: values.get(name, "") for name in names}
-    gone = {"command", "args", "type", "env"} | ({"env_vars"} if _variables_of(said) else set())
+    variables = "environment" if said.get("type") == "remote" else "env"
+    gone = {"command", "args", "type", variables}
+    gone |= {"env_vars"} if _variables_of(said) else set()
     rest = {key: value for key, value in entry.items() if key not in gone}
-    return said | rest | ({"env": environment} if environment else {})
+    return said | rest | ({variables: environment} if environment else {})
 
 
 def _said(was: object, known: Sequence[str]) -> ServerEntry:
@@ -333,6 +337,8 @@ def _words_of(entry: ServerEntry) -> list[str]:
         {"command": nested.get("path"), **nested} if isinstance(nested, dict) else entry
     )
     command, arguments = holder.get("command"), holder.get("args")
+    if isinstance(command, list):  # opencode's
+        return [*map(str, command)]
     if not isinstance(command, str) or not command:
         return []
     return [command, *map(str, arguments if isinstance(arguments, list) else [])]
@@ -344,5 +350,5 @@ def _url_of(entry: ServerEntry) -> str | None:
 
 
 def _environment(entry: ServerEntry) -> dict[str, object]:
-    found = entry.get("env")
+    found = entry.get("environment" if "environment" in entry else "env")
     return found if isinstance(found, dict) else {}

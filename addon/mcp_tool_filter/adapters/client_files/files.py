@@ -103,7 +103,12 @@ class ClientFile:
             found = found.get(key) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping):
             return {}
-        return {name: dict(entry) for name, entry in found.items() if isinstance(entry, Mapping)}
+        deeper = "servers" if self.place.keys == ("mcp",) else None  # a list of opencode's, too
+        return {
+            name: dict(entry)
+            for name, entry in found.items()
+            if isinstance(entry, Mapping) and (name != deeper or "type" in entry)
+        }
 
     def whole(self) -> object:
         """Return the whole content of the file, not only the list of servers."""

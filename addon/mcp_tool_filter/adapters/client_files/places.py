@@ -124,3 +124,20 @@ def _listed(here: Surroundings) -> _Listed:
     zed = here.app_data / "Zed" if here.platform == "win32" else config / "zed"
     yield "zed", "user", zed / "settings.json", ("context_servers",)
     yield "zed", "project", project / ".zed" / "settings.json", ("context_servers",)
+    for folder in (config / "opencode", project, project / ".opencode"):
+        for file in (folder / "opencode.json", folder / "opencode.jsonc"):
+            scope = "user" if folder.parent == config else "project"
+            yield "opencode", scope, file, ("mcp",)
+            yield "opencode", scope, file, ("mcp", "servers")
+    copilot = here.folder("COPILOT_HOME", ".copilot") / "mcp-config.json"
+    yield "copilot", "user", copilot, servers
+    if copilot.parent.is_dir():  # else the project's servers are only Claude Code's
+        for file in here.project_files(".mcp.json", here.repository or project):
+            yield "copilot", "project", file, servers
+        yield "copilot", "project", project / ".github" / "mcp.json", servers
+    extension = here.app_data / "Code" / "User" / "globalStorage" / "saoudrizwan.claude-dev"
+    for folder in (extension, home / ".cline" / "data"):
+        yield "cline", "user", folder / "settings" / "cline_mcp_settings.json", servers
+    yield "kiro", "user", home / ".kiro" / "settings" / "mcp.json", servers
+    yield "kiro", "project", project / ".kiro" / "settings" / "mcp.json", servers
+    yield "lmstudio", "user", home / ".lmstudio" / "mcp.json", servers

@@ -36,6 +36,9 @@ PROGRAMS = {
     "windsurf": "windsurf",
     "zed": "zed",
     "zeditor": "zed",
+    "opencode": "opencode",
+    "copilot": "copilot",
+    "kiro": "kiro",
 }
 """The client for each program name."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from mcp_tool_filter.adapters.watch import audit_log
+from mcp_tool_filter.cli.activity import duration
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.help import show_help
 from mcp_tool_filter.cli.table import COMMANDS
@@ -219,7 +220,7 @@ def line_for_people(entry: Entry) -> str:
     parts = [
         entry.get("time"), entry.get("client") or "-", method_of(entry), subject,
         entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
-        f"{took} ms" if took is not None else "",
+        duration(took) if took is not None else "",
     ]  # fmt: skip
     return " ".join(shown(str(part)) for part in parts if part)
 

@@ -110,6 +110,7 @@ def _as_json(one: ListedServer) -> dict[str, object]:
 
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
+_SECRETIVE = ("env", "environment", "headers", "http_headers")
 
 
 def run_wrap(typed: Given) -> int:
@@ -412,7 +413,7 @@ def _without_filter(file: ClientFile, changed: str, entry: ServerEntry) -> str |
     for place in here:  # for example, of the user and of one project
         for name, one in ClientFile(place, b"", text).servers().items():
             if is_wrapped(one):
-                is_needed = is_needed or (place, name) != (file.place, changed)
+                is_needed = is_needed or (place.keys, name) != (file.place.keys, changed)
                 text = _text_with(ClientFile(place, b"", text), name, unwrap(one))
     return text if is_needed else None
 
@@ -443,9 +444,9 @@ def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
 def _secrets_in(value: object) -> Iterator[str]:
     """Yield the values of all headers and variables, plain and as JSON spells them."""
     for key, member in value.items() if isinstance(value, dict) else ():
-        if key in ("env", "headers", "http_headers") and isinstance(member, dict):
+        if key in _SECRETIVE and isinstance(member, dict):
             yield from _spellings_of(member)
-        elif key == "args" and isinstance(member, list):
+        elif key in ("args", "command") and isinstance(member, list):
             words = list(map(str, member))
             yield from _spellings_of({one: one for one in secrets_in_words(words)})
         else:

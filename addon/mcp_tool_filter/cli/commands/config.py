@@ -198,11 +198,12 @@ class _Form(NamedTuple):
     """The list of servers in its file; empty if a command of the client adds one."""
     url: str = "url"
     """The member with a URL; empty if it only starts programs."""
-    is_typed: bool = False
-    """True if an entry names its transport."""
+    types: tuple[str, str, str] | None = None
+    """What an entry calls a command, Streamable HTTP and HTTP+SSE, if it names them."""
     knows_sse: bool = True
 
 
+_TYPES = ("stdio", "http", "sse")
 _RUN = "Run this command"
 _RUN_SCOPED = f"{_RUN} (--scope user: for all your projects)"
 _FORMS = {
@@ -213,7 +214,7 @@ _FORMS = {
         url="",
     ),
     "cursor": _Form("Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project", "mcpServers"),
-    "vscode": _Form("Into .vscode/mcp.json", "servers", is_typed=True),
+    "vscode": _Form("Into .vscode/mcp.json", "servers", types=_TYPES),
     "codex": _Form(_RUN, knows_sse=False),
     "gemini": _Form(_RUN_SCOPED),
     "windsurf": _Form(
@@ -226,6 +227,21 @@ _FORMS = {
         "context_servers",
         knows_sse=False,
     ),
+    "opencode": _Form(
+        "Into ~/.config/opencode/opencode.json, or opencode.json of a project",
+        "mcp",
+        types=("local", "remote", "remote"),
+    ),
+    "copilot": _Form("Into ~/.copilot/mcp-config.json", "mcpServers", types=_TYPES),
+    "cline": _Form(
+        "Into cline_mcp_settings.json (MCP Servers > Configure MCP Servers)",
+        "mcpServers",
+        types=("stdio", "streamableHttp", "sse"),
+    ),
+    "kiro": _Form(
+        "Into ~/.kiro/settings/mcp.json, or .kiro/settings/mcp.json of a project", "mcpServers"
+    ),
+    "lmstudio": _Form("Into ~/.lmstudio/mcp.json", "mcpServers"),
 }
 
 
@@ -255,12 +271,16 @@ def _words_to_add(client: str, server: Reachable) -> list[str]:
 
 
 def _entry(form: _Form, server: Reachable) -> dict[str, object]:
+    command, http, sse = form.types or ("", "", "")
     if isinstance(server, ServerUrl):
-        kind = {"type": _transport(server)} if form.is_typed else {}
+        kind = {"type": sse if server.is_sse else http} if form.types else {}
         return {**kind, form.url: server.url}
-    command, *args = server.words
+    kind = {"type": command} if form.types else {}
+    if command == "local":  # opencode's
+        env = {"environment": dict(server.env)} if server.env else {}
+        return {**kind, "command": list(server.words), **env}
     env = {"env": dict(server.env)} if server.env else {}
-    return {**({"type": "stdio"} if form.is_typed else {}), "command": command, "args": args, **env}
+    return {**kind, "command": server.words[0], "args": list(server.words[1:]), **env}
 
 
 def _transport(server: ServerUrl) -> str:
