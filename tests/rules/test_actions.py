@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from mcp_tool_filter.adapters.rules.sending import split_url
+from mcp_tool_filter.adapters.rules.host import split_url
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import Measure, SendCopy, SendWebhook, WriteLog
 from mcp_tool_filter.policy.verdict import Drop, Reply, Rewrite

@@ -38,15 +38,21 @@ class Background:
         else:
             work.close()
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         look_at(task)
 
-    async def close(self) -> None:
+    def cancel(self) -> list[asyncio.Task[None]]:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
+
+    async def close(self) -> None:
+        await asyncio.gather(*self.cancel(), return_exceptions=True)
 
 
 def look_at(done: asyncio.Future[Any]) -> None:

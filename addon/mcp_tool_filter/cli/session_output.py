@@ -50,7 +50,7 @@ class StdioSession:
         if not self.config.rules:
             return None
         from mcp_tool_filter.adapters.rules.file import RulesInForce
-        from mcp_tool_filter.adapters.rules.sending import Copies
+        from mcp_tool_filter.adapters.rules.host import Copies
 
         copies = Copies(lambda text, _effect: send_copy(text))
         rules = RulesInForce(self.config.rules, copies.send, copies=copies.id_prefix)

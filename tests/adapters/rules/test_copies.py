@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from mcp_tool_filter.adapters.rules.sending import Copies, with_usual
+from mcp_tool_filter.adapters.rules.host import Copies, with_usual
 from mcp_tool_filter.policy.rule_effects import SendCopy
 from tests.raw_upstream import Peer, answer, free_port, raw_upstream
 

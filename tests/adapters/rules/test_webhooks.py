@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mcp_tool_filter.adapters.rules.sending import Webhooks
+from mcp_tool_filter.adapters.rules.host import Webhooks
 from mcp_tool_filter.policy.rule_effects import SendWebhook
 
 type Received = list[tuple[str, object]]

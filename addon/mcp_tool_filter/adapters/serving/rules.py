@@ -24,7 +24,7 @@ from mcp_tool_filter.policy.exchange import Client, Via
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.rules.carry_out import Effects
     from mcp_tool_filter.adapters.rules.file import RulesInForce
-    from mcp_tool_filter.adapters.rules.sending import Copies
+    from mcp_tool_filter.adapters.rules.host import Copies
     from mcp_tool_filter.adapters.sockets.client import Headers
     from mcp_tool_filter.policy.rule_effects import SendCopy, WriteLog
 
@@ -99,7 +99,7 @@ class Rules:
 
     def _begin(self, path: str, sites: Iterable[Site]) -> None:
         from mcp_tool_filter.adapters.rules.file import RulesInForce
-        from mcp_tool_filter.adapters.rules.sending import Copies
+        from mcp_tool_filter.adapters.rules.host import Copies
 
         if self.is_offline:
             self.in_force = RulesInForce(path, is_offline=True)
@@ -152,7 +152,7 @@ def _operator(site: Site, user: bytes) -> bytes:
 
 
 async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
-    from mcp_tool_filter.adapters.rules.sending import post_and_forget
+    from mcp_tool_filter.adapters.rules.host import post_and_forget
     from mcp_tool_filter.adapters.serving.logins import login_for
 
     listener, target, head = site.listener, site.target, head_of(exchange)
@@ -174,7 +174,7 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
 
 def _headers_of(exchange: Exchange, text: bytes, only: frozenset[bytes] | None = None) -> Headers:
     """Return a request's headers for another message, with the headers that mirror its body."""
-    from mcp_tool_filter.adapters.rules.sending import with_usual
+    from mcp_tool_filter.adapters.rules.host import with_usual
 
     head, limits = head_of(exchange), exchange.service.listener.config.limits
     changed = {name.encode(): value for name, value in headers_after(head, text, limits)}

@@ -157,7 +157,7 @@ def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce |
     if not path:
         return None
     from mcp_tool_filter.adapters.rules.file import RulesInForce
-    from mcp_tool_filter.adapters.rules.sending import Copies
+    from mcp_tool_filter.adapters.rules.host import Copies
 
     copies = Copies(lambda text, _effect: send_copy(text))
     return RulesInForce(path, copies.send, copies=copies.id_prefix)
