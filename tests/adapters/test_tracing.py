@@ -13,9 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mcp_tool_filter.adapters.watch import tracing
 from mcp_tool_filter.adapters.watch.tracing import Tracer
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.verdict import Forward, Rewrite

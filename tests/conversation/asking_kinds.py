@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Arrival, Judged
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Arrival, Judged, PolicyInForce
 from mcp_tool_filter.policy.effects import Decision, Together, waits
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.verdict import Forward, Verdict

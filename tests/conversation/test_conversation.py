@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, Together, waits

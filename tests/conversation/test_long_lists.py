@@ -8,9 +8,8 @@ import pytest
 
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Decision, FetchTools, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict

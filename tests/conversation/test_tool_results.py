@@ -12,9 +12,8 @@ from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.adapters.recordings.replay import replay
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, waits

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.conversation.judged import LOST_ANSWER
+from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from tests.proxy import REPOSITORY, SCRIPT
 from tests.raw_client import MCP_HEADERS, Answer, post, raw_client
 from tests.raw_upstream import free_port

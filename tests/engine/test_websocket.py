@@ -12,7 +12,7 @@ from wsproto import ConnectionType
 from wsproto.connection import Connection, ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
-from mcp_tool_filter.conversation.judged import LOST_ANSWER
+from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from mcp_tool_filter.engine.exchange import Exchange
 from tests.engine.table import LIST, PING, Client, Link, Table, call, result
 from tests.mcp_upstream import tool, tool_list

@@ -15,7 +15,7 @@ from random import Random
 from textwrap import indent
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.policy.verdict import Forward, Rewrite
 from mcp_tool_filter.rules.link import RulesLink
 from mcp_tool_filter.rules.policy import Policy, load_policy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener, open_listener

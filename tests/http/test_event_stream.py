@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import INVALID_ANSWER, Judged
-from mcp_tool_filter.conversation.policy_in_force import Observer
+from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, Judged, Observer
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits

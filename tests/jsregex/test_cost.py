@@ -6,14 +6,13 @@ import pytest
 from hypothesis import assume, example, given
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.charset import WORD
 from mcp_tool_filter.jsregex.cost import MOST_STEPS, Allowance, most_scan_steps, most_steps
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.program import captures_of, compile_program
 from mcp_tool_filter.jsregex.run import Backtracker, Scan
 from mcp_tool_filter.jsregex.safety import is_safe
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import Reference, Unit, anchored, walk
+from mcp_tool_filter.jsregex.tree import WORD, Reference, Unit, anchored, walk
 from tests.jsregex.javascript import long_names, patterns, patterns_that_refer_back
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.hints import hint, render_glob
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
+from mcp_tool_filter.policy.patterns import hint, render_glob
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.charset import WORD, to_units
 from mcp_tool_filter.jsregex.cost import Allowance, TooCostly
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.program import captures_of, compile_program
 from mcp_tool_filter.jsregex.run import Backtracker, Scan
 from mcp_tool_filter.jsregex.safety import is_safe
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import Reference, Unit, walk
+from mcp_tool_filter.jsregex.tree import WORD, Reference, Unit, to_units, walk
 from tests.jsregex.javascript import (
     Node,
     long_names,

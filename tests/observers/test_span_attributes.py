@@ -12,7 +12,7 @@ from mcp_tool_filter.adapters.watch.tracing import (
     name_of,
     outcome_of,
 )
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why

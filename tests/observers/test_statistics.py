@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.sentences import describe, pattern_of
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.sentences import VerdictLog
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session
 from mcp_tool_filter.policy.snapshot import take_snapshot

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
     from mcp_tool_filter.adapters.rules.file import RulesInForce
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
-    from mcp_tool_filter.conversation.judged import Judged
-    from mcp_tool_filter.conversation.policy_in_force import Observer, Propagate
+    from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, Propagate
     from mcp_tool_filter.observers.sentences import Introduction
     from mcp_tool_filter.policy.exchange import Link
     from mcp_tool_filter.policy.rule_effects import WriteLog

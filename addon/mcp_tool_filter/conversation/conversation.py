@@ -40,17 +40,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
-from mcp_tool_filter.conversation.judged import (
+from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
+from mcp_tool_filter.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,
     LOST_ANSWER,
     Arrival,
     Judged,
+    PolicyInForce,
     oversized,
 )
-from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
-from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import (
     decide_accepted,

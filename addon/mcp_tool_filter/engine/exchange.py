@@ -32,7 +32,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.engine.wire import (
     AnswerHead,
     AnswerNotes,

@@ -20,11 +20,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mcp_tool_filter.conversation.in_order import OnDone
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, Fault, HttpLimits
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.policy.effects import Deciding
+from mcp_tool_filter.policy.effects import Deciding, OnDone
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange

@@ -33,10 +33,9 @@ from wsproto.events import (
 )
 from wsproto.utilities import ProtocolError as FrameError
 
-from mcp_tool_filter.conversation.in_order import InOrder
-from mcp_tool_filter.conversation.judged import LOST_ANSWER, Judged
+from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER, Judged
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.effects import InOrder, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from functools import partial
 from typing import assert_never
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import could_show_tool
+from mcp_tool_filter.policy.effects import CarryOut, InOrder
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.sse import (
     Event,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Arrival, oversized
+from mcp_tool_filter.conversation.policy_in_force import Arrival, oversized
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.policy.chain import refusal

@@ -20,9 +20,14 @@ from secrets import token_bytes
 from typing import assert_never
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER, Judged
 from mcp_tool_filter.conversation.memory import Fetched, Sessions
-from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import (
+    INVALID_ANSWER,
+    LOST_ANSWER,
+    Judged,
+    Observer,
+    PolicyInForce,
+)
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.asker import (
     CorsMemory,

@@ -31,8 +31,10 @@ from functools import cached_property
 from itertools import groupby
 from math import inf
 
-from mcp_tool_filter.jsregex.charset import EVERYTHING, LAST_UNIT, CharSet, union
 from mcp_tool_filter.jsregex.tree import (
+    EVERYTHING,
+    LAST_UNIT,
+    CharSet,
     Choice,
     Edge,
     Group,
@@ -42,6 +44,7 @@ from mcp_tool_filter.jsregex.tree import (
     Repeat,
     Sequence,
     Unit,
+    union,
     walk,
 )
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mcp_tool_filter.jsregex.automaton import bits_of
-from mcp_tool_filter.jsregex.charset import CharSet
 from mcp_tool_filter.jsregex.tree import (
+    CharSet,
     Choice,
     Edge,
     Group,

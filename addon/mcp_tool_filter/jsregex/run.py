@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.charset import WORD
 from mcp_tool_filter.jsregex.cost import LONGEST_NAME, Allowance
 from mcp_tool_filter.jsregex.program import Op, Program
+from mcp_tool_filter.jsregex.tree import WORD
 
 _MOST_STATES = 500
 

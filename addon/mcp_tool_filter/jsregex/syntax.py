@@ -25,10 +25,13 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mcp_tool_filter.jsregex import charset
-from mcp_tool_filter.jsregex.charset import CharSet, fold_set, fold_text
 from mcp_tool_filter.jsregex.tree import (
+    DIGIT,
     EMPTY,
+    NO_LINE_END,
+    SPACE,
+    WORD,
+    CharSet,
     Choice,
     Edge,
     Group,
@@ -38,6 +41,12 @@ from mcp_tool_filter.jsregex.tree import (
     Repeat,
     Sequence,
     Unit,
+    fold_set,
+    fold_text,
+    invert,
+    single,
+    to_units,
+    union,
 )
 
 
@@ -111,7 +120,7 @@ class Regex:
 
 def parse_regex(text: str, *, ignore_case: bool = False) -> Regex:
     """Parse a pattern, with the flag ``i`` if ``ignore_case``. Raises NotJavaScript."""
-    return _Parser(charset.to_units(text), ignore_case=ignore_case).parse()
+    return _Parser(to_units(text), ignore_case=ignore_case).parse()
 
 
 _NO_END = 2**31 - 1  # V8 treats this and every higher count as infinity
@@ -128,12 +137,12 @@ _OCTAL = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
 _HEX = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 
 _CLASSES = {
-    "d": charset.DIGIT,
-    "D": charset.invert(charset.DIGIT),
-    "s": charset.SPACE,
-    "S": charset.invert(charset.SPACE),
-    "w": charset.WORD,
-    "W": charset.invert(charset.WORD),
+    "d": DIGIT,
+    "D": invert(DIGIT),
+    "s": SPACE,
+    "S": invert(SPACE),
+    "w": WORD,
+    "W": invert(WORD),
 }
 _CONTROLS = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _EDGES = {"^": Edge.START, "$": Edge.END}
@@ -149,7 +158,7 @@ _LOOKS = {
 
 @lru_cache(maxsize=512)
 def _unit(char: str) -> Unit:
-    return Unit(charset.single(char))
+    return Unit(single(char))
 
 
 @dataclass(slots=True)
@@ -232,7 +241,7 @@ class _Parser:
                 self._add(self._read_class())
             case ".":
                 self._at += 1
-                self._add(Unit(charset.NO_LINE_END))
+                self._add(Unit(NO_LINE_END))
             case _:  # "*", "+", "?" or "{"
                 if _QUANTIFIER.match(self._text, self._at):
                     raise NotJavaScript("there is nothing to repeat")
@@ -338,20 +347,20 @@ class _Parser:
         if char in _CLASSES:
             return _CLASSES[char]
         if char in _CONTROLS:
-            return charset.single(_CONTROLS[char])
+            return single(_CONTROLS[char])
         if octal := _OCTAL.match(self._text, start):
             self._at = octal.end()
-            return charset.single(chr(int(octal.group(), 8)))
+            return single(chr(int(octal.group(), 8)))
         if code := _HEX.match(self._text, start):
             self._at = code.end()
-            return charset.single(chr(int(code[1] or code[2], 16)))
+            return single(chr(int(code[1] or code[2], 16)))
         if char == "c":
             return self._parse_control(in_class=in_class)
         if char == "b" and in_class:
-            return charset.single("\b")
+            return single("\b")
         if char == "k" and self._names:
             raise NotJavaScript(r"\k needs the name of a group")
-        return charset.single(char)
+        return single(char)
 
     def _parse_control(self, *, in_class: bool) -> CharSet:
         letter = self._text[self._at : self._at + 1]
@@ -359,9 +368,9 @@ class _Parser:
             letter.isalpha() or (in_class and (letter.isdigit() or letter == "_"))
         ):
             self._at += 1
-            return charset.single(chr(ord(letter) % 32))
+            return single(chr(ord(letter) % 32))
         self._at -= 1  # the backslash is itself, and the c is read again
-        return charset.single("\\")
+        return single("\\")
 
     # Classes
 
@@ -377,12 +386,12 @@ class _Parser:
                 continue
             self._at += 1
             if (char := self._class_char()) == "]":
-                parts += (low, charset.single("-"))
+                parts += (low, single("-"))
                 continue
             parts += _range(low, self._read_class_atom(char))
         self._at += 1
-        chars = self._folded(charset.union(*parts))
-        return Unit(charset.invert(chars) if negated else chars)
+        chars = self._folded(union(*parts))
+        return Unit(invert(chars) if negated else chars)
 
     def _class_char(self) -> str:
         if self._at == len(self._text):
@@ -393,13 +402,13 @@ class _Parser:
         if char == "\\":
             return self._parse_char_or_class(in_class=True)
         self._at += 1
-        return charset.single(char)
+        return single(char)
 
 
 def _range(low: CharSet, high: CharSet) -> list[CharSet]:
     """Return what ``low-high`` stands for in a class."""
     if not (_is_single(low) and _is_single(high)):
-        return [low, charset.single("-"), high]  # Annex B: [\d-z] has a hyphen in it
+        return [low, single("-"), high]  # Annex B: [\d-z] has a hyphen in it
     if low > high:
         raise NotJavaScript("a range in a class is out of order")
     return [((low[0][0], high[0][1]),)]

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import orjson
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.verdict import Rewrite, Verdict
 from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value

@@ -32,8 +32,8 @@ from typing import assert_never
 
 import orjson
 
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import (
     Entry,
     ShownEntry,

@@ -10,6 +10,9 @@ generator: it yields effects, is sent the result of each, and returns the decisi
 >>> waiting = then(begin(decide()), str.upper)
 >>> next(waiting)
 Delay(seconds=1.0)
+
+``InOrder`` keeps messages in their order of arrival, although some are decided later. It holds only
+the message that waits and the messages behind it in the same stream.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ if TYPE_CHECKING:  # most hosts have no rules and should not import them
     from typing_extensions import TypeIs
 
     from mcp_tool_filter.policy.rule_effects import RuleEffect
+
+
+from collections import deque
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +154,81 @@ def _together[Outcome](
     made = iter(cast("list[object]", (yield Together(waiting))))
     following = go_on([next(made) if waits(one) else one for one in decisions])
     return (yield from following) if waits(following) else following
+
+
+type OnDone[Outcome] = Callable[[Outcome | Exception], None]
+type CarryOut = Callable[[Deciding[object], OnDone[object]], Callable[[], None]]
+"""Carries out the effects of a decision, then reports what was decided or raised.
+
+It returns a function that cancels this.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _Held[Piece]:
+    piece: Piece | None
+    size: int
+    cancel: Callable[[], None] | None = None
+
+
+class InOrder[Piece]:
+    """The queue of one direction of a stream. It calls ``wake`` when there is more to take."""
+
+    def __init__(self, carry_out: CarryOut, wake: Callable[[], None], *, most: int) -> None:
+        self._carry_out = carry_out
+        self._wake = wake
+        self._most = most
+        self.held: deque[_Held[Piece]] = deque()
+        self._size = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything has not been taken yet."""
+        return bool(self.held)
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return self._size
+
+    def add(self, piece: Piece, size: int) -> None:
+        """Hold a decided piece behind an undecided one."""
+        self._hold(_Held(piece, size))
+
+    def wait[Outcome](
+        self,
+        decision: Deciding[Outcome],
+        size: int,
+        render: Callable[[Outcome | Exception], Piece],
+    ) -> None:
+        """Hold a place for a decision until it is made."""
+        held = _Held[Piece](None, size)
+        self._hold(held)
+
+        def done(outcome: Outcome | Exception) -> None:
+            held.cancel = None
+            held.piece = render(outcome)
+            self._wake()
+
+        held.cancel = self._carry_out(decision, done)  # type: ignore[arg-type]  # any outcome
+
+    def take(self) -> list[Piece]:
+        """Return the pieces that may leave now, oldest first."""
+        taken: list[Piece] = []
+        while self.held and (piece := self.held[0].piece) is not None:
+            self._size -= self.held.popleft().size
+            taken.append(piece)
+        return taken
+
+    def abandon(self) -> None:
+        """Drop everything and cancel the decisions: the receiver is gone."""
+        held, self.held = self.held, deque()
+        for one in held:
+            if one.cancel:
+                one.cancel()
+
+    def _hold(self, held: _Held[Piece]) -> None:
+        self.held.append(held)
+        self._size += held.size
+        if self._size > self._most:
+            raise OverflowError(f"more than {self._most} bytes are held back")

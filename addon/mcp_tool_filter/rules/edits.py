@@ -19,8 +19,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.jsregex.charset import to_units
 from mcp_tool_filter.jsregex.cost import Budget
+from mcp_tool_filter.jsregex.tree import to_units
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
 from mcp_tool_filter.rules.fields import (

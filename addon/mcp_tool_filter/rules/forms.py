@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.jsregex.hints import hint
+from mcp_tool_filter.policy.patterns import hint
 from mcp_tool_filter.rules.fields import (
     Field,
     Json,

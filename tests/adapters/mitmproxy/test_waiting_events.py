@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.conversation.in_order import InOrder
+from mcp_tool_filter.policy.effects import InOrder
 from tests.adapters.mitmproxy.filtered import call, lost
 from tests.adapters.mitmproxy.gated import Gated, event, gated, hosts, news, result
 from tests.raw_client import MCP_HEADERS, RawClient, get, post

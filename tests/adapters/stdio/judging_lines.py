@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.conversation.judged import Judged as Told
+from mcp_tool_filter.conversation.policy_in_force import Judged as Told
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.conversation.judged import Judged as Told
+from mcp_tool_filter.conversation.policy_in_force import Judged as Told
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.policy.exchange import Situation

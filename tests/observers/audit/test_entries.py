@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Contents, Soon, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue

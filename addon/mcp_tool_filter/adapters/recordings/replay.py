@@ -36,8 +36,8 @@ from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.adapters.serving.site import Site
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
-from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.memory import Fetched
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import AnswerHead, Fields, RequestHead

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.conversation.in_order import OnDone
 from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
     Delay,
     Effect,
     FetchTools,
+    OnDone,
     Together,
 )
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview
     from mcp_tool_filter.adapters.watch.watching import Sink
-    from mcp_tool_filter.conversation.judged import Judged
+    from mcp_tool_filter.conversation.policy_in_force import Judged
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.serving.site import Site, client_of, site_of
-from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.conversation.policy_in_force import Observer
+from mcp_tool_filter.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.observers.sentences import VerdictLog

@@ -15,10 +15,16 @@ from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.judged import Arrival, Judged, oversized
 from mcp_tool_filter.conversation.kinds import OnlyKinds
 from mcp_tool_filter.conversation.memory import Exchanges, unlisted
-from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce, Propagate
+from mcp_tool_filter.conversation.policy_in_force import (
+    Arrival,
+    Judged,
+    Observer,
+    PolicyInForce,
+    Propagate,
+    oversized,
+)
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config

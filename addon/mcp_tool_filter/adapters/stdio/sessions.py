@@ -38,7 +38,7 @@ from typing import Any, Final
 
 from mcp_tool_filter.adapters.stdio.child import Child, end_child, in_own_thread
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
-from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.lines import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.adapters.rules.carry_out import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by
-from mcp_tool_filter.conversation.judged import LOST_ANSWER
+from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why

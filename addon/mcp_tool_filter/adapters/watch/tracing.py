@@ -32,7 +32,7 @@ from threading import RLock, Thread
 from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.observers.open_requests import (
     MOST_OPEN,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, Soon
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.policy.config import AllowedHosts, Audit

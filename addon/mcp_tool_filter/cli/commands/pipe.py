@@ -28,7 +28,7 @@ from mcp_tool_filter.cli.session_output import (
 )
 from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.sentences import (

@@ -26,7 +26,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import (
     Entry,
     LazyValue,

@@ -41,7 +41,7 @@ from mcp_tool_filter.adapters.watch.dashboard import (
     render_statistics,
     render_tools,
 )
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
