@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import shutil
 import sys
 from dataclasses import dataclass
@@ -305,3 +306,28 @@ async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) 
     assert line["upstream"] == there.url + "/mcp"
     assert f" {there.url}/mcp tools/call rm: refused (denied by ^rm$)" in ran.stderr
     assert "secret" not in ran.stderr + (tmp_path / "log").read_text()
+
+
+async def test_in_a_terminal_the_dashboard_is_named_and_a_summary_is_the_end(
+    tmp_path: Path,
+) -> None:
+    """Between them the screen belongs to the client."""
+    async with mcp_upstream(tools=[tool("a")]) as there:
+        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'
+        words = ("--deny", "^rm$", "--dashboard", "0", "--", "curl", "-s", "-d", call, there.url)
+        ours, theirs = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mcp_tool_filter", "run", *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=theirs,
+            env=surroundings(tmp_path),
+        )
+        async with asyncio.timeout(90):
+            await process.wait()
+        os.close(theirs)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+    assert "Dashboard: http://127.0.0.1:" in said
+    assert "1 refused" in said
+    assert "tools/call rm: refused" not in said

@@ -280,6 +280,7 @@ def test_a_vanished_upstream_is_lost(tmp_path: Path) -> None:
         heard = {json.loads(line)["id"]: json.loads(line) for line in client.raw}
         assert {heard[3]["error"]["code"], heard[4]["error"]["code"]} == {-32000}
         assert client.stderr().endswith(
+            "To keep running when the upstream is lost: --keep-running\n"
             "Error: Lost connection to upstream MCP\nShutting down proxy\n"
         )
 

@@ -264,6 +264,8 @@ class Pipe:
             return
         await self._tell_client(await self._lost_replies())
         if not self._ended.done():
+            if not isinstance(error, StreamEnded):  # that session is over in any case
+                self._say("To keep running when the upstream is lost: --keep-running")
             self._say(str(LostUpstream()))
         self.end(1)
 

@@ -91,7 +91,8 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
 async def _serve_until_the_end(running: HttpFilter) -> int:
     try:
         await running.server.start()
-        on_signals(asyncio.get_running_loop(), _Leaving(running.server))
+        leave = at_second_call(running.server.leave, partial(_end_at_once, 0))
+        on_signals(asyncio.get_running_loop(), leave)
         await running.server.run()
     except StartError as error:
         await running.server.close()
@@ -125,11 +126,11 @@ class HttpFilter:
             Surroundings(
                 warn=say,
                 sinks=[activity.show] if activity else [],
-                on_end=partial(say_summary, activity) if activity else _nothing_to_say,
+                on_end=partial(say_summary, activity),
                 report=report or report_for(settings),
                 leave=self._leave,
                 make_tls=partial(_tls_to_others, settings),
-                fetch=ask or _fetch_with_progress,
+                fetch=ask or fetch_with_progress,
                 edit_deny=self._edit_deny,
             )
         )
@@ -159,21 +160,15 @@ class HttpFilter:
         return ""
 
 
-class _Leaving:
-    """The signal handler: close connections, then end. A second signal ends at once."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._was_called = False
-
-    def __call__(self) -> None:
-        if self._was_called:
-            _end_at_once(0)
-        self._was_called = True
-        self._server.leave()
+def at_second_call(
+    leave: Callable[[], object], at_once: Callable[[], object]
+) -> Callable[[], object]:
+    """Return a signal handler: the first signal ends the process cleanly, a second one at once."""
+    acts = iter([leave])
+    return lambda: next(acts, at_once)()
 
 
-async def _fetch_with_progress(target: Target) -> Fetched:
+async def fetch_with_progress(target: Target) -> Fetched:
     with progress(f"Asking {target.url} for its tools …"):
         return await fetch(target)
 
@@ -241,28 +236,31 @@ def _say_warnings(report: str) -> None:
         say(warnings)
 
 
-def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
-    """Return the display of messages, or None if it is not wanted."""
+def activity_for(
+    settings: Settings, loop: asyncio.AbstractEventLoop, *, until_end: bool = False
+) -> Activity | None:
+    """Return the display of messages, or None if it is not wanted. ``until_end``: it shows nothing
+    before its summary, because somebody else has the terminal."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
     from mcp_tool_filter.cli.activity import Activity
 
     return Activity(
         sys.stderr,
-        write,
+        _ignore if until_end else write,
         partial(loop.call_later, _MOMENT),
         as_json=settings.log_format == "json",
-        set_status=set_status,
+        set_status=_ignore if until_end else set_status,
     )
 
 
-def say_summary(activity: Activity) -> None:
-    if summary := activity.end():
+def _ignore(_text: str) -> None:
+    """Show nothing."""
+
+
+def say_summary(activity: Activity | None) -> None:
+    if activity and (summary := activity.end()):
         write(summary)
-
-
-def _nothing_to_say() -> None:
-    pass
 
 
 def _refuse_strangers(settings: Settings) -> None:

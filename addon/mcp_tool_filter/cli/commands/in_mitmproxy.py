@@ -9,7 +9,8 @@ import asyncio
 import os
 import sys
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -18,17 +19,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.commands.http import (
+    Fetch,
+    Report,
     activity_for,
+    at_second_call,
+    fetch_with_progress,
     refuse_taken_port,
     report_for,
     say_summary,
 )
 from mcp_tool_filter.cli.flags import UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, target_of
-from mcp_tool_filter.cli.terminal import on_signals, progress, say
+from mcp_tool_filter.cli.terminal import on_signals, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 
@@ -55,9 +61,6 @@ _SLICES = (
 _ADDONS = "mitmproxy.addons"
 _TURNS = 3  # of the event loop: enough to read, parse and answer
 
-type Report = Callable[[str], None]
-type Fetch = Callable[[Target], Awaitable[Fetched]]
-
 
 async def serve(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
@@ -69,54 +72,26 @@ async def serve(settings: Settings) -> int:
     assert us
     on_signals(loop, us.cancel)
     try:
-        if settings.command:
-            return await _serve_command(settings)
-        activity = activity_for(settings, loop)
-        master = await prepare(settings, report_for(settings), activity)
+        async with AsyncExitStack() as opened:
+            report, activity = report_for(settings), activity_for(settings, loop)
+            if settings.command:
+                from mcp_tool_filter.cli.commands.bridge import bridged
+
+                command = await opened.enter_async_context(bridged(settings))
+                master = await prepare(command.settings, report, activity, command.fetch)
+                command.attach_to(master.addons.get("toolfilter").proxy)
+            else:
+                master = await prepare(settings, report, activity)
+            clean = partial(_leave_soon, master)
+            on_signals(loop, at_second_call(clean, master.shutdown))
+            await master.run()
     except CancelledError:
-        return 0
-    return await _run(master)
-
-
-async def _serve_command(settings: Settings) -> int:
-    """Serve a command like a URL."""
-    from mcp_tool_filter.cli.commands.bridge import bridged
-
-    activity = activity_for(settings, asyncio.get_running_loop())
-    async with bridged(settings) as command:
-        await import_mitmproxy(settings)
-        from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-
-        master = make_master(
-            command.settings,
-            command.fetch,
-            report_for(settings),
-            activity,
-        )
-        for addon in master.addons.chain:
-            if isinstance(addon, ToolFilter):
-                command.attach_to(addon.proxy)
-        return await _run(master)
-
-
-async def _run(master: Master) -> int:
-    on_signals(asyncio.get_running_loop(), _Leaving(master))
-    await master.run()
+        pass
     return 0
 
 
-class _Leaving:
-    """The signal handler: close connections, then end. A second signal ends at once."""
-
-    def __init__(self, master: Master) -> None:
-        self._master = master
-        self._task: asyncio.Task[None] | None = None
-
-    def __call__(self) -> None:
-        if self._task:
-            self._master.shutdown()
-        else:
-            self._task = asyncio.get_running_loop().create_task(leave(self._master))
+def _leave_soon(master: Master) -> None:
+    in_background(leave(master))
 
 
 async def leave(master: Master) -> None:
@@ -127,15 +102,20 @@ async def leave(master: Master) -> None:
     master.shutdown()
 
 
-async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
-    """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
-    asked = _begin_fetch(settings)
+async def prepare(
+    settings: Settings,
+    report: Report,
+    activity: Activity | None = None,
+    ask: Fetch | None = None,
+) -> Master:
+    """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run.
+
+    ``ask`` fetches the tools if the upstream is no URL.
+    """
+    if ask is None:  # only mitmproxy understands what --set means for TLS and addresses
+        ask = fetch if settings.set else EarlyFetch(target_of(settings))
     await import_mitmproxy(settings)
-    return make_master(settings, asked, report, activity)
-
-
-def _nothing_to_say() -> None:
-    pass
+    return make_master(settings, ask, report, activity)
 
 
 class EarlyFetch:
@@ -143,7 +123,7 @@ class EarlyFetch:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        task = asyncio.create_task(_fetch(target))
+        task = asyncio.create_task(fetch_with_progress(target))
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._task: asyncio.Task[Fetched] | None = task
 
@@ -153,16 +133,6 @@ class EarlyFetch:
         if task and replace(target, tls=None) == replace(self._target, tls=None):
             return await task
         return await fetch(target)
-
-
-async def _fetch(target: Target) -> Fetched:
-    with progress(f"Asking {target.url} for its tools …"):
-        return await fetch(target)
-
-
-def _begin_fetch(settings: Settings) -> Fetch:
-    # Only mitmproxy understands what --set means for TLS and addresses.
-    return fetch if settings.set else EarlyFetch(target_of(settings))
 
 
 def keep_addons_apart() -> None:
@@ -212,7 +182,7 @@ def make_master(
             warn=say,
             config_reader=reader,
             sinks=[activity.show] if activity else [],
-            on_end=partial(say_summary, activity) if activity else _nothing_to_say,
+            on_end=partial(say_summary, activity),
         )
         master = (
             make_web_master(options, addon, say) if settings.inspect else LeanMaster(options, addon)

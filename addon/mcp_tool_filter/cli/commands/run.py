@@ -113,7 +113,7 @@ class _Session:
         if behind and behind.login:
             options["upstream_auth"] = behind.login
         loop = asyncio.get_running_loop()
-        activity = None if _shares_terminal() else activity_for(self._settings, loop)
+        activity = activity_for(self._settings, loop, until_end=_shares_terminal())
         master = make_master(self._settings, fetch, self._report, activity, given=options)
         addon: ToolFilter = master.addons.get("toolfilter")
         proxying = loop.create_task(master.run())
@@ -141,8 +141,9 @@ class _Session:
             self._say_result(_seen_by(addon))
 
     def _report(self, text: str) -> None:
-        """Show the report only with -v, because the client has the terminal now."""
-        if self._settings.verbosity > 0:
+        """Show the report only with -v, because the client has the terminal now; else only where
+        the dashboard is."""
+        if self._settings.verbosity > 0 or text.startswith("Dashboard:"):
             say(text)
 
     def _warn_of_commands(self) -> None:
