@@ -16,8 +16,7 @@ from typing import Any
 
 from mcp_tool_filter.conversation.memory import Fetched, example
 from mcp_tool_filter.engine.client_h1 import H1Client
-from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.service import Point, Seats, Service
+from mcp_tool_filter.engine.service import Asking, Point, Seats, Service
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.http.listener import open_listener
@@ -170,7 +169,7 @@ class Client:
     def hold(self, on: bool) -> None:
         self.is_held = on
 
-    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
         table = self.table
         if table.refuses:
             exchange.unreachable("Connection refused")
@@ -220,13 +219,13 @@ class Table:
         """How long idle connections have been idle."""
         self.refuses = False
         self.connects_later = False
-        self.connecting: list[Exchange] = []
+        self.connecting: list[Asking] = []
         self.later: list[Callable[[], None]] = []
 
     def client(self) -> Client:
         return Client(self)
 
-    def open_for(self, exchange: Exchange) -> None:
+    def open_for(self, exchange: Asking) -> None:
         link = Link(self)
         self.links.append(link)
         exchange.connected(link.up)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast
+from typing import Protocol
 
 from mcp_tool_filter.engine.client_h1 import H1Client, Turn
 from mcp_tool_filter.engine.exchange import Answer, Exchange
@@ -179,8 +179,7 @@ class Passing:
     # The upstream
 
     def _connect(self, *, fresh: bool) -> None:
-        # A host uses only what this class and an exchange both have.
-        self.down.host.connect(cast("Exchange", self), fresh=fresh)
+        self.down.host.connect(self, fresh=fresh)
 
     def may_use(self, idle: float) -> bool:
         return idle < self.service.limits.young or self._may_be_repeated

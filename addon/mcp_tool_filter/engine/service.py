@@ -27,6 +27,7 @@ from mcp_tool_filter.policy.effects import Deciding, OnDone
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
+    from mcp_tool_filter.engine.passing import Passing
 
 log = logging.getLogger(__name__)
 
@@ -247,6 +248,8 @@ class Address(NamedTuple):
 
 
 type Point = Callable[[str, Exchange, Callable[[], None]], None]
+type Asking = Exchange | Passing
+"""A request that needs a connection to an upstream."""
 
 
 class Host(Protocol):
@@ -279,8 +282,8 @@ class Host(Protocol):
     def hold(self, on: bool) -> None:
         """Stop reading from the client, or read on."""
 
-    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
-        """Find a connection for an exchange; call its ``connected`` or ``unreachable``.
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+        """Find a connection for a request; call its ``connected`` or ``unreachable``.
 
         An idle connection is used unless ``fresh``, or unless it has been idle for so long that
         ``exchange.may_use`` refuses it. If the exchange is over by then, the connection stays idle.

@@ -33,7 +33,7 @@ from mcp_tool_filter.adapters.mitmproxy.hidden import Masks, is_login
 from mcp_tool_filter.adapters.mitmproxy.hooks import RunsHooks
 from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.engine.service import Address
+from mcp_tool_filter.engine.service import Address, Asking
 from mcp_tool_filter.engine.wire import Fields, RequestHead
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Flows:
         )
 
     @staticmethod
-    def note_server(exchange: Exchange, server: Server) -> None:
+    def note_server(exchange: Asking, server: Server) -> None:
         picture = exchange.flow
         if isinstance(picture, Picture):
             picture.flow.server_conn = server

@@ -39,7 +39,7 @@ from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, Refusi
 from mcp_tool_filter.adapters.mitmproxy.options import FORWARD_MODES
 from mcp_tool_filter.adapters.serving.endpoints import MOST_URLS, Connection, Endpoints
 from mcp_tool_filter.engine.passing import ForwardClient
-from mcp_tool_filter.engine.service import Address, Service
+from mcp_tool_filter.engine.service import Address, Asking, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.bodies import may_be_event_stream
@@ -189,7 +189,7 @@ class ForwardLayer(EngineLayer):
             raise Fault("a client without a login to this proxy", 407, tuple(asking))
         logins.authenticated[self.context.client] = flow.metadata["proxyauth"]
 
-    def _address_for(self, exchange: Exchange) -> Address:
+    def _address_for(self, exchange: Asking) -> Address:
         """A request that is not in a tunnel goes to the proxy, which needs its URL."""
         at = super()._address_for(exchange)
         if self._proxy is None or self._tunnel is not None or self._is_direct(at.host):

@@ -40,7 +40,7 @@ from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.engine.client_h1 import H1Client
-from mcp_tool_filter.engine.service import Address, Point, Service
+from mcp_tool_filter.engine.service import Address, Asking, Point, Service
 from mcp_tool_filter.engine.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class EngineLayer(layer.Layer):
 
     # The upstream
 
-    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
         address = self._address_for(exchange)
         if not fresh and (server := self._find_idle(exchange, address)):
             del self._idle[server]
@@ -375,7 +375,7 @@ class EngineLayer(layer.Layer):
 
         self.order(commands.OpenConnection(server), opened)
 
-    def _address_for(self, exchange: Exchange) -> Address:
+    def _address_for(self, exchange: Asking) -> Address:
         return exchange.address or upstream_of(self.context)
 
     def _wrap(self, server: Server) -> None:
@@ -388,11 +388,11 @@ class EngineLayer(layer.Layer):
             stack.child_layer = seat
             self._tls[server] = stack, seat
 
-    def _connected(self, exchange: Exchange, server: Server, upstream: Upstream) -> None:
+    def _connected(self, exchange: Asking, server: Server, upstream: Upstream) -> None:
         self._flows.note_server(exchange, server)
         exchange.connected(upstream)
 
-    def _find_idle(self, exchange: Exchange, address: Address) -> Server | None:
+    def _find_idle(self, exchange: Asking, address: Address) -> Server | None:
         wanted, now = ((address.host, address.port), address.is_tls), monotonic()
         for server, since in reversed(self._idle.items()):
             if (server.address, server.tls) == wanted and exchange.may_use(now - since):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from mcp_tool_filter.engine.exchange import Answer, Exchange
-    from mcp_tool_filter.engine.service import Host, Point
+    from mcp_tool_filter.engine.service import Asking, Host, Point
 
 
 class InProcess:
@@ -166,7 +166,7 @@ class _NoHost:
     def send(self, _data: object) -> None:
         """Do nothing."""
 
-    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
         exchange.unreachable("it has no connections")
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:

@@ -27,8 +27,7 @@ from mcp_tool_filter.http.urls import parse_origin
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.site import Site
     from mcp_tool_filter.engine.client_h2 import H2Client
-    from mcp_tool_filter.engine.exchange import Exchange
-    from mcp_tool_filter.engine.service import Host
+    from mcp_tool_filter.engine.service import Asking, Host
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +270,7 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
         """Give an exchange a connection, perhaps later."""
         if not fresh and (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
@@ -301,7 +300,7 @@ class Pool:
     def _most(self) -> int:
         return most_upstream_connections(self.descriptors, len(self.clients))
 
-    def _take_idle(self, exchange: Exchange) -> UpstreamConnection | None:
+    def _take_idle(self, exchange: Asking) -> UpstreamConnection | None:
         if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
             if not own.is_closing and exchange.may_use(self.loop.time() - own.since):
                 return own
@@ -326,13 +325,13 @@ class Pool:
                 return True
         return False
 
-    async def _open_for(self, exchange: Exchange) -> None:
+    async def _open_for(self, exchange: Asking) -> None:
         try:
             await self._open(exchange)
         except Exception as error:
             exchange.fail(error)
 
-    async def _open(self, exchange: Exchange) -> None:
+    async def _open(self, exchange: Asking) -> None:
         origin, tls = self._origin, self._tls
         try:
             async with asyncio.timeout(_PATIENCE):
