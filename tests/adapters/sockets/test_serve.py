@@ -147,7 +147,7 @@ async def test_an_edit_on_the_dashboard_changes_what_clients_see() -> None:
         mcp_upstream(tools=TOOLS) as upstream,
         served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
     ):
-        board = running.proxy.open_dashboard()
+        board = running.proxy.dashboard
         assert names_in(await ask(running.port, LIST)) == ["read_file"]
         running.adopt(endpoint="/mcp", deny=["^read_"])
         assert names_in(await ask(running.port, LIST)) == ["rm_rf"]

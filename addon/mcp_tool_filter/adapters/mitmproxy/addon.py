@@ -263,7 +263,7 @@ class ToolFilter:
         from mcp_tool_filter.adapters.watch.dashboard import serve_dashboard
 
         try:
-            await serve_dashboard(self.proxy.open_dashboard(), port, self._report)
+            await serve_dashboard(self.proxy.dashboard, port, self._report)
         except StartError as error:
             self.proxy.fail(str(error))
 

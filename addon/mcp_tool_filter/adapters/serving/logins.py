@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.serving.site import Site, head_of
 from mcp_tool_filter.adapters.sockets.client import Login
+from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.wire import RequestNotes
 from mcp_tool_filter.errors import ProtocolError, StartError
@@ -185,9 +186,15 @@ _PREFLIGHT = (
 )
 
 
-def open_logins(site: Site, make_tls: MakeTls) -> None:
-    """Let clients log in through a site, unless it has a login of its own."""
+async def open_logins(site: Site, make_tls: MakeTls) -> None:
+    """Use the stored login of a site; without any of ours, let clients log in through it."""
     config = site.listener.config
+    if site.login is not None:
+        own = OwnLogin(site.login, site.listener)
+        site.before_sending, site.before_answering = own.before_sending, own.before_answering
+    if config.only_mcp:
+        for document in await fetch_login_documents(site.target, site.listener.fetched.endpoint):
+            site.listener.logins.learn_document(document)
     has_own = site.login is not None or any(
         is_credential(name.lower().encode()) for name, _ in config.upstream_headers
     )

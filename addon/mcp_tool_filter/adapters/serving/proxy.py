@@ -19,7 +19,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.background import in_background
@@ -49,8 +49,6 @@ from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.protocol.messages import Notification, Request
-
-log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
@@ -135,8 +133,6 @@ class Proxy:
         self.watchers = Watchers(around, self._state)
         self.rules = Rules(self.effects, self.watchers.enter_log)
         self.changes = Changes(self)
-        self.overview: Overview | None = None
-        self.dashboard: Dashboard | None = None
         self.command: Command | None = None
         """The upstream, if it is a command in this process."""
         self._is_running = False
@@ -173,34 +169,31 @@ class Proxy:
         """
         page = None
         if self.config.dashboard is not None or shows_page:
-            page = self.open_dashboard().timeline.note
+            page = self.dashboard.timeline.note
         self.watchers.begin(self.config, names_upstreams=names_upstreams, page=page)
         self._is_running = True
         self.crowd.begin()
         self.rules.begin()
         self.changes.listen()
 
-    def open_overview(self) -> Overview:
-        """Return the present state of all sites, for the dashboard and for commands."""
-        if self.overview is None:
-            from mcp_tool_filter.adapters.watch.dashboard import Overview
+    @cached_property
+    def overview(self) -> Overview:
+        """The present state of all sites, for the dashboard and for commands."""
+        from mcp_tool_filter.adapters.watch.dashboard import Overview
 
-            self.overview = Overview(self.listeners, self.watchers.statistics)
-        return self.overview
+        return Overview(self.listeners, self.watchers.statistics)
 
-    def open_dashboard(self) -> Dashboard:
-        """Return the dashboard of the process; the host serves it."""
-        if self.dashboard is None:
-            from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+    @cached_property
+    def dashboard(self) -> Dashboard:
+        """The dashboard of the process; the host serves it."""
+        from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 
-            overview = self.open_overview()
-            self.dashboard = Dashboard(
-                overview.as_json,
-                lambda: self.config,
-                lambda: [site.listener.snapshot for site in self.sites.values()],
-                self.around.edit_deny,
-            )
-        return self.dashboard
+        return Dashboard(
+            self.overview.as_json,
+            lambda: self.config,
+            lambda: [site.listener.snapshot for site in self.sites.values()],
+            self.around.edit_deny,
+        )
 
     async def open(
         self, name: str, find_target: TargetFinder, *, address: str, keeps_host: bool = False
@@ -227,7 +220,9 @@ class Proxy:
         site.login = login_to(target)
         who = introduce(listener.upstream, fetched, address)
         if command is None:
-            await self._open_logins(site)
+            from mcp_tool_filter.adapters.serving.logins import open_logins
+
+            await open_logins(site, self.around.make_tls)
         else:  # a command has no logins
             from mcp_tool_filter.adapters.serving.in_process import InProcess
 
@@ -251,23 +246,6 @@ class Proxy:
         self.watchers.attach(site)
         self.sites[name], self.listeners[name] = site, listener
         return site
-
-    async def _open_logins(self, site: Site) -> None:
-        if site.login:
-            from mcp_tool_filter.adapters.serving.logins import OwnLogin
-
-            own = OwnLogin(site.login, site.listener)
-            site.before_sending = own.before_sending
-            site.before_answering = own.before_answering
-        if self.config.only_mcp:
-            from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
-
-            endpoint = site.listener.fetched.endpoint
-            for document in await fetch_login_documents(site.target, endpoint):
-                site.listener.logins.learn_document(document)
-        from mcp_tool_filter.adapters.serving.logins import open_logins
-
-        open_logins(site, self.around.make_tls)
 
     def check_patterns(self) -> None:
         """Warn about the patterns, even if no report is wanted. Raises StartError."""

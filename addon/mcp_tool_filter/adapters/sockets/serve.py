@@ -159,7 +159,7 @@ class Server:
             self._proxy.around.report(text)
             is_served.set()
 
-        serving = asyncio.ensure_future(serve_dashboard(self._proxy.open_dashboard(), port, say))
+        serving = asyncio.ensure_future(serve_dashboard(self._proxy.dashboard, port, say))
         serving.add_done_callback(lambda _: is_served.set())
         self._tasks.add(serving)
         await is_served.wait()

@@ -144,7 +144,7 @@ class FlowObserver:
 
         mitmweb's own page does not show the error for long: its next update hides it.
         """
-        self._proxy.open_overview().refused_edit = str(error) if error else ""
+        self._proxy.overview.refused_edit = str(error) if error else ""
         if error:
             log.warning("Not adopted, the old filter stays. %s", error)
 
@@ -169,7 +169,7 @@ class FlowObserver:
     def running(self) -> None:
         self.configure(())
         if getattr(ctx.master, "app", None) is not None:
-            dashboard = self._proxy.open_dashboard()
+            dashboard = self._proxy.dashboard
             dashboard.has_flows = True
             add_page(ctx.master, dashboard)
         _show_comments(ctx.options)
@@ -186,7 +186,7 @@ class FlowObserver:
 
     def _command(self, render: _Render) -> Callable[[], Sequence[str]]:
         def command() -> Sequence[str]:
-            return list(render(self._proxy.open_overview().render()))
+            return list(render(self._proxy.overview.render()))
 
         command.__doc__ = render.__doc__
         return command
