@@ -16,6 +16,7 @@ from mcp_tool_filter.adapters.serving.limits import most_clients
 from mcp_tool_filter.adapters.sockets.connections import _LINGER
 from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.errors import StartError
+from tests.adapters.mitmproxy.filtered import legacy_upstream
 from tests.attacks.stage import PING, Link, answering, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
 from tests.cli.launched import launched
@@ -103,6 +104,8 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
     may_answer = asyncio.Event()
 
     async def respond(request: RawRequest, peer: Peer) -> None:
+        if "/sse" in request.line or "/messages" in request.line:
+            return await legacy_upstream(request, peer)
         if request.line.startswith("GET"):
             await peer.say(SSE_HEAD)
         elif b"subscriptions/listen" in request.body:
@@ -110,7 +113,7 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
         elif b'"1"' in request.body:
             await may_answer.wait()
             await peer.say(answer(RESULT.replace(b'"id":1', b'"id":"1"')))
-        await peer.left()
+        return await peer.left()
 
     listen = b'{"jsonrpc":"2.0","id":"9","method":"subscriptions/listen","params":{}}'
     async with (
@@ -118,16 +121,19 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
         serving(upstream, tmp_path) as it,
         AsyncExitStack() as stack,
     ):
-        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(5)]
-        finishing, hanging, stream, listening, idle = clients
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(6)]
+        finishing, hanging, stream, listening, legacy, idle = clients
         await finishing.say(post(CALL % (1, b"read_file")))
         await hanging.say(post(CALL % (2, b"read_file")))
         await stream.say(get())
         await listening.say(post(listen))
         for one in (stream, listening):
             await one.head()
+        await legacy.say(get(path="/sse"))
+        await legacy.until(b"session=1")
+        await idle.ask(post(CALL % (3, b"read_file"), path="/messages?session=1"))
         assert names_in(await idle.ask(post(LIST))) == ["read_file"]
-        while len(upstream.of("tools/call")) < 2:
+        while len(upstream.of("tools/call")) < 3:
             await asyncio.sleep(0.01)
         it.interrupt(signal.SIGTERM)
         assert await idle.rest() == b""  # no more requests are taken
@@ -137,6 +143,7 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
         assert b'"result"' in answered.body
         refused = await hanging.answer()
         assert (refused.status, refused.body) == (200, LEAVING % 2)
+        assert LEAVING % 3 in await legacy.rest()
         assert (await stream.rest()).endswith(b"0\r\n\r\n")
         assert (await listening.rest()).endswith(b"0\r\n\r\n")
         assert await it.exit_code() == 0
