@@ -166,19 +166,22 @@ def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
         streams = origin.service.listener.legacy
         is_open = any(one.conversation.client is client for one in streams)
         return None if is_open else Unanswered("client_left")
-    answer = origin.answer
-    status = answer.status if answer else 0
-    if origin.outcome is Outcome.UPSTREAM_FAILED:
-        end = Unanswered("upstream_failed")
-    elif origin.seat is not None or origin.outcome is not Outcome.ANSWERED:
-        end = Unanswered("client_left")
-    else:
-        end = Unanswered("", status if status >= _BAD_REQUEST else None)
+    answer, end = origin.answer, Unanswered(*_ending_of(origin))
     if origin.seat is not None or answer is None:
         return end
     # A stream may be resumed, and what was only accepted may be answered on another one.
-    may_come = status == _ACCEPTED or may_be_event_stream(answer.get(b"content-type"))
+    may_come = answer.status == _ACCEPTED or may_be_event_stream(answer.get(b"content-type"))
     return None if may_come and age < _LONGEST_WAIT else end
+
+
+def _ending_of(exchange: Exchange) -> tuple[str, int | None]:
+    """Return why no answer comes any more, or the status of an answer that refuses."""
+    if exchange.outcome is Outcome.UPSTREAM_FAILED:
+        return "upstream_failed", None
+    if exchange.seat is not None or exchange.outcome is not Outcome.ANSWERED:
+        return "client_left", None
+    status = exchange.answer.status if exchange.answer is not None else 0
+    return "", status if status >= _BAD_REQUEST else None
 
 
 # Traces
@@ -212,11 +215,7 @@ def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
     """End the spans that no answer will end. (A stream that closes early is not an error.)"""
     if (client := client_of(exchange)) is None:
         return
-    why: str | None = None
-    if exchange.outcome is Outcome.UPSTREAM_FAILED:
-        why = "upstream_left" if exchange.seat is not None else "upstream_failed"
-    elif exchange.outcome is not Outcome.ANSWERED or exchange.seat is not None:
-        why = "client_left"
-    elif exchange.answer is not None and exchange.answer.status >= _BAD_REQUEST:
-        why = str(exchange.answer.status)
-    tracer.leave(client, why)
+    why, status = _ending_of(exchange)
+    if why == "upstream_failed" and exchange.seat is not None:
+        why = "upstream_left"
+    tracer.leave(client, why or (str(status) if status else None))
