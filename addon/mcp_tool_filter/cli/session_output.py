@@ -56,6 +56,12 @@ class StdioSession:
         rules.host.enter_log = self._watch.enter_log
         return rules
 
+    def begin_log(self) -> None:
+        from mcp_tool_filter.cli.terminal import log_to_stderr
+
+        as_json = self.settings.log_format == "json"
+        log_to_stderr(self.settings.verbosity, as_json=as_json)
+
     def judge(
         self,
         on_listed: Callable[[Snapshot], None],
@@ -66,11 +72,9 @@ class StdioSession:
     ) -> LineJudge:
         """Return the judge of its lines; ``faults`` of the list are told already."""
         from mcp_tool_filter.adapters.stdio.judge import LineJudge  # late: a command starts first
-        from mcp_tool_filter.cli.terminal import log_to_stderr
         from mcp_tool_filter.observers.sentences import VerdictLog
 
-        settings, watch = self.settings, self._watch
-        log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
+        watch = self._watch
         log = VerdictLog(say_beside_client)
         log.know(faults)
 

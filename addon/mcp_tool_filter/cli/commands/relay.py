@@ -71,6 +71,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
         )
         session.report(who, snapshot, rules)
 
+    session.begin_log()
     judge = session.judge(report, link)
     session.warn()  # now, because the report comes only with the first list
     gc.freeze()
