@@ -45,7 +45,7 @@ from mcp_tool_filter.observers.sentences import is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
-from mcp_tool_filter.protocol.messages import Response
+from mcp_tool_filter.protocol.messages import Message, Response
 
 STEP = 10.0
 """Seconds per step."""
@@ -205,12 +205,12 @@ def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
         counter[name] += 1
 
 
-def _failed(answer: Response) -> bool:
-    return answer.result is None or is_tool_error(answer)
-
-
 _MOST_NAMES = 1000
 _MOST_REFUSALS = 100
+
+
+def _is_failure(message: Message | None) -> bool:
+    return isinstance(message, Response) and (message.result is None or is_tool_error(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,22 +250,23 @@ class Statistics:
         verdict = judged.verdict
         if not isinstance(verdict, Forward):
             self._note_reason(verdict.reason, judged.snapshot, now)
-        if judged.direction is Direction.FROM_CLIENT:
-            self._note_calls(judged)
-        else:
-            for one in judged.members or (judged,):
-                tool = one.exchange.tool if one.exchange else None
-                if tool is not None and isinstance(one.message, Response) and _failed(one.message):
-                    count_bounded(self.failed_calls, shown(tool), most=_MOST_NAMES)
-
-    def _note_calls(self, judged: Judged) -> None:
         for one in judged.members or (judged,):
-            tool = one.exchange.tool if one.exchange else None
-            if tool is not None and isinstance(one.verdict, Forward | Rewrite):
-                if tool in self.calls:  # the keys are names as they are shown
-                    self.calls[tool] += 1
-                else:
-                    count_bounded(self.calls, shown(tool), most=_MOST_NAMES)
+            exchange = one.exchange
+            if exchange is not None and exchange.tool is not None:
+                self._note_call(one, exchange.tool)
+
+    def _note_call(self, judged: Judged, tool: str) -> None:
+        """Count a call that is forwarded, or that is answered with an error."""
+        if judged.direction is Direction.FROM_CLIENT:
+            counter = self.calls if isinstance(judged.verdict, Forward | Rewrite) else None
+        else:
+            counter = self.failed_calls if _is_failure(judged.message) else None
+        if counter is None:
+            return
+        if tool in counter:  # the keys are names as they are shown
+            counter[tool] += 1
+        else:
+            count_bounded(counter, shown(tool), most=_MOST_NAMES)
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
