@@ -1,13 +1,27 @@
-"""What people read about a message that rules have decided on."""
+"""What people read: verdicts, the log, and the report."""
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from mcp_tool_filter.observers.sentences import describe, is_refusal
+from mcp_tool_filter.conversation.policy_in_force import Judged
+from mcp_tool_filter.observers.sentences import (
+    Introduction,
+    Once,
+    VerdictLog,
+    describe,
+    estimate_tokens,
+    is_refusal,
+    render_report,
+)
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session
 from mcp_tool_filter.policy.snapshot import take_snapshot
-from mcp_tool_filter.policy.verdict import Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from tests.make import answering, definition, listing, snapshot, snapshot_of
 
+# What people read about a message that rules have decided on
 NO_TOOLS = take_snapshot([], deny=[])
 
 
@@ -22,3 +36,163 @@ NO_TOOLS = take_snapshot([], deny=[])
 def test_the_comment_names_the_rule(verdict: Verdict, sentence: str, refused: bool) -> None:
     assert describe(verdict, NO_TOOLS) == sentence
     assert is_refusal(verdict) == refused
+
+
+# A log in which one line stands a thousand times is not read
+LOG = logging.getLogger(__name__)
+
+
+def test_a_text_is_logged_once_with_its_values(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    for name in ("a", "b", "a"):
+        once.log(LOG, logging.WARNING, "tool %s is gone", name)
+    once.log(LOG, logging.WARNING, "100 %")
+    assert caplog.messages == ["tool a is gone", "tool b is gone", "100 %"]
+
+
+def test_peers_cannot_fill_the_log_with_new_texts() -> None:
+    once = Once(most=3)
+    assert [once.is_new(str(number)) for number in range(5)] == [True] * 3 + [False] * 2
+
+
+# What the log says of verdicts
+
+
+def judged(
+    verdict: Verdict, client: Client | None = None, capabilities: str | None = None
+) -> Judged:
+    exchange = Exchange("tools/list", capabilities=capabilities)
+    return Judged(Direction.FROM_UPSTREAM, None, verdict, client or Client(), NO_TOOLS, exchange)
+
+
+def drifted(*sentences: str) -> Rewrite:
+    return Rewrite(b"", Reason(Why.HIDDEN, drift=sentences))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "line"),
+    [
+        (Reply(b"", Reason(Why.DENIED, ("rm", "a\nb"))), r"Refused (denied): rm, a\nb"),
+        (Reply(b"", Reason(Why.BLOCKED, ("rm",), rule="r")), "Refused (blocked by rule r): rm"),
+        (Drop(Reason(Why.MALFORMED, detail="not JSON")), "Refused (malformed): not JSON"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_logged_if_verbose(
+    verdict: Verdict, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    VerdictLog().tell_of(judged(verdict))
+    assert caplog.messages == [line]
+    assert caplog.records[0].levelno == logging.INFO
+
+
+@pytest.mark.parametrize("why", [Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED])
+def test_ordinary_events_are_not_logged(why: Why, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = VerdictLog()
+    log.tell_of(judged(Rewrite(b"", Reason(why))))
+    log.tell_of(judged(Forward()))
+    assert not caplog.messages
+
+
+def test_repeated_invalid_messages_of_an_upstream_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = VerdictLog()
+    for detail in ("not JSON", "not JSON", "the same key twice"):
+        log.tell_of(judged(Drop(Reason(Why.INVALID, detail=detail))))
+    assert [one.partition(": ")[2] for one in caplog.messages] == ["not JSON", "the same key twice"]
+
+
+def test_a_hidden_tool_is_named_once_for_each_kind_of_client() -> None:
+    said: list[str] = []
+    log = VerdictLog(said.append)
+    old, new = (Client(said_revision=one) for one in ("2025-06-18", "2025-11-25"))
+    for client in (old, new, old):
+        log.tell_of(judged(drifted('tool "b" is new'), client, capabilities='{"roots":{}}'))
+    assert said == [
+        f'Warning: tool "b" is new (for clients with MCP {revision} and the capabilities roots)'
+        for revision in ("2025-06-18", "2025-11-25")
+    ]
+
+
+def test_warnings_of_the_report_are_not_repeated() -> None:
+    said: list[str] = []
+    log = VerdictLog(said.append)
+    log.know(["a"])
+    log.tell(drifted("a", "b"))
+    assert said == ["Warning: b"]
+
+
+def test_a_logged_kind_of_client_reveals_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    session = Session(id="s3cret", revision="2025-06-18", is_like_the_fetch=False)
+    VerdictLog().tell_of(judged(drifted("a"), Client(session=session)))
+    assert "and no capabilities and credentials" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+# What the user reads at start
+WHO = Introduction(
+    upstream="http://127.0.0.1:3000/mcp",
+    server="files 1.0",
+    transport="Streamable HTTP",
+    revision="2025-06-18",
+    listens_at="http://127.0.0.1:8080/mcp",
+)
+
+
+def test_the_report_names_the_upstream_hidden_tools_and_savings() -> None:
+    saved = len(definition("rm_a")) * 2
+    assert render_report(WHO, snapshot("read", "rm_a", "rm_b", deny="^rm")).splitlines() == [
+        "MCP tool filter: http://127.0.0.1:8080/mcp -> http://127.0.0.1:3000/mcp",
+        "  Upstream: files 1.0, Streamable HTTP, 2025-06-18",
+        "  Tools: 3, of which 2 denied, 1 exposed",
+        '    "^rm": rm_a, rm_b',
+        f"  Saved: {saved} bytes of context, about {saved // 4} tokens per tools/list",
+    ]
+
+
+def test_a_tool_that_no_allow_pattern_matches_is_reported_as_not_allowed() -> None:
+    assert "    not allowed: b" in render_report(WHO, snapshot("a", "b", allow="a"))
+
+
+def test_only_some_of_many_tools_are_named() -> None:
+    report = render_report(WHO, snapshot(*(f"rm{number}" for number in range(100)), deny="^rm"))
+    assert "rm11 and 88 more" in report
+
+
+def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
+    assert 'Warning: the pattern "^x" matches no tool' in render_report(WHO, snapshot(deny="^x"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deny": "rm"}, 'no tool is left: the pattern "rm" matches every tool'),
+        ({"deny": "a,b"}, "no tool is left"),
+        ({"deny": "_b", "allow": "b"}, "no tool is left"),
+        ({"deny": "rm_a"}, None),
+    ],
+)
+def test_a_filter_that_leaves_no_tool_gets_a_warning(
+    options: dict[str, str], said: str | None
+) -> None:
+    report = render_report(WHO, snapshot("rm_a", "rm_b", **options)).splitlines()
+    warnings = [line for line in report if line.startswith("Warning:")]
+    assert warnings == ([f"Warning: {said}"] if said else [])
+
+
+def test_a_tool_that_cannot_be_exposed_gets_a_warning() -> None:
+    broken = snapshot_of(answering('{"tools":[1]}'))
+    assert "Warning: a tool that is not an object: not exposed" in render_report(WHO, broken)
+
+
+def test_unusual_names_are_escaped_for_the_terminal() -> None:
+    report = render_report(WHO, snapshot_of(listing("rm\\u001b[31m"), deny="^rm"))
+    assert "rm\\x1b[31m" in report
+    assert "\x1b" not in report
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(0, "0"), (399, "99"), (40_000, "10,000")])
+def test_tokens_are_estimated_from_bytes(size: int, tokens: str) -> None:
+    assert estimate_tokens(size) == tokens

@@ -1,25 +1,41 @@
-"""Logging in with a browser, against an authorization server on sockets."""
+"""Logging in with a browser: the registration, the redirect, and the whole way."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.login import OwnClient, Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore
+from mcp_tool_filter.adapters.oauth.login import (
+    Callback,
+    CallbackRefused,
+    OwnClient,
+    Wishes,
+    as_given,
+    callback,
+    log_in,
+    register,
+)
+from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore, Registration
 from mcp_tool_filter.adapters.oauth.tokens import Credentials
+from mcp_tool_filter.adapters.oauth.web import Web
+from mcp_tool_filter.http.login_metadata import default_server
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import free_port
+from tests.raw_upstream import Peer, answer, free_port, raw_upstream
 
 
+# Logging in with a browser, against an authorization server on sockets
 async def show(url: str) -> None:
     await asyncio.to_thread(browse, url)
 
@@ -227,3 +243,157 @@ async def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
         shown = repr(state) + repr(OwnClient("id", "geheim"))
         assert "geheim" not in shown
         assert not any(secret in shown for secret in upstream.all_secrets())
+
+
+# The browser returns from a login; other requests are refused
+SERVER = default_server("https://login.example/mcp")
+ISSUER = "https%3A%2F%2Flogin.example"
+
+
+@asynccontextmanager
+async def waiting() -> AsyncIterator[Callback]:
+    async with callback(0, "our-state", SERVER) as found:
+        yield found
+
+
+async def asks(found: Callback, target: str, *, method: str = "GET", host: str = "") -> str:
+    """Send a request as a browser does; return the status line."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", found.port)
+    host = host or f"127.0.0.1:{found.port}"
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    said = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    return said
+
+
+async def test_a_code_is_taken_once() -> None:
+    async with waiting() as found:
+        said = await asks(found, f"/callback?state=our-state&code=c1&iss={ISSUER}")
+        assert said.startswith("HTTP/1.1 200 OK")
+        assert "You are logged in" in said
+        assert "You are" in await asks(found, "/callback?state=our-state&code=c2")
+        assert await found.code() == "c1"
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("error=access_denied&error_description=no%1Bway", "access_denied: no?way"),
+        ("error=access_denied", "access_denied"),
+        ("", "The redirect has no code"),
+        ("code=a&code=b", "The redirect has no code"),
+        ("code=a&iss=https%3A%2F%2Fevil.example", "The redirect is from another issuer"),
+    ],
+)
+async def test_a_callback_without_a_login_says_why(query: str, why: str) -> None:
+    async with waiting() as found:
+        said = await asks(found, f"/callback?state=our-state&{query}")
+        assert "The login has failed" in said
+        with pytest.raises(CallbackRefused) as caught:
+            await found.code()
+        assert str(caught.value) == why
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "status"),
+    [
+        ("/callback?state=other&code=c", {}, "400"),
+        ("/callback?code=c", {}, "400"),
+        ("/callback?state=our-state&state=our-state&code=c", {}, "400"),
+        ("/other?state=our-state&code=c", {}, "404"),
+        ("/callback?state=our-state&code=c", {"method": "POST"}, "404"),
+        ("/callback?state=our-state&code=c", {"host": "evil.example"}, "404"),
+    ],
+)
+async def test_other_callbacks_are_ignored(
+    target: str, changes: dict[str, str], status: str
+) -> None:
+    async with waiting() as found:
+        said = await asks(found, target, **changes)
+        assert said.startswith(f"HTTP/1.1 {status} ")
+        await asks(found, "/callback?state=our-state&code=real")
+        assert await found.code() == "real"
+
+
+# How an authorization server comes to know us
+BACK = "http://127.0.0.1:1/callback"
+ENDPOINT = "https://mcp.example/mcp"
+
+
+async def registered(
+    said: object, *, status: str = "201 Created", methods: tuple[str, ...] | None = None
+) -> tuple[Registration, dict[str, object]]:
+    """Return what we are known by, and what we have said of us."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        text = said if isinstance(said, str) else json.dumps(said)
+        await peer.say(answer(text.encode(), status=status))
+
+    async with raw_upstream(script) as upstream:
+        server = replace(
+            SERVER,
+            registration_endpoint=f"{upstream.url}/register",
+            auth_methods=methods,
+        )
+        made = await register(Web(upstream.url), server, BACK, ("tools",), ENDPOINT)
+    return made, json.loads(upstream.requests[0].body)
+
+
+async def test_a_registration_sends_our_name_and_keeps_the_client_id() -> None:
+    made, said = await registered({"client_id": "c1"})
+    assert (made.client_id, made.client_secret, made.auth_method) == ("c1", None, "none")
+    assert (made.redirect_uri, made.scopes) == (BACK, ("tools",))
+    assert said["client_name"] == "mcp-tool-filter"
+    assert said["redirect_uris"] == [BACK]
+    assert said["token_endpoint_auth_method"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [("client_secret_post", "client_secret_post"), ("private_key_jwt", "client_secret_basic")],
+)
+async def test_a_client_secret_is_sent_in_a_supported_way(given: str, method: str) -> None:
+    answered = {"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": given}
+    made, said = await registered(answered, methods=("client_secret_post",))
+    assert said["token_endpoint_auth_method"] == "client_secret_post"
+    assert (made.client_secret, made.auth_method) == ("s", method)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [({"error": "no"}, "400 Bad Request"), ({}, "201 Created"), ("x", "200 OK")]
+)
+async def test_a_refused_registration_says_what_to_do_instead(said: object, status: str) -> None:
+    with pytest.raises(LoginFailed, match=r"does not register us .*: give --client-id"):
+        await registered(said, status=status)
+
+
+async def test_a_server_without_registration_says_what_to_do_instead() -> None:
+    server = replace(SERVER, registration_endpoint=None)
+    with pytest.raises(LoginFailed, match="registers no clients: give --client-id"):
+        await register(Web(ENDPOINT), server, BACK, (), ENDPOINT)
+
+
+@pytest.mark.parametrize(
+    ("methods", "secret", "method"),
+    [
+        (None, None, "none"),
+        (None, "s", "client_secret_basic"),
+        (("client_secret_post",), "s", "client_secret_post"),
+    ],
+)
+def test_a_client_of_the_users_own_is_used_as_it_is(
+    methods: tuple[str, ...] | None, secret: str | None, method: str
+) -> None:
+    server = replace(SERVER, auth_methods=methods)
+    made = as_given(OwnClient("mine", secret), server, BACK, ENDPOINT)
+    assert (made.client_id, made.client_secret, made.auth_method) == ("mine", secret, method)
+
+
+def test_a_client_metadata_url_needs_a_server_that_supports_it() -> None:
+    client = OwnClient("https://me.example/client.json")
+    with pytest.raises(LoginFailed, match="does not support client id metadata documents"):
+        as_given(client, SERVER, BACK, ENDPOINT)
+    server = replace(SERVER, takes_client_documents=True)
+    assert as_given(client, server, BACK, ENDPOINT).client_id == client.client_id

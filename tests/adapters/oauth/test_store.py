@@ -1,20 +1,45 @@
-"""Logins in files."""
+"""What is stored of logins, where, and what is said when that fails."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth import store as files
 from mcp_tool_filter.adapters.oauth.store import (
+    KeptRegistrations,
+    KeyringFailed,
+    LoggedOut,
+    LoginFailed,
     LoginState,
     LoginStore,
     Registration,
+    RenewalFailed,
     StoreFailed,
     Tokens,
+    check_keyring,
+    keyring_put,
+    keyring_remove,
+    keyring_take,
+    locked,
+    replace_file,
+    stamp_of,
 )
-from mcp_tool_filter.adapters.upstream.target import default_folder
+from mcp_tool_filter.adapters.upstream.target import (
+    default_folder,
+    has_logins,
+    registrations_folder,
+)
+from mcp_tool_filter.http.logins_through import Registrations
 
+# Logins in files
 STATE = LoginState(
     endpoint="https://example.com/mcp",
     resource="https://example.com/mcp",
@@ -73,3 +98,314 @@ def test_logins_are_stored_in_the_users_configuration_folder(
     environment: dict[str, str], folder: Path
 ) -> None:
     assert default_folder(environment) == folder / "mcp-tool-filter" / "logins"
+
+
+# Files that only their user can read, locked against other tasks and processes
+def test_a_file_and_its_folder_are_for_their_user_only(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "file"
+    replace_file(file, b"x")
+    assert file.read_bytes() == b"x"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_stamp_changes_with_each_version_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    assert stamp_of(file) is None
+    replace_file(file, b"one")
+    before = stamp_of(file)
+    assert before == stamp_of(file)
+    replace_file(file, b"two")
+    assert stamp_of(file) not in (None, before)
+
+
+async def test_only_one_task_holds_the_lock_at_a_time(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    async def work(name: str) -> None:
+        async with locked(tmp_path / "lock"):
+            order.append(f"{name} begins")
+            await asyncio.sleep(0.01)
+            order.append(f"{name} ends")
+
+    await asyncio.gather(work("a"), work("b"))
+    assert order in (
+        ["a begins", "a ends", "b begins", "b ends"],
+        ["b begins", "b ends", "a begins", "a ends"],
+    )
+
+
+async def test_waiting_for_a_lock_of_another_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w');"
+        " fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    )
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / "lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        with pytest.raises(TimeoutError):
+            async with locked(tmp_path / "lock"):
+                pass
+    async with locked(tmp_path / "lock"):
+        pass
+
+
+# Where logins are kept
+def test_the_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"XDG_CONFIG_HOME": "/settings", "APPDATA": "C:/settings"}
+    monkeypatch.setattr("sys.platform", "linux")
+    assert default_folder(given) == Path("/settings/mcp-tool-filter/logins")
+    assert registrations_folder(given) == Path("/settings/mcp-tool-filter/registrations")
+    monkeypatch.setattr("sys.platform", "win32")
+    assert default_folder(given) == Path("C:/settings/mcp-tool-filter/logins")
+
+
+def test_without_settings_the_folder_is_below_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
+
+
+def test_logins_exist_once_their_folder_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert not has_logins()
+    (tmp_path / "mcp-tool-filter" / "logins").mkdir(parents=True)
+    assert has_logins()
+
+
+def test_a_user_without_a_home_has_no_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert not has_logins()
+
+
+# A login as values: when its token is due, and that no log shows a secret
+def tokens(lasts: float | None) -> Tokens:
+    expires = None if lasts is None else 1000 + lasts
+    return Tokens(access_token="s3cret", received_at=1000, expires_at=expires)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "last_fresh"),
+    [
+        (3600, 3569),  # renewed half a minute early
+        (100, 79),  # or a fifth of its life
+        (0, None),
+    ],
+)
+def test_a_token_is_renewed_before_its_end(lasts: float, last_fresh: float | None) -> None:
+    given = tokens(lasts)
+    if last_fresh is not None:
+        assert given.is_fresh(1000 + last_fresh)
+        assert not given.is_fresh(1000 + last_fresh + 1)
+    assert not given.is_fresh(1000 + lasts)
+
+
+def test_a_token_without_an_end_stays_fresh() -> None:
+    assert tokens(None).is_fresh(1e12)
+
+
+def test_no_repr_shows_a_secret() -> None:
+    state = LoginState(
+        endpoint="https://mcp.example/mcp",
+        resource=None,
+        issuer="https://mcp.example",
+        token_endpoint="https://mcp.example/token",
+        revocation_endpoint=None,
+        registration=Registration(client_id="c", client_secret="s3cret"),
+        tokens=Tokens(access_token="s3cret", refresh_token="s3cret", received_at=0),
+    )
+    assert "s3cret" not in repr(state)
+    assert state.with_tokens(None).tokens is None
+
+
+# Errors of logins: two lines for people, one sentence for clients, each with what to type
+URL = "https://mcp.example/mcp"
+
+
+def test_a_login_that_is_over_says_what_to_type() -> None:
+    assert str(LoggedOut(URL)) == (
+        f"Error: Not logged in to {URL}\nType: mcp-tool-filter login {URL}"
+    )
+    assert str(LoggedOut(URL, "has expired")) == (
+        f"Error: The login to {URL} has expired\nType: mcp-tool-filter login {URL}"
+    )
+
+
+def test_a_login_that_fails_says_why() -> None:
+    failed = LoginFailed(URL, why="It asks for no login")
+    assert str(failed) == f"Error: Cannot log in to {URL}\nIt asks for no login"
+
+
+def test_clients_get_one_sentence() -> None:
+    over = LoggedOut(URL, "has expired").sentence
+    assert over == f"The login to {URL} has expired. Type: mcp-tool-filter login {URL}"
+    failed = RenewalFailed(URL, why="Connection refused").sentence
+    assert failed == f"Cannot renew the login to {URL}: Connection refused"
+
+
+def test_no_error_shows_a_secret_in_the_url_or_obeys_a_server() -> None:
+    """Clients and log files get these texts."""
+    url = "https://mcp.example/s/Zk3v9QpX7dRt5WmN2bLc/mcp?key=k-1"
+    for error in (LoginFailed(url, why="\x1b[2J"), RenewalFailed(url, why="a\nb"), LoggedOut(url)):
+        text = str(error)
+        assert "https://mcp.example/s/…/mcp?key=…" in text
+        assert len(text.splitlines()) == 2
+        assert all(line.isprintable() for line in text.splitlines())
+
+
+# Registrations outlive the process, in a file that only its user can read
+URI = "http://127.0.0.1:1/cb"
+UPSTREAM = "https://mcp.example"
+
+
+async def register(folder: Path, name: str) -> Registrations:
+    registrations = Registrations()
+    registrations.keep(name, registrations.begin((URI,), "http://localhost"))
+    await KeptRegistrations(folder, UPSTREAM).write(registrations)
+    return registrations
+
+
+async def test_only_the_user_can_read_them(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    await register(folder, "a")
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_processes_add_to_the_same_file(tmp_path: Path) -> None:
+    await asyncio.gather(*[register(tmp_path, f"client-{number}") for number in range(8)])
+    found = Registrations()
+    await KeptRegistrations(tmp_path, UPSTREAM).read_into(found)
+    assert all(found.of(f"client-{number}") for number in range(8))
+    other = Registrations()
+    await KeptRegistrations(tmp_path, "https://other.example").read_into(other)
+    assert other.of("client-0") is None
+
+
+async def test_a_running_process_reads_what_another_writes(tmp_path: Path) -> None:
+    kept, found = KeptRegistrations(tmp_path, UPSTREAM), Registrations()
+    await kept.read_into(found)
+    before = await register(tmp_path, "a")
+    await kept.read_into(found)
+    assert found.of("a") == before.of("a")
+
+
+@pytest.mark.parametrize("content", [b"nonsense", b"{}", b"[" * 100_000])
+async def test_a_broken_file_is_reported_and_replaced(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    KeptRegistrations(tmp_path, UPSTREAM).path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        await register(tmp_path, "a")
+    assert "Clients must register again after a restart" in caplog.text
+    found = Registrations()
+    await KeptRegistrations(tmp_path, UPSTREAM).read_into(found)
+    assert found.of("a")
+
+
+async def test_a_folder_that_cannot_be_written_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        registrations = await register(blocked / "below", "a")
+    assert registrations.of("a")
+    assert "Clients must register again after a restart" in caplog.text
+
+
+# Secrets in a keyring, through the package ``keyring`` as a process would import it
+class Backend(ModuleType):
+    """What ``import keyring`` returns."""
+
+    def __init__(self) -> None:
+        super().__init__("keyring")
+        self.kept: dict[tuple[str, str], str] = {}
+        self.problem: str | None = None
+        self.errors = ModuleType("keyring.errors")
+        self.errors.KeyringError = type("KeyringError", (Exception,), {})  # type: ignore[attr-defined]  # theirs
+
+    def _check(self) -> None:
+        if self.problem is not None:
+            raise self.errors.KeyringError(self.problem)
+
+    def get_password(self, service: str, name: str) -> str | None:
+        self._check()
+        return self.kept.get((service, name))
+
+    def set_password(self, service: str, name: str, secret: str) -> None:
+        self._check()
+        self.kept[service, name] = secret
+
+    def delete_password(self, service: str, name: str) -> None:
+        self._check()
+        del self.kept[service, name]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    found = Backend()
+    monkeypatch.setitem(sys.modules, "keyring", found)
+    monkeypatch.setitem(sys.modules, "keyring.errors", found.errors)
+    return found
+
+
+def test_secrets_are_kept_under_their_name_until_they_are_removed(backend: Backend) -> None:
+    keyring_put("one", "s3cret")
+    keyring_put("two", "other")
+    assert keyring_take("one") == "s3cret"
+    keyring_remove("one")
+    assert keyring_take("one") is None
+    assert keyring_take("two") == "other"
+
+
+def test_secrets_are_kept_as_ours(backend: Backend) -> None:
+    """Other programs use the same keyring."""
+    keyring_put("one", "s3cret")
+    assert backend.kept == {("mcp-tool-filter", "one"): "s3cret"}
+
+
+def test_removing_a_missing_secret_is_no_error(backend: Backend) -> None:
+    keyring_remove("one")
+    assert backend.kept == {}
+
+
+def test_a_keyring_that_refuses_is_reported_in_one_short_line(backend: Backend) -> None:
+    backend.problem = "it is\nlocked\x1b[2J " + "x" * 1000
+    for act in (check_keyring, lambda: keyring_put("n", "s3cret")):
+        with pytest.raises(KeyringFailed) as failed:
+            act()
+        assert failed.value.why.startswith("it is locked")
+        assert failed.value.why.isprintable()
+        assert len(failed.value.why) <= 200
+        assert "s3cret" not in str(failed.value)
+    with pytest.raises(KeyringFailed):
+        keyring_take("n")
+    with pytest.raises(KeyringFailed):
+        keyring_remove("n")
+
+
+def test_a_keyring_that_gives_no_reason_is_named_by_its_error(backend: Backend) -> None:
+    backend.problem = ""
+    with pytest.raises(KeyringFailed, match="KeyringError"):
+        check_keyring()
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring.errors", None)
+    with pytest.raises(KeyringFailed, match=r"pip install 'mcp-tool-filter\[keyring\]'"):
+        check_keyring()

@@ -1,7 +1,4 @@
-"""Our part in the logins of clients, without a host: what we answer, and what passes on.
-
-``tests/adapters/mitmproxy/test_login_through.py`` has whole logins with mitmproxy around it.
-"""
+"""Clients that log in through us."""
 
 from __future__ import annotations
 
@@ -12,8 +9,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.through import LoginAnswer, Through
-from mcp_tool_filter.adapters.oauth.web import Web
+from mcp_tool_filter.adapters.oauth.through import (
+    LoginAnswer,
+    Through,
+    error_answer,
+    json_answer,
+    passed_on,
+    redirect_to,
+)
+from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.conversation.memory import example, unlisted
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
@@ -22,6 +26,7 @@ from mcp_tool_filter.policy.config import parse_config
 from tests.make import head
 from tests.raw_upstream import Peer, RawUpstream, answer, raw_upstream
 
+# Our part in the logins of clients, without a host: what we answer, and what passes on
 OURS = "http://localhost:8080"
 BACK = "http://127.0.0.1:5555/callback"
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -222,3 +227,48 @@ async def test_a_request_for_the_upstream_names_the_upstream_as_its_resource() -
         assert through.translated(head("POST", TOKEN), b"a=1", OURS) is None
         assert through.translated(head("POST", TOKEN), b"\xff", OURS) is None
         assert through.translated(head("POST", "/other"), query.encode(), OURS) is None
+
+
+# Our answers in the place of an authorization server
+def test_an_answer_passes_with_its_status_and_the_changed_body() -> None:
+    said = passed_on(WebAnswer(400, b'{"error":"invalid_grant"}'), b'{"error":"x"}')
+    assert (said.status, said.body) == (400, b'{"error":"x"}')
+
+
+@pytest.mark.parametrize("status", [300, 302, 399])
+def test_a_redirect_does_not_pass(status: int) -> None:
+    """A client would post its code to wherever it leads."""
+    with pytest.raises(WebFailed, match="redirect"):
+        passed_on(WebAnswer(status, b"{}"), b"{}")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"", b"{} {}"])
+def test_an_answer_that_is_no_json_object_does_not_pass(body: bytes) -> None:
+    with pytest.raises(WebFailed):
+        passed_on(WebAnswer(200, body), body)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [json_answer(200, b"{}"), redirect_to("http://x/"), error_answer(400, "e", "d")],
+    ids=["JSON", "redirect", "error"],
+)
+def test_no_cache_keeps_an_answer(said: LoginAnswer) -> None:
+    """It may hold a token or a code."""
+    assert dict(said.headers)["cache-control"] == "no-store"
+
+
+def test_a_redirect_does_not_tell_where_it_came_from() -> None:
+    said = redirect_to("http://127.0.0.1:1/callback?code=c")
+    assert said.status == 302
+    assert dict(said.headers)["location"] == "http://127.0.0.1:1/callback?code=c"
+    assert dict(said.headers)["referrer-policy"] == "no-referrer"
+
+
+def test_an_error_is_written_as_oauth_defines_it() -> None:
+    said = error_answer(413, "invalid_request", 'Too "large"')
+    assert said.status == 413
+    assert json.loads(said.body) == {
+        "error": "invalid_request",
+        "error_description": 'Too "large"',
+    }

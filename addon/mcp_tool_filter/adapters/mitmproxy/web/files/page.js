@@ -140,18 +140,23 @@ function times(one) {
 
 function tools(listener, exposed) {
   const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
-  const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
-    const about = tool.description || "";
-    const name = element("div", about ? { title: about } : {}, named(tool.name),
-      ...(about ? [below(about.length > 90 ? `${about.slice(0, 90)}…` : about)] : []));
+  const rows = listener.tools.filter((tool) => tool.exposed === exposed).flatMap((tool) => {
+    const name = named(tool.name);
     const values = exposed
       ? [name, times(tool), tool.bytes.toLocaleString("en"), switchOf(tool)]
       : [name, tool.why, tool.refused || "", switchOf(tool)];
-    return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
+    const line = row(heads, values, exposed ? "shown-tool" : "hidden-tool");
+    return tool.description ? [line, about(tool.description, heads.length)] : [line];
   });
   return exposed
     ? part("Exposed tools", heads, rows, "None: clients see no tools.")
     : part("Hidden tools", heads, rows, "None: nothing is denied.");
+}
+
+function about(description, columns) {
+  const text = description.length > 90 ? `${description.slice(0, 90)}…` : description;
+  return element("tr", { role: "row", class: "about" },
+    element("td", { role: "cell", colspan: columns, title: description }, text));
 }
 
 function sessions(listener) {
