@@ -21,14 +21,14 @@ from mcp_tool_filter.policy.config import AllowedHosts
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
-from tests.proxy import SCRIPT
+from tests.proxy import REPOSITORY, SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import free_port
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-DASHBOARD = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
+DASHBOARD = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
 
 
 def fetched(port: int, path: str) -> tuple[int, str]:
