@@ -49,10 +49,10 @@ with warnings.catch_warnings():
         UnreadableRecording,
     )
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
-    from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
     from mcp_tool_filter.adapters.recordings.recorded_upstream import (
         McpRecordedUpstream,
         RecordedUpstream,
+        ToolsUnknown,
         recorded_upstream,
         running_upstream,
     )

@@ -13,7 +13,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     Recording,
     Said,
 )
-from mcp_tool_filter.adapters.recordings.recorded_answers import (
+from mcp_tool_filter.adapters.recordings.recorded_upstream import (
     answers_nobody_asked_for,
     endpoint_in,
     guess_answer,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import Recording, read_recording
-from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
-from mcp_tool_filter.adapters.recordings.recorded_upstream import recorded_upstream
+from mcp_tool_filter.adapters.recordings.recorded_upstream import ToolsUnknown, recorded_upstream
 from tests.make import asking
 from tests.proxy import REPOSITORY
 from tests.raw_client import Answer, RawClient, get, post, raw_client

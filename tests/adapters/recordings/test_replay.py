@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import Chunk, Recording, Said, read_recording
-from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
+from mcp_tool_filter.adapters.recordings.recorded_upstream import ToolsUnknown
 from mcp_tool_filter.adapters.recordings.replay import replay
 from mcp_tool_filter.errors import InvalidPattern, StartError
 from mcp_tool_filter.http.head import Head

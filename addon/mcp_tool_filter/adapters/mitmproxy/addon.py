@@ -147,7 +147,9 @@ class ToolFilter:
         declare_options(loader)
         self._hooks = Hooks(ctx.master.addons, self)
         self.proxy.room = self._room = connections.UpstreamRoom(self.proxy.crowd)
-        self._flows = Flows(self._hooks, self.views, connections, self.proxy.budget.received)
+        self._flows = Flows(
+            self._hooks, self.views, connections.Sockets(), self.proxy.budget.received
+        )
         self.proxy.more_holders = self._holders
         self._loopback.load(ctx.options)
         self.views.load(ctx.master)
@@ -338,23 +340,18 @@ class ToolFilter:
         if flow.is_replay == "request" and (found := self._site_of(flow)):
             site, address = found
             [mode] = parse_modes([site.name])
-            await replay(flow, self._layer_for_replay(site, mode), address)
-        elif flow.is_replay is None and self.interception:
-            await self._judge_h2(flow, self.interception)
-
-    async def _judge_h2(self, flow: HTTPFlow, interception: Interception) -> None:
-        """Judge a request of a client that speaks only HTTP/2, if it is MCP."""
-        if (found := interception.judging(flow)) is not None:
-            service, at = found
-            mode = flow.client_conn.proxy_mode
-            layer = layer_for_replay(service, mode, self._flows, (at.host, at.port))
-            self._layers[layer.context.client.id] = layer
-            await replay(flow, layer, at)
-
-    def _layer_for_replay(self, site: Site, mode: ReverseMode) -> EngineLayer:
-        layer = layer_for_replay(site, mode, self._flows, mode.address)
+            layer = layer_for_replay(site, mode, self._flows, mode.address)
+        elif flow.is_replay is None and (
+            # of a client that speaks only HTTP/2
+            judging := self.interception.judging(flow) if self.interception else None
+        ):
+            service, address = judging
+            of_client, upstream = flow.client_conn.proxy_mode, (address.host, address.port)
+            layer = layer_for_replay(service, of_client, self._flows, upstream)
+        else:
+            return
         self._layers[layer.context.client.id] = layer
-        return layer
+        await replay(flow, layer, address)
 
     def _site_of(self, flow: HTTPFlow) -> tuple[Site, Address | None] | None:
         """Return the site that judges a replayed request, and where it goes if not there.

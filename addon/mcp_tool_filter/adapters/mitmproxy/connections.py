@@ -136,23 +136,6 @@ async def close_client(client: Client) -> None:
             io.writer.close()
 
 
-def later(seconds: float, call: Callable[[], None]) -> object:
-    """Call a function after so many seconds; 0 means the next turn of the event loop."""
-    return asyncio.get_running_loop().call_later(seconds, call)
-
-
-def hold(client: Client, connection: Connection, on: bool) -> None:
-    """Stop reading from a client or from one of its upstream connections, or read on."""
-    handler = handler_of(client)
-    io = handler.transports.get(connection) if handler else None
-    transport = getattr(io.writer, "transport", None) if io else None
-    if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
-        if on:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
-
-
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A client that may hold memory because it does not read."""
@@ -204,19 +187,36 @@ def close_silent(seats: Seats) -> None:
             newcomer.close_silent()
 
 
-def is_slow(client: Client) -> bool:
-    """Tell whether a client, or an upstream of its, has much to read that we have sent."""
-    return Holder(client).held_bytes > _MUCH_UNSENT
+class Sockets:
+    """What a layer cannot order by mitmproxy's commands."""
 
+    def later(self, seconds: float, call: Callable[[], None]) -> object:
+        """Call a function after so many seconds; 0 means the next turn of the event loop."""
+        return asyncio.get_running_loop().call_later(seconds, call)
 
-def reset_when_closed(client: Client) -> None:
-    """Make the connection end with a TCP reset: here a normal close would mean that the answer is
-    complete."""
-    handler = handler_of(client)
-    if handler and (io := handler.transports.get(client)) and io.writer:
-        sock = io.writer.get_extra_info("socket", None)
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    def hold(self, client: Client, connection: Connection, on: bool) -> None:
+        """Stop reading from a client or from one of its upstream connections, or read on."""
+        handler = handler_of(client)
+        io = handler.transports.get(connection) if handler else None
+        transport = getattr(io.writer, "transport", None) if io else None
+        if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
+            if on:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def is_slow(self, client: Client) -> bool:
+        """Tell whether a client, or an upstream of its, has much to read that we have sent."""
+        return Holder(client).held_bytes > _MUCH_UNSENT
+
+    def reset_when_closed(self, client: Client) -> None:
+        """Make the connection end with a TCP reset: here a normal close would mean that the answer
+        is complete."""
+        handler = handler_of(client)
+        if handler and (io := handler.transports.get(client)) and io.writer:
+            sock = io.writer.get_extra_info("socket", None)
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 # The end of the process

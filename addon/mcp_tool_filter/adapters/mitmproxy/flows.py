@@ -21,23 +21,25 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mitmproxy import http, websocket
-from mitmproxy.connection import Client, Connection, Server
+from mitmproxy.connection import Server
 from mitmproxy.flow import Error, Flow
 from mitmproxy.proxy.context import Context
 
 from mcp_tool_filter.adapters.mitmproxy.hidden import Masks, is_login
-from mcp_tool_filter.adapters.mitmproxy.hooks import RunsHooks
 from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Asking
 from mcp_tool_filter.engine.wire import Fields, RequestHead
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.connections import Sockets
+    from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
     from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
+    from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
     from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
@@ -50,32 +52,11 @@ _TEXT, _BINARY = 1, 2
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
-class Sockets(Protocol):
-    """What a layer cannot order by mitmproxy's commands."""
-
-    def later(self, seconds: float, call: Callable[[], None]) -> object: ...
-    def is_slow(self, client: Client) -> bool: ...
-    def hold(self, client: Client, connection: Connection, on: bool) -> None: ...
-    def reset_when_closed(self, client: Client) -> None: ...
-
-
-class Watch(Protocol):
-    """Keeps what people see of a flow, and what a recording needs of it."""
-
-    is_watched: bool
-
-    def meet(self, flow: http.HTTPFlow, host: str) -> None: ...
-    def note_head(self, flow: http.HTTPFlow, status: int, fields: Fields) -> None: ...
-    def note_chunk(self, flow: http.HTTPFlow, data: bytes) -> None: ...
-    def note_said(self, flow: http.HTTPFlow, data: bytes) -> None: ...
-    def finish(self, flow: http.HTTPFlow) -> None: ...
-
-
 class Flows:
     """Shows all exchanges of the process."""
 
     def __init__(
-        self, hooks: RunsHooks, watch: Watch, sockets: Sockets, received: Callable[[int], None]
+        self, hooks: Hooks, watch: FlowObserver, sockets: Sockets, received: Callable[[int], None]
     ) -> None:
         """``received`` gets the number of bytes whenever some come."""
         self.hooks = hooks
@@ -204,10 +185,6 @@ class Picture:
         self.flow.request = self._make_request(head, context)
         self._request = self._seen_request()
         exchange.tap = self if flows.watch.is_watched else None
-
-    @property
-    def id(self) -> str:
-        return self.flow.id
 
     # The request
 

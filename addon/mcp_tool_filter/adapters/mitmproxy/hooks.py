@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from mitmproxy.addonmanager import AddonManager, safecall
 from mitmproxy.exceptions import AddonHalt, AddonManagerError
@@ -34,16 +34,6 @@ NEED_SECRETS = frozenset({"proxyauth", "stickyauth", "stickycookie"})
 
 _AFTERWARDS = frozenset({"save", "savehar", "dumper"})
 """mitmproxy's own addons that write an answer down; they get it as the client got it."""
-
-
-class RunsHooks(Protocol):
-    """What a layer needs to let other addons see and change its flows."""
-
-    def run(self, name: str, flow: Flow) -> Awaitable[None] | None: ...
-    def run_with_secrets(self, name: str, flow: Flow) -> None: ...
-    def tell_of_answer(self, flow: Flow) -> None: ...
-    @property
-    def reads_secrets(self) -> bool: ...
 
 
 class Hooks:

@@ -9,7 +9,7 @@ logins go with it without becoming part of the flow.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client, ConnectionState, Server
@@ -28,17 +28,6 @@ from mcp_tool_filter.engine.wire import RequestHead
 
 _GATEWAY = 502
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-
-
-@dataclass
-class _Again:
-    """The view that observers get of a replayed exchange."""
-
-    flow: HTTPFlow
-
-    @property
-    def id(self) -> str:
-        return self.flow.id
 
 
 class _Handler(ConnectionHandler):
@@ -106,7 +95,7 @@ def _begin(
     )
     exchange = Exchange(service, down, head)
     exchange.address = address
-    exchange.flow = _Again(flow)
+    exchange.flow = SimpleNamespace(flow=flow)
     down.ask(exchange, body)
     return exchange
 

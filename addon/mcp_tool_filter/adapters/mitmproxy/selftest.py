@@ -33,6 +33,7 @@ from mitmproxy.proxy.mode_servers import ServerInstance
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows
+from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
 from mcp_tool_filter.adapters.mitmproxy.layer import put_engine
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.engine.service import Service
@@ -69,7 +70,7 @@ def _answer(body: bytes, kind: bytes = b"application/json") -> bytes:
     return head + body
 
 
-class _Scripts:
+class _Scripts(Hooks):
     """The hooks of a user's scripts, in a probe."""
 
     reads_secrets = False
@@ -83,9 +84,6 @@ class _Scripts:
             hook(flow)
         return None
 
-    def run_with_secrets(self, name: str, flow: Flow) -> None:
-        """Do nothing: no script needs them."""
-
     def tell_of_answer(self, flow: Flow) -> None:
         """Do nothing: nobody writes it down."""
 
@@ -94,19 +92,12 @@ def _ignore(*_: Any) -> None:
     """Do nothing."""
 
 
-class _Unwatched:
-    """Nobody looks at the flows of a probe."""
-
-    is_watched = False
-
-    meet = note_head = note_chunk = note_said = finish = staticmethod(_ignore)
-
-
-class _NoSockets:
-    """A probe has no sockets, and ends before anything is called later."""
-
-    later = hold = reset_when_closed = staticmethod(_ignore)
-    is_slow = staticmethod(lambda _client: False)
+_UNWATCHED: Any = SimpleNamespace(is_watched=False)
+"""Nobody looks at the flows of a probe."""
+_NO_SOCKETS: Any = SimpleNamespace(
+    later=_ignore, hold=_ignore, reset_when_closed=_ignore, is_slow=lambda _client: False
+)
+"""A probe has no sockets, and ends before anything is called later."""
 
 
 class _Unsupported:
@@ -287,7 +278,7 @@ class Run:
         )
         self._context = Context(client, options)
         self._service = _service()
-        flows = Flows(probe.scripts, _Unwatched(), _NoSockets(), _ignore)
+        flows = Flows(probe.scripts, _UNWATCHED, _NO_SOCKETS, _ignore)
         self._manager = AddonManager(SimpleNamespace(options=options))
         self._manager.chain = [_ChoosesEngine(self._service, flows), *probe.others]
         mode: Any = ServerInstance.make(_MODE, Proxyserver())

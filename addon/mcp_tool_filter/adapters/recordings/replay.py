@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
-from mcp_tool_filter.adapters.recordings.recorded_answers import (
+from mcp_tool_filter.adapters.recordings.recorded_upstream import (
     ToolsUnknown,
     answers_nobody_asked_for,
     endpoint_in,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.recordings.recorded_answers import read
+from mcp_tool_filter.adapters.recordings.recorded_upstream import read
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head

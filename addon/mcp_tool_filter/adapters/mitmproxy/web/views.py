@@ -26,7 +26,6 @@ from mitmproxy.options import Options
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.adapters.mitmproxy.options import forget, was_set
-from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     MOST_KEPT,
     Kept,
@@ -37,6 +36,9 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
 )
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.watch.dashboard import (
+    Dashboard,
+    answer_page,
+    not_let_in,
     render_sessions,
     render_statistics,
     render_tools,
@@ -59,9 +61,6 @@ if _SHOWS_BODIES in sys.modules:
     # Import now: mitmproxy finds modules beside a script only while it loads that script. But not
     # always: mitmproxy's own views are slow to import, and the lean master shows nothing.
     import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401 - it registers itself
-
-type Observe = Callable[[HTTPFlow, Judged], None]
-type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
 
 type _Render = Callable[[Iterable[JsonObject]], Iterator[str]]
 
@@ -93,11 +92,8 @@ class _Seen:
 class FlowObserver:
     """Observes the flows of all listeners."""
 
-    def __init__(self, proxy: Proxy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        self.clock = clock
-        self.observe: Observe | None = None
-        """Called with each flow's verdicts. Set it before the options are set."""
         self.is_watched = False
         """True if somebody could see flows. If not, callers may skip all calls about flows."""
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
@@ -112,12 +108,12 @@ class FlowObserver:
     def note_head(self, flow: HTTPFlow, status: int, fields: Fields) -> None:
         """Note the head of the upstream's answer."""
         if seen := self._seen.get(flow):
-            keep_head(seen.kept, fields, status, self.clock())
+            keep_head(seen.kept, fields, status, time.time())
 
     def note_chunk(self, flow: HTTPFlow, data: bytes) -> None:
         """Note the next part of the upstream's answer; b"" is the end."""
         if seen := self._seen.get(flow):
-            keep_chunk(seen.kept, data, self.clock())
+            keep_chunk(seen.kept, data, time.time())
 
     def note_said(self, flow: HTTPFlow, data: bytes) -> None:
         """Note what the client gets of a stream."""
@@ -136,8 +132,6 @@ class FlowObserver:
         self._comment(flow, _sentence_about(judged), judged.verdict)
         if listener := self._proxy.listeners.get(name):
             self._keep_tools(name, listener, flow, seen.kept, judged.message)
-        if self.observe:
-            self.observe(flow, judged)
 
     def note_refused_edit(self, error: StartError | None) -> None:
         """Note that an edit of an option was refused; None means that the options are valid again.
@@ -164,14 +158,14 @@ class FlowObserver:
         if "save_stream_file" in updated:
             self._introduced.clear()  # a new recording begins
         shows = ctx.master.addons.get("view") is not None
-        self.is_watched = records or shows or self.observe is not None
+        self.is_watched = records or shows
 
     def running(self) -> None:
         self.configure(())
         if getattr(ctx.master, "app", None) is not None:
             dashboard = self._proxy.dashboard
             dashboard.has_flows = True
-            add_page(ctx.master, dashboard)
+            _add_page(ctx.master, dashboard)
         _show_comments(ctx.options)
 
     def finish(self, flow: HTTPFlow) -> None:
@@ -287,3 +281,65 @@ def _mark(verdict: Verdict) -> str:
     if verdict.reason.why is Why.INVALID:
         return _INVALID
     return _REFUSED if is_refusal(verdict) else _HIDDEN
+
+
+# The page /mcp in mitmweb: the tool filter at a glance, behind mitmweb's token
+
+_NO_TOKEN = not_let_in(
+    "This page needs mitmweb's token",
+    "mitmweb printed an address with <code>?token=…</code> when it started. Open that address once"
+    " in this browser, then return to this page.",
+)
+_OUR_STYLE = b'<link rel="stylesheet" href="/mcp/mitmweb.css"></head>'
+_OUR_LINK = b'<body><a id="mcp-tool-filter" href="/mcp">MCP tool filter</a>'
+
+
+def _add_page(master: Master, dashboard: Dashboard) -> None:
+    """Add the page to mitmweb; other masters have no ``app``."""
+    app = getattr(master, "app", None)
+    if app is None:
+        return
+    # Imported late: only mitmweb has tornado loaded anyway.
+    import tornado.web
+    from mitmproxy.tools.web.app import IndexHandler, RequestHandler
+
+    class Index(IndexHandler):
+        """mitmweb's own page with a link to ours, which nobody would find otherwise."""
+
+        def render_string(self, template_name: str, **values: object) -> bytes:
+            text: bytes = super().render_string(template_name, **values)
+            if not template_name.endswith("index.html"):
+                return text
+            return text.replace(b"</head>", _OUR_STYLE, 1).replace(b"<body>", _OUR_LINK, 1)
+
+    class Page(RequestHandler):
+        def auth_fail(self, invalid_password: bool) -> None:
+            self.set_header("Content-Type", "text/html; charset=UTF-8")
+            self.write(_NO_TOKEN)
+
+        def get(self) -> None:
+            # The page's requests carry the token that this sets as a cookie.
+            _ = self.xsrf_token
+            self._give()
+
+        def post(self) -> None:
+            self._give()
+
+        def _give(self) -> None:
+            request = self.request
+            answer = answer_page(dashboard, request.method or "", request.path, request.body)
+            self.set_status(answer.status)
+            self.set_header("Content-Type", answer.content_type)
+            self.set_header("Cache-Control", "no-store")
+            self.write(answer.body)
+
+    class Style(tornado.web.RequestHandler):
+        """Needs no token, because the page about the missing token has the same style."""
+
+        def get(self) -> None:
+            answer = answer_page(dashboard, "GET", self.request.path, b"")
+            self.set_header("Content-Type", answer.content_type)
+            self.write(answer.body)
+
+    pages = [(r"/", Index), (r"/mcp/page\.css", Style), (r"/mcp(?:/[^/]*)?", Page)]
+    app.add_handlers(r".*", pages)
