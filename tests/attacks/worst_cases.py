@@ -118,7 +118,7 @@ def parse_stream(raw: bytes, cut: int = 0) -> list[object]:
 
 def filter_stream(raw: bytes) -> bytes:
     stream = EventStream(Conversation(open_listener().policy))
-    return stream.feed(raw) + stream.finish()
+    return stream.feed(raw) + (stream.finish() or b"")
 
 
 def judge_request(raw: bytes) -> object:

@@ -41,7 +41,7 @@ def _filtered(method: str, chunks: list[bytes], limits: Limits) -> bytes:
     LISTENER.policy.config = _CONFIGS[limits]
     try:
         stream = LISTENER.open_stream(begun_with(method), "/sse", lambda chunk: True)
-        left = b"".join([*map(stream.feed, chunks), stream.finish()])
+        left = b"".join([*map(stream.feed, chunks), stream.finish() or b""])
     finally:
         LISTENER.policy.config = _CONFIGS[Limits()]
     if stream.failure is not None:

@@ -137,7 +137,7 @@ def begun_with(method: str) -> HttpExchange:
 
 
 def whole_of(stream: EventStream, heard: bytes) -> bytes:
-    left = stream.feed(heard) + stream.finish()
+    left = stream.feed(heard) + (stream.finish() or b"")
     if stream.failure is not None:
         raise stream.failure
     return left

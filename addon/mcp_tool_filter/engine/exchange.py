@@ -55,6 +55,7 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import is_login_document
 from mcp_tool_filter.http.urls import WITH_URLS, keep_links, leads_away
+from mcp_tool_filter.policy.effects import Deciding, InOrder
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.engine.upstream import Upstream
     from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.http.event_stream import EventStream
-    from mcp_tool_filter.policy.effects import Deciding
 
 log = logging.getLogger(__name__)
 
@@ -711,14 +711,20 @@ class Exchange:
         if notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
         refuse_partial(answer.status, notes.kind)
-        send = self.inject if self.head.method == "GET" else None
-        stream = self.service.listener.open_stream(asked, self.head.target, send)
         answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
-        stream.carry_out_with(
-            self.service.effects.carry_out, partial(self._later, self._course, self._wake)
-        )
-        self.stream = stream
+        self.stream = self._filter(asked)
         self.point("responseheaders", self._begin_stream)
+
+    def _filter(self, asked: HttpExchange) -> EventStream:
+        """Return the filter for the event stream that answers a request."""
+        send = self.inject if self.head.method == "GET" else None
+        queue = partial(self._queue, self._course)
+        return self.service.listener.open_stream(asked, self.head.target, send, queue)
+
+    def _queue(self, course: int) -> InOrder[bytes]:
+        most = self.service.listener.policy.config.limits.pending
+        wake = partial(self._later, course, self._wake)
+        return InOrder(self.service.effects.carry_out, wake, most=most)
 
     def _begin_stream(self) -> None:
         answer = self.answer
@@ -766,10 +772,7 @@ class Exchange:
         notes = judge_fields(head, listener)
         answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
         listener.note_answer_head(asked, head.status, notes.session)
-        self.stream = listener.open_stream(asked, self.head.target, self.inject)
-        self.stream.carry_out_with(
-            self.service.effects.carry_out, partial(self._later, self._course, self._wake)
-        )
+        self.stream = self._filter(asked)
         if not has_begun:
             self.down.begin(answer)
         self.phase = Phase.STREAMING
@@ -816,7 +819,7 @@ class Exchange:
             self._say(seen)
         if stream.failure is not None:
             self.refuse_answer(stream.failure)
-        elif self._has_ended and not stream.is_waiting:
+        elif self._has_ended:
             self.on_end()
         elif self._is_lost and not stream.is_waiting:
             self.lose(self.why)
@@ -842,14 +845,13 @@ class Exchange:
             assert notes is not None
             return self._judge_body(raw, notes, self._shown)
         self._has_ended = True
-        if self.phase is not Phase.STREAMING or stream.is_waiting:
+        if self.phase is not Phase.STREAMING or (last := stream.finish(self)) is None:
             return None
-        last = stream.finish(self)
         if stream.failure is not None:
             return self.refuse_answer(stream.failure)
         self._say(last)
-        self._close_stream()
         if self.asked is not None and self.asked.is_legacy:
+            self._close_stream()
             self.service.suspect()
         elif self.head.method == "GET":
             self.service.note_end_of_stream()
@@ -1097,7 +1099,8 @@ class Exchange:
     def _close_stream(self) -> None:
         if self.stream is not None and self.asked is not None:
             self.stream.abandon()
-            self.service.listener.close_stream(self.asked)
+            if self.asked.is_legacy:
+                self.service.listener.close_stream(self.asked)
 
     def _drop_upstream(self) -> None:
         up, self.up = self.up, None

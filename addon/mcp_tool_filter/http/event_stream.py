@@ -31,7 +31,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import could_show_tool
-from mcp_tool_filter.policy.effects import CarryOut, InOrder
+from mcp_tool_filter.policy.effects import InOrder
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.sse import (
     Event,
@@ -61,7 +61,10 @@ class EventStream:
         *,
         on_endpoint: Callable[[str], str | None] = _no_endpoint,
         begins_with: bytes = b"",
+        make_queue: Callable[[], InOrder[bytes]] | None = None,
     ) -> None:
+        """``make_queue`` is called when a decision waits; the queue tells when there is more to
+        ``take``."""
         limits = conversation.policy.config.limits
         self.conversation = conversation
         self.failure: Exception | None = None
@@ -70,13 +73,8 @@ class EventStream:
         self._begins_with = begins_with
         self._parser = EventParser(max_pending=limits.pending)
         self._is_damaged = False  # something was dropped, and it may have been an answer
-        self._hold: Callable[[], InOrder[bytes]] | None = None
+        self._make_queue = make_queue
         self._held: InOrder[bytes] | None = None  # few streams ever hold anything back
-
-    def carry_out_with(self, carry_out: CarryOut, wake: Callable[[], None]) -> None:
-        """Set the function that carries out effects; we call ``wake`` when there is more to
-        ``take``."""
-        self._hold = partial(InOrder[bytes], carry_out, wake, most=self._limits.pending)
 
     @property
     def is_waiting(self) -> bool:
@@ -109,11 +107,11 @@ class EventStream:
         except Exception as failure:
             return self._fail(failure)
 
-    def finish(self, origin: object = None) -> bytes:
-        """Return what the client may see of an unfinished last event.
-
-        The host must not call this while something is held back.
-        """
+    def finish(self, origin: object = None) -> bytes | None:
+        """Return what the client may see of an unfinished last event; None while something is held
+        back: then finish it later."""
+        if self.is_waiting:
+            return None
         if self.failure is not None:
             return b""
         try:
@@ -169,9 +167,9 @@ class EventStream:
             return self._refuse(str(error), event.data, origin)
         if isinstance(judged, Judged):
             return _render(event, judged)
-        if self._hold is None:
+        if self._make_queue is None:
             raise RuntimeError("nobody carries out effects")
-        self._held = self._held or self._hold()
+        self._held = self._held or self._make_queue()
         self._held.wait(judged, len(event.raw), partial(self._decided, event, origin))
         return b""
 

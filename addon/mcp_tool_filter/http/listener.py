@@ -67,7 +67,7 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.http.login_metadata import LoginPaths
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import Config, plain_path
-from mcp_tool_filter.policy.effects import Decision, then
+from mcp_tool_filter.policy.effects import Decision, InOrder, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -448,13 +448,18 @@ class Listener:
     # Streams and sockets
 
     def open_stream(
-        self, exchange: HttpExchange, target: str, send: Callable[[bytes], bool] | None
+        self,
+        exchange: HttpExchange,
+        target: str,
+        send: Callable[[bytes], bool] | None,
+        make_queue: Callable[[], InOrder[bytes]] | None = None,
     ) -> EventStream:
         """Return the filter for an event stream; ``send`` adds bytes of ours to the stream."""
         return EventStream(
             exchange.conversation,
             on_endpoint=partial(self._open_legacy, exchange, target, send),
             begins_with=b"".join(map(render_event, exchange.owed)),
+            make_queue=make_queue,
         )
 
     def close_stream(self, exchange: HttpExchange) -> None:
