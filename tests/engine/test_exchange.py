@@ -573,6 +573,23 @@ def test_an_addon_may_answer_later_or_never() -> None:
     assert client.got == b""
 
 
+@pytest.mark.parametrize("in_one_piece", [True, False])
+def test_an_answer_that_is_refused_stays_refused_while_an_addon_looks_at_it(
+    in_one_piece: bool,
+) -> None:
+    going: list[Callable[[], None]] = []
+    table = Table(point=lambda _name, _exchange, go_on: going.append(go_on), message_limit="1KB")
+    client = table.asks(call())
+    while going:
+        going.pop(0)()
+    said = answer(result("x" * 3000))
+    table.link.says(said if in_one_piece else said[:-1])
+    while going:
+        going.pop(0)()
+    assert b"invalid response" in client.got
+    assert b"xxx" not in client.got
+
+
 # Errors of our own
 
 

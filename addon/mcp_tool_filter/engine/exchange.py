@@ -644,7 +644,8 @@ class Exchange:
         if course == self._course and self.answer is not None:
             if body:
                 self.on_data(body)
-            self.on_end()
+            if course == self._course:
+                self.on_end()
 
     def on_head(self, head: AnswerHead) -> None:
         """Take the head of the upstream's answer."""
