@@ -53,8 +53,6 @@ def judge(
     now = clock()
     watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
     run = Run(subject, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
-    if not policy.enabled:
-        return run.judgement
     try:
         yield from _driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
     except ProtocolError as error:
@@ -249,7 +247,7 @@ class _Walk:
 
     def _act(self, rule: Rule, seen: Evaluated | None) -> Deciding[None]:
         was_refused = self.run.judgement.refusal is not None
-        for name, action in zip(rule.action_names, rule.actions, strict=True):
+        for name, action in rule.actions:
             if not self._may_run(action, was_refused=was_refused):
                 continue
             try:
@@ -330,11 +328,11 @@ class _Walk:
                     continue
             except (ProtocolError, PatternGivenUp, TooSlow):
                 return  # it will end the chain when its turn comes
-            for action in rule.actions:
+            for _, action in rule.actions:
                 if isinstance(action, Asks) and action.decides:
                     yield rule.id, action
                     break
-            if rule.always_ends:
+            if any(action.ends for _, action in rule.actions):
                 return
 
 

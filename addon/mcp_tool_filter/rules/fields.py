@@ -20,12 +20,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache, total_ordering
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
+from operator import itemgetter
 
 from mcp_tool_filter.errors import InvalidPattern, ProtocolError, UnsafePattern
 from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget, TooCostly
@@ -457,52 +458,48 @@ def _equals_object(document: Document, value: Value, wanted: Object) -> bool:
 def hash_params(document: Document, params: Value | None) -> str:
     """Return a short hash that is the same for all spellings of the same params.
 
-    Leaves out the progress token, which differs from request to request.
+    Leaves out the progress token, which differs from request to request. Raises Unjudgeable.
     """
-    digest = hashlib.sha256()
-    if params is None:
-        digest.update(b"{}")
-    else:
-        for piece in _canonical(document, params, ("params",)):
-            digest.update(piece.encode())
-    return digest.hexdigest()[:32]
+    members: object = _Members()
+    if params is not None:
+        try:
+            members = json.loads(
+                document.written(params),
+                object_pairs_hook=_Members,
+                parse_int=_by_value,
+                parse_float=_by_value,
+            )
+        except ValueError as error:
+            raise Unjudgeable(str(error)) from None
+    if isinstance(members, _Members):
+        members = _Members(
+            (key, _without_token(of) if key == "_meta" else of)
+            for key, of in members
+            if key != "_meta" or not _says_nothing(of)
+        )
+    return hashlib.sha256(repr(members).encode()).hexdigest()[:32]
 
 
-def _canonical(document: Document, value: Value, place: tuple[str, ...]) -> Iterator[str]:
-    if value.text is not None:
-        yield quote(value.text)
-        return
-    match document.text[value.start]:
-        case "{":
-            members = sorted(document.open(value).members or (), key=lambda one: one.key)
-            shown = [one for one in members if (*place, one.key) != _PROGRESS]
-            if place == ("params",):
-                shown = [one for one in shown if not _is_empty_meta(document, one.key, one.value)]
-            yield "{"
-            for number, member in enumerate(shown):
-                yield ("," if number else "") + quote(member.key) + ":"
-                yield from _canonical(document, member.value, (*place[:2], member.key))
-            yield "}"
-        case "[":
-            yield "["
-            for number, element in enumerate(document.open(value).elements or ()):
-                yield "," if number else ""
-                yield from _canonical(document, element, ("", "", ""))
-            yield "]"
-        case "t" | "f" | "n":
-            yield document.written(value)
-        case _:
-            number_value = number_in(document, value)
-            assert number_value is not None
-            yield repr(number_value.key)
+class _Members(list[tuple[str, object]]):
+    """An object's members by key; the same key may come several times, in their order."""
+
+    def __init__(self, pairs: Iterable[tuple[str, object]] = ()) -> None:
+        super().__init__(sorted(pairs, key=itemgetter(0)))
+
+    def __repr__(self) -> str:
+        return f"Object({super().__repr__()})"
 
 
-_PROGRESS = ("params", "_meta", "progressToken")
+def _by_value(text: str) -> tuple[int, int, str]:
+    return Number(text).key
 
 
-def _is_empty_meta(document: Document, key: str, value: Value) -> bool:
+def _says_nothing(meta: object) -> bool:
     """Tell whether ``_meta`` contains nothing but a progress token."""
-    if key != "_meta":
-        return False
-    members = document.open(value).members
-    return members is not None and {member.key for member in members} <= {"progressToken"}
+    return isinstance(meta, _Members) and all(key == "progressToken" for key, _ in meta)
+
+
+def _without_token(meta: object) -> object:
+    if not isinstance(meta, _Members):
+        return meta
+    return _Members(one for one in meta if one[0] != "progressToken")

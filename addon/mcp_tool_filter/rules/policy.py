@@ -13,8 +13,9 @@ refusals, is as if we had evaluated all rules in order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -36,7 +37,7 @@ from mcp_tool_filter.rules.conditions import (
     Matches,
     Reads,
 )
-from mcp_tool_filter.rules.fields import Field, Json, PatternGivenUp, render_json
+from mcp_tool_filter.rules.fields import Field, Json, PatternGivenUp
 from mcp_tool_filter.rules.forms import Form, Machine, Schema, Spot, read_file
 from mcp_tool_filter.rules.interceptors import (
     INTERCEPTORS,
@@ -52,29 +53,20 @@ from mcp_tool_filter.rules.subject import Subject, TooSlow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     id: str
-    conditions: tuple[Condition, ...]
-    labels: tuple[str, ...]
-    """Each condition as the rules file has it."""
-    actions: tuple[Action, ...]
-    action_names: tuple[str, ...]
+    labelled: tuple[Labelled, ...]
+    """Its conditions, and how the rules file has them."""
+    actions: tuple[tuple[str, Action], ...]
+    """Its actions, each with its name."""
     for_requests: bool
     for_responses: bool
-    name: str = ""
-    priority: int = 0
 
     @property
-    def labelled(self) -> Iterator[tuple[Condition, str]]:
-        """Each condition, and how the policy writes it."""
-        return zip(self.conditions, self.labels, strict=True)
+    def conditions(self) -> tuple[Condition, ...]:
+        return tuple(condition for condition, _ in self.labelled)
 
     @property
     def changes_message(self) -> bool:
-        return any(one.changes for one in self.actions)
-
-    @property
-    def always_ends(self) -> bool:
-        """True if no later rule is evaluated whenever this one matches (with ``fail_fast``)."""
-        return any(one.ends for one in self.actions)
+        return any(action.changes for _, action in self.actions)
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
@@ -199,12 +191,12 @@ class RuleIndex:
     """The rules of one direction."""
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self._rules = rules
+        self.rules = rules
         self._known: dict[tuple[str | None, str | None], Candidates] = {}
 
     def candidates(self, subject: Subject) -> Candidates:
         """Return the rules that could match by method and tool."""
-        if not self._rules:
+        if not self.rules:
             return _NONE
         key = subject.method, subject.tool
         known = self._known.get(key)
@@ -218,23 +210,20 @@ class RuleIndex:
 
     def _choose(self, subject: Subject) -> list[Candidate]:
         chosen = []
-        for order, rule in enumerate(self._rules):
-            static = [one for one in rule.conditions if one.reads < Reads.MESSAGE]
+        for order, rule in enumerate(self.rules):
+            conditions = rule.conditions
+            static = [one for one in conditions if one.reads < Reads.MESSAGE]
             try:
                 holds = all(one.holds(subject, 0.0) for one in static)
             except PatternGivenUp:  # the rule will fail when its turn comes
-                chosen.append(Candidate(rule, order, rule.conditions))
+                chosen.append(Candidate(rule, order, conditions))
                 continue
             if holds:
-                rest = tuple(one for one in rule.conditions if one.reads is Reads.MESSAGE)
-                chosen.append(Candidate(rule, order, rest))
+                chosen.append(Candidate(rule, order, conditions[len(static) :]))
         return chosen
 
-    def __len__(self) -> int:
-        return len(self._rules)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChainSettings:
     fail_fast: bool = True
     parallel: bool = False
@@ -253,7 +242,10 @@ class StateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A policy; ``rules`` are the enabled ones, in order of evaluation."""
+    """A policy; ``rules`` are the enabled ones, in order of evaluation.
+
+    If it is off as a whole, it has no more than its rules, which nothing evaluates.
+    """
 
     rules: tuple[Rule, ...] = ()
     chain: ChainSettings = field(default_factory=ChainSettings)
@@ -262,20 +254,43 @@ class Policy:
     session_ttl: float = 3600.0
     warnings: tuple[str, ...] = ()
     enabled: bool = True
-    requests: RuleIndex = field(init=False, repr=False, compare=False)
-    responses: RuleIndex = field(init=False, repr=False, compare=False)
-    _judged: dict[tuple[str, ...], bool] = field(init=False, repr=False, compare=False)
-    reads_requests: bool = field(init=False, repr=False, compare=False)
-    """True if anything in the policy looks at requests."""
-    reads_responses: bool = field(init=False, repr=False, compare=False)
-    """True if anything in the policy looks at responses."""
-    reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
-    """True if a rule for responses also depends on the request."""
+    _judged: dict[tuple[str, ...], bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @cached_property
+    def requests(self) -> RuleIndex:
+        on = self.rules if self.enabled else ()
+        return RuleIndex(tuple(rule for rule in on if rule.for_requests))
+
+    @cached_property
+    def responses(self) -> RuleIndex:
+        on = self.rules if self.enabled else ()
+        return RuleIndex(tuple(rule for rule in on if rule.for_responses))
+
+    @cached_property
+    def _has_users(self) -> bool:
+        """True if a user's own class sees messages, in both directions."""
+        return any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
+
+    @cached_property
+    def reads_requests(self) -> bool:
+        """True if anything in the policy looks at requests."""
+        return bool(self.requests.rules or self.interceptors or self.chain.default_block)
+
+    @cached_property
+    def reads_responses(self) -> bool:
+        """True if anything in the policy looks at responses."""
+        return bool(self.responses.rules) or self._has_users
+
+    @cached_property
+    def reads_requests_of_responses(self) -> bool:
+        """True if a rule for responses also depends on the request."""
+        conditions = (one for rule in self.responses.rules for one in rule.conditions)
+        return self._has_users or any(one.of_request for one in conditions)
 
     def concerns(self, subject: Subject) -> bool:
         """Tell whether anything in the policy concerns a message."""
-        if not self.enabled:
-            return False
         return bool(
             self.possible(subject)
             or self.interceptor_for(subject)
@@ -314,7 +329,7 @@ class Policy:
         their answers."""
         known = self._judged.get(methods)
         if known is None:
-            known = self._judged[methods] = self.enabled and any(map(self._may_judge, methods))
+            known = self._judged[methods] = any(map(self._may_judge, methods))
         return known
 
     def _may_judge(self, method: str) -> bool:
@@ -323,22 +338,6 @@ class Policy:
         return bool(
             self.requests.candidates(asked).each or self.responses.candidates(asked).each
         ) or not self.interceptors.keys().isdisjoint(same)
-
-    def __post_init__(self) -> None:
-        on = self.rules if self.enabled else ()
-        requests = RuleIndex(tuple(rule for rule in on if rule.for_requests))
-        responses = RuleIndex(tuple(rule for rule in on if rule.for_responses))
-        object.__setattr__(self, "_judged", {})
-        object.__setattr__(self, "requests", requests)
-        object.__setattr__(self, "responses", responses)
-        judges = len(requests) > 0 or bool(self.interceptors) or self.chain.default_block
-        object.__setattr__(self, "reads_requests", self.enabled and judges)
-        users = any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
-        object.__setattr__(self, "reads_responses", self.enabled and (len(responses) > 0 or users))
-        needs = users or any(
-            one.of_request for rule in on if rule.for_responses for one in rule.conditions
-        )
-        object.__setattr__(self, "reads_requests_of_responses", self.enabled and needs)
 
 
 # Reading it
@@ -379,18 +378,12 @@ class _Written(NamedTuple):
 
     id: str
     actions: tuple[tuple[str, Action] | None, ...]
-    name: str
+    name: Json
     enabled: bool
     priority: int
     on: str | None
     conditions: tuple[Labelled, ...]
     metadata: Json
-
-
-def _read_name(spot: Spot) -> str:
-    """Read what a rule is called: free-form, so it need not be a text."""
-    name = spot.node.to_json()
-    return name if isinstance(name, str) else render_json(name)
 
 
 _RULE = forms.mapping(
@@ -400,7 +393,7 @@ _RULE = forms.mapping(
         "actions": forms.listed(NAMED, "a list of actions", or_else="expected at least one action"),
     },
     {
-        "name": (Form({}, _read_name), ""),
+        "name": (forms.ANY, None),
         "enabled": forms.with_default(forms.BOOLEAN, True),
         "priority": forms.with_default(forms.INTEGER, 0),
         "on": (forms.one_of("request", "response", "any"), None),
@@ -412,39 +405,31 @@ _RULE = forms.mapping(
 
 def _read_rules(spot: Spot) -> tuple[Rule, ...]:
     ids: dict[str, str] = {}
-    read: list[Rule] = []
+    read: list[tuple[int, Rule]] = []
     for one in spot.items(what="a list of rules"):
         written = _RULE.read(one)
-        rule = _rule_of(written, one)
-        if rule.id and rule.id in ids:
-            one.inside("id").wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
-        ids.setdefault(rule.id, one.path)
+        named = tuple(action for action in written.actions if action is not None)
+        for_requests, for_responses = _direction_of(written, named, one)
+        if written.id and written.id in ids:
+            one.inside("id").wrong(f"the id {written.id!r} is taken by {ids[written.id]}")
+        ids.setdefault(written.id, one.path)
         if written.enabled:
-            read.append(rule)
-    return tuple(sorted(read, key=lambda one: -one.priority))
+            rule = Rule(
+                id=written.id,
+                labelled=written.conditions,
+                actions=named,
+                for_requests=for_requests,
+                for_responses=for_responses,
+            )
+            read.append((written.priority, rule))
+    return tuple(rule for _, rule in sorted(read, key=lambda one: -one[0]))
 
 
 _RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
 
 
-def _rule_of(written: _Written, spot: Spot) -> Rule:
-    named = [one for one in written.actions if one is not None]
-    for_requests, for_responses = _direction_of(written, named, spot)
-    return Rule(
-        id=written.id,
-        name=written.name,
-        priority=written.priority,
-        conditions=tuple(condition for condition, _ in written.conditions),
-        labels=tuple(label for _, label in written.conditions),
-        actions=tuple(action for _, action in named),
-        action_names=tuple(name for name, _ in named),
-        for_requests=for_requests,
-        for_responses=for_responses,
-    )
-
-
 def _direction_of(
-    written: _Written, named: list[tuple[str, Action]], spot: Spot
+    written: _Written, named: Sequence[tuple[str, Action]], spot: Spot
 ) -> tuple[bool, bool]:
     """Return whether a rule is for requests, and whether it is for responses."""
     of_response = [label for one, label in written.conditions if one.of_response]
@@ -475,7 +460,7 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
                     "ends the chain under the same conditions"
                 )
                 break
-        if rule.always_ends and (fail_fast or "allow" in rule.action_names):
+        if any(action.ends and (fail_fast or name == "allow") for name, action in rule.actions):
             ending.append((wanted, rule))
     return warnings
 
@@ -487,18 +472,6 @@ def _covers(earlier: Rule, later: Rule) -> bool:
 
 
 # The rest of the file
-
-
-def _chain(
-    fail_fast: bool, parallel: bool, timeout: float, default_action: str, on_error: str
-) -> ChainSettings:
-    return ChainSettings(
-        fail_fast=fail_fast,
-        parallel=parallel,
-        timeout=timeout,
-        default_block=default_action == "block",
-        allow_on_error=on_error == "allow",
-    )
 
 
 def _redis_url(text: str) -> str:
@@ -517,34 +490,29 @@ def _policy(
     session_ttl: float,
 ) -> Policy:
     settings, ttl_in_state = state
-    warnings = []
-    if not enabled:
-        warnings.append("the rules are off: enabled is false")
-    elif mode == "transport":
-        warnings.append("the rules are off: mode transport does not look at messages")
-    else:
-        warnings += shadowed_rules(rules, fail_fast=chain.fail_fast)
-    return Policy(
+    kept = Policy(
         rules=rules,
-        chain=chain,
-        interceptors=interceptors,
         state=settings,
         session_ttl=session_ttl if ttl_in_state is None else ttl_in_state,
-        warnings=tuple(warnings),
         enabled=enabled and mode == "mcp",
     )
+    if kept.enabled:
+        warnings = tuple(shadowed_rules(rules, fail_fast=chain.fail_fast))
+        return replace(kept, chain=chain, interceptors=interceptors, warnings=warnings)
+    why = "mode transport does not look at messages" if enabled else "enabled is false"
+    return replace(kept, warnings=(f"the rules are off: {why}",))
 
 
 _TTL = forms.duration(least=1)
 _CHAIN = forms.mapping(
-    _chain,
+    ChainSettings,
     {},
     {
         "fail_fast": forms.with_default(forms.BOOLEAN, True),
         "parallel": forms.with_default(forms.BOOLEAN, False),
         "timeout": (forms.TIMEOUT, 5.0),
-        "default_action": (forms.one_of("allow", "block"), "allow"),
-        "on_error": (forms.one_of("block", "allow"), "block"),
+        "default_action": (forms.one_of("allow", "block").made("block".__eq__), False),
+        "on_error": (forms.one_of("block", "allow").made("allow".__eq__), False),
     },
 )
 _STATE = forms.mapping(

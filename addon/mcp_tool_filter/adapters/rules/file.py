@@ -267,8 +267,8 @@ class RulesInForce:
         return RulesAtWork(tuple(self._hits(link)), tuple(metrics), sessions)
 
     def _hits(self, link: RulesLink) -> Iterator[tuple[str, int]]:
-        methods = tuple(self.policy.interceptors) if self.policy.enabled else ()
-        yield from ((name, link.hits[name]) for name in (*methods, *self.names))
+        names = (*self.policy.interceptors, *self.names)
+        yield from ((name, link.hits[name]) for name in names)
 
     def link(self, upstream: str, operator: Callable[[], bytes] = bytes) -> RulesLink:
         """Return the link for a listener; ``operator`` returns the credentials that we add."""
