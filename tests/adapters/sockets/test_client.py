@@ -60,7 +60,7 @@ async def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
         (answer(b"hello")[:-1], "Connection closed by upstream"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "Connection closed by upstream"),
         (b"", "Connection closed by upstream"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "Not a valid HTTP answer: not a first line"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "Not a valid HTTP answer: not a status line"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "Not a valid HTTP answer: "),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", "Not a valid HTTP"),
     ],

@@ -19,13 +19,9 @@ from mcp_tool_filter.adapters.sockets.connect import (
     ConnectionLost,
     HttpFailed,
     LoginNeeded,
-    NotConnected,
-    Reach,
-    connect,
     make_tls_context,
-    reach_in,
+    open_streams,
     why,
-    why_none,
 )
 from mcp_tool_filter.engine.wire import (
     END,
@@ -280,18 +276,11 @@ class _Connection:
         if room and not room.take():
             raise HttpFailed("too many connections to the upstream")
         try:
-            return cls(*await connect(origin, tls), room)
-        except BaseException as error:
+            return cls(*await open_streams(origin, tls), room)
+        except BaseException:
             if room:
                 room.give_back()
-            if isinstance(error, ExceptionGroup):
-                errors, reason = error.exceptions, why_none(error.exceptions, origin)
-            elif isinstance(error, OSError | ssl.CertificateError):
-                errors, reason = (error,), why(error, origin)
-            else:
-                raise
-            is_ours = reach_in(errors) is Reach.UNKNOWN  # it says nothing about the upstream
-            raise (HttpFailed if is_ours else NotConnected)(reason) from None
+            raise
 
     @property
     def was_closed_by_peer(self) -> bool:

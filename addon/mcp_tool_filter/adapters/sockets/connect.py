@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from mcp_tool_filter.errors import InvalidOption, StartError
@@ -23,12 +23,27 @@ _PASSING = frozenset(
 )
 
 
+class Reach(StrEnum):
+    """Whether the upstream can still be reached."""
+
+    REACHED = "reached"
+    LOST = "lost"
+    DOUBTFUL = "doubtful"
+    """No route, no DNS name or no TLS yet; if this lasts, the upstream is lost."""
+    UNKNOWN = "unknown"
+    """This machine could not even try: no descriptors or no memory."""
+
+
 class HttpFailed(Exception):
     """No complete answer came. ``str()`` is a short reason for people."""
 
 
 class NotConnected(HttpFailed):
     """No connection could be made."""
+
+    def __init__(self, why: str, reach: Reach = Reach.LOST) -> None:
+        super().__init__(why)
+        self.reach = reach
 
 
 class ConnectionLost(HttpFailed):
@@ -68,40 +83,50 @@ def why_none(errors: Sequence[Exception], origin: Origin) -> str:
     return why(next(e for kind in telling for e in errors if isinstance(e, kind)), origin)
 
 
-async def connect(
+async def connect[P: asyncio.BaseProtocol](
+    origin: Origin, tls: ssl.SSLContext | None, make: Callable[[], P]
+) -> tuple[asyncio.Transport, P]:
+    """Open a connection. Raises NotConnected, or HttpFailed if that says nothing about the
+    upstream."""
+    errors: Sequence[Exception]
+    try:
+        return await asyncio.get_running_loop().create_connection(  # type: ignore[call-overload,no-any-return]
+            make,
+            origin.host,
+            origin.port,
+            ssl=tls,
+            server_hostname=origin.host if tls else None,
+            all_errors=True,
+        )
+    except ExceptionGroup as group:
+        errors = group.exceptions
+    except (OSError, ssl.CertificateError) as error:
+        errors = (error,)
+    reason, reach = why_none(errors, origin), reach_in(errors)
+    raise HttpFailed(reason) if reach is Reach.UNKNOWN else NotConnected(reason, reach)
+
+
+async def open_streams(
     origin: Origin, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection. Raises OSError, or a group of them if the host has several addresses."""
-    return await asyncio.open_connection(
-        origin.host,
-        origin.port,
-        ssl=tls,
-        server_hostname=origin.host if tls else None,
-        all_errors=True,
-    )
-
-
-class Reach(StrEnum):
-    """Whether the upstream can still be reached."""
-
-    REACHED = "reached"
-    LOST = "lost"
-    DOUBTFUL = "doubtful"
-    """No route, no DNS name or no TLS yet; if this lasts, the upstream is lost."""
-    UNKNOWN = "unknown"
-    """This machine could not even try: no descriptors or no memory."""
+    """The same, with asyncio's streams."""
+    reader = asyncio.StreamReader()
+    transport, protocol = await connect(origin, tls, lambda: asyncio.StreamReaderProtocol(reader))
+    return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
 
 
 async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Reach:
     """Open a connection to the upstream and close it."""
     try:
         async with asyncio.timeout(timeout):
-            _, writer = await connect(origin, tls)
-    except ExceptionGroup as group:
-        return reach_in(group.exceptions)
-    except OSError as error:  # includes TimeoutError and all TLS errors
-        return reach_in([error])
-    writer.transport.abort()
+            transport, _ = await connect(origin, tls, asyncio.Protocol)
+    except TimeoutError:
+        return Reach.LOST
+    except NotConnected as error:
+        return error.reach
+    except HttpFailed:
+        return Reach.UNKNOWN
+    transport.abort()
     return Reach.REACHED
 
 

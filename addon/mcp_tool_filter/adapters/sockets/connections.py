@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.serving.limits import MemoryBudget, most_upstream_connections
-from mcp_tool_filter.adapters.sockets.connect import why, why_none
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, connect
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.service import Point
 from mcp_tool_filter.engine.upstream import Upstream
@@ -332,29 +332,15 @@ class Pool:
             exchange.fail(error)
 
     async def _open(self, exchange: Asking) -> None:
-        origin, tls = self._origin, self._tls
         try:
             async with asyncio.timeout(_PATIENCE):
-                _, one = await self.loop.create_connection(  # type: ignore[call-overload]
-                    lambda: UpstreamConnection(self),
-                    origin.host,
-                    origin.port,
-                    ssl=tls,
-                    server_hostname=origin.host if tls else None,
-                    all_errors=True,
-                )
-        except ExceptionGroup as group:
-            exchange.unreachable(why_none(group.exceptions, origin))
+                _, one = await connect(self._origin, self._tls, lambda: UpstreamConnection(self))
         except TimeoutError:
-            exchange.unreachable("Connection timeout")
-        except (OSError, ssl.CertificateError) as error:
-            exchange.unreachable(why(error, origin))
-        else:
-            self._site.note_connection()
-            if exchange.is_over:
-                one.be_idle()
-            else:
-                exchange.connected(one.speaks)
+            return exchange.unreachable("Connection timeout")
+        except HttpFailed as error:
+            return exchange.unreachable(str(error))
+        self._site.note_connection()
+        return one.be_idle() if exchange.is_over else exchange.connected(one.speaks)
 
     def kept(self, one: UpstreamConnection) -> None:
         """Keep an idle connection for a while."""
