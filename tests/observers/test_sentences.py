@@ -11,14 +11,17 @@ from mcp_tool_filter.observers.sentences import (
     Introduction,
     Once,
     VerdictLog,
+    client_name_in,
     describe,
     estimate_tokens,
     is_refusal,
+    problem_in,
     render_report,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import Response, parse_message
 from tests.make import answering, definition, listing, snapshot, snapshot_of
 
 # What people read about a message that rules have decided on
@@ -196,3 +199,42 @@ def test_unusual_names_are_escaped_for_the_terminal() -> None:
 @pytest.mark.parametrize(("size", "tokens"), [(0, "0"), (399, "99"), (40_000, "10,000")])
 def test_tokens_are_estimated_from_bytes(size: int, tokens: str) -> None:
     assert estimate_tokens(size) == tokens
+
+
+# What people see of a client and of an error
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (
+            b'"result":{"isError":true,"content":[{"type":"text","text":" No file\\nline 7"}]}',
+            "No file",
+        ),
+        (b'"result":{"isError":true,"content":[{"type":"image","data":""}]}', ""),
+        (b'"result":{"isError":true}', ""),
+        (b'"result":{"isError":true,"content":"x"}', ""),
+        (b'"result":{"isError":"true","content":[{"type":"text","text":"fine"}]}', ""),
+        (b'"result":{"content":[{"type":"text","text":"fine"}]}', ""),
+        (b'"error":{"code":-1,"message":"Out of\\u001b tokens\\nat"}', r"Out of\x1b tokens"),
+    ],
+)  # fmt: skip
+def test_the_problem_is_the_first_line_of_an_errors_text(said: bytes, problem: str) -> None:
+    message = parse_message(b'{"jsonrpc":"2.0","id":1,%b}' % said)
+    assert isinstance(message, Response)
+    assert problem_in(message) == problem
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ('{"clientInfo":{"name":"a\\u001b[2J"}}', r"a\x1b[2J"),
+        ('{"clientInfo":{"name":7},"_meta":null}', ""),
+        ('{"clientInfo":"x"}', ""),
+        ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"new"}}}', "new"),
+        ('{"_meta":{"clientInfo":{"name":"elsewhere"}}}', ""),
+        ('{"clientInfo"', ""),
+    ],
+)
+def test_a_clients_name_is_safe_to_show(params: str, name: str) -> None:
+    assert client_name_in(params) == name

@@ -27,6 +27,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -43,6 +44,7 @@ from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 LONGEST = 256  # characters of a URI, a method, an id
 _LONGEST_NAME = 64  # characters of a client's name
+_LONGEST_READ = 256 * 1024  # characters of what is only read for people
 CLIENT_NAME = "client name"
 """Where observers keep it in the notes of a session."""
 
@@ -85,6 +87,20 @@ def subject_of(message: Request | Notification) -> tuple[str, str] | None:
     if value is None or value.text is None:
         return None
     return kind, shown(value.text[:LONGEST])
+
+
+def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
+    """Return a verdict's word, and of its reason what there is: why, the rule, the pattern."""
+    facts = {"verdict": verdict_word(verdict)}
+    if isinstance(verdict, Forward):
+        return facts
+    reason = verdict.reason
+    facts["why"] = reason.why.value
+    if reason.rule:
+        facts["rule"] = reason.rule
+    if pattern := denying_pattern(reason, snapshot):
+        facts["pattern"] = pattern
+    return facts
 
 
 def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
@@ -176,9 +192,14 @@ def error_in(answer: bytes) -> tuple[object, str]:
     >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
     (-32601, 'no')
     """
+    code, said = _error_in(answer)
+    return code, shown(said)
+
+
+def _error_in(answer: bytes) -> tuple[object, str]:
     try:
         error = orjson.loads(answer)["error"]
-        return error["code"], shown(str(error.get("message", "")))
+        return error["code"], str(error.get("message", ""))
     except (ValueError, AttributeError, TypeError, KeyError):
         return None, ""
 
@@ -191,7 +212,7 @@ def client_name_in(params: str) -> str:
     >>> client_name_in('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"my-client"}}}')
     'my-client'
     """
-    if "clientInfo" not in params:
+    if len(params) > _LONGEST_READ or "clientInfo" not in params:
         return ""
     try:
         said = orjson.loads(params)
@@ -211,18 +232,15 @@ def problem_in(response: Response) -> str:
     ...                          b'{"type":"text","text":"No such file"}]}}'))
     'No such file'
     """
+    said = ""
     if response.result is None:
-        said = error_in(response.place.raw)[1].strip().partition("\n")[0]
-    elif not is_tool_error(response):
-        return ""
-    else:
-        try:
-            parts = orjson.loads(response.place.cut(response.result)).get("content")
-            said = next(part["text"] for part in parts if part.get("type") == "text")
-            said = str(said).strip().partition("\n")[0]
-        except (ValueError, AttributeError, TypeError, KeyError, StopIteration):
-            return ""
-    return printable(said[:LONGEST])
+        said = _error_in(response.place.raw)[1]
+    elif is_tool_error(response) and response.place.end <= _LONGEST_READ:
+        with suppress(ValueError, AttributeError, TypeError, KeyError):
+            parts = orjson.loads(response.place.cut(response.result))["content"]
+            texts = (str(part["text"]) for part in parts if part.get("type") == "text")
+            said = next(texts, "")
+    return printable(said.strip().partition("\n")[0][:LONGEST])
 
 
 def is_tool_error(response: Response) -> bool:

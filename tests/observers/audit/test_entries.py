@@ -230,7 +230,7 @@ def test_times_are_those_of_the_messages_not_of_their_entries() -> None:
     clock = iter(float(second) for second in range(100))
     waiting: list[Callable[[], None]] = []
     audited = Audited(soon=waiting.append)
-    gathering = audited.auditor._gathering
+    gathering = audited.auditor
     gathering._now = gathering._clock = clock.__next__
     audited.ask(call(1))
     audited.hear(answer(1))

@@ -41,11 +41,10 @@ from mcp_tool_filter.observers.open_requests import (
     key_of,
 )
 from mcp_tool_filter.observers.sentences import (
-    denying_pattern,
     error_in,
+    facts_about,
     is_tool_error,
     subject_of,
-    verdict_word,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import shown
@@ -163,15 +162,11 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
         "network.transport": "pipe" if client.via is Via.STDIO else "tcp",
         "network.protocol.name": _PROTOCOL_NAMES.get(client.via),
         "gen_ai.operation.name": "execute_tool" if request.method == "tools/call" else None,
-        "mcp_tool_filter.verdict": verdict_word(judged.verdict),
         "mcp_tool_filter.from": str(judged.direction),
         **({_NAMES[subject[0]]: subject[1]} if subject else {}),
     }
-    if not isinstance(judged.verdict, Forward):
-        reason = judged.verdict.reason
-        known["mcp_tool_filter.why"] = reason.why.value
-        known["mcp_tool_filter.rule"] = reason.rule or None
-        known["mcp_tool_filter.pattern"] = denying_pattern(reason, judged.snapshot)
+    facts = facts_about(judged.verdict, judged.snapshot)
+    known |= {f"mcp_tool_filter.{name}": fact for name, fact in facts.items()}
     return {name: value[:_LONGEST_ERROR] for name, value in known.items() if value}
 
 

@@ -46,8 +46,8 @@ from mcp_tool_filter.observers.sentences import (
     CLIENT_NAME,
     LONGEST,
     client_name_in,
-    denying_pattern,
     error_in,
+    facts_about,
     is_tool_error,
     problem_in,
     subject_of,
@@ -72,57 +72,6 @@ type Noted = tuple[Judged, Verdict, float, float]
 """A message as observed, its verdict then, and the time by both clocks."""
 type Soon = Callable[[Callable[[], None]], object]
 """Calls a function in a moment, in the same thread."""
-
-
-class Gathering:
-    """Passes each message on to ``enter``: ``soon``, or at once if that is None."""
-
-    def __init__(
-        self,
-        enter: Callable[[Noted], None],
-        now: Callable[[], float],
-        clock: Callable[[], float],
-        soon: Soon | None,
-    ) -> None:
-        self._enter = enter
-        self._now = now
-        self._clock = clock
-        self._soon = soon
-        self._is_due = False
-        self._noted: list[Noted] = []
-        self._has_failed = False
-
-    def note(self, judged: Judged) -> None:
-        now, clock = self._now(), self._clock()
-        noted = [(one, one.verdict, now, clock) for one in judged.each]
-        if self._soon is None:
-            self._enter_all(noted)
-            return
-        self._noted += noted
-        if judged.size > _LONGEST_NOTED or len(self._noted) >= _MOST_NOTED:
-            self.flush()
-        elif not self._is_due:
-            self._is_due = True
-            self._soon(self._flush_when_due)
-
-    def flush(self) -> None:
-        """Pass on what was noted."""
-        noted, self._noted = self._noted, []
-        self._enter_all(noted)
-
-    def _flush_when_due(self) -> None:
-        self._is_due = False
-        self.flush()
-
-    def _enter_all(self, noted: list[Noted]) -> None:
-        """An error here disturbs no message."""
-        for one in noted:
-            try:
-                self._enter(one)
-            except Exception:
-                if not self._has_failed:
-                    self._has_failed = True
-                    log.exception("cannot report what happened to a message")
 
 
 class Class(StrEnum):
@@ -297,12 +246,37 @@ class Auditor:
         self._for_people, self._with_calls = for_people, with_calls
         self._names: dict[str, str] = {}
         self._timestamps = Timestamps()
-        self._gathering = Gathering(self._enter, now, clock, soon)
+        self._soon = soon
+        self._noted: list[Noted] = []
+        self._is_due = False
+        self._has_failed = False
         self._open: OpenRequests[OpenRequest] = OpenRequests()
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
-        self._gathering.note(judged)
+        now, clock = self._now(), self._clock()
+        self._noted += [(one, one.verdict, now, clock) for one in judged.each]
+        is_much = judged.size > _LONGEST_NOTED or len(self._noted) >= _MOST_NOTED
+        if self._soon is None or is_much:
+            self._flush()
+        elif not self._is_due:
+            self._is_due = True
+            self._soon(self._flush_when_due)
+
+    def _flush_when_due(self) -> None:
+        self._is_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Make the entries of what was noted. An error here disturbs no message."""
+        noted, self._noted = self._noted, []
+        for one in noted:
+            try:
+                self._enter(one)
+            except Exception:
+                if not self._has_failed:
+                    self._has_failed = True
+                    log.exception("cannot report what happened to a message")
 
     def _enter(self, noted: Noted) -> None:
         judged, verdict, _, _ = noted
@@ -316,7 +290,7 @@ class Auditor:
 
     def note_log(self, effect: WriteLog) -> None:
         """Log what a rule has logged."""
-        self._gathering.flush()  # of earlier messages
+        self._flush()  # of earlier messages
         session = effect.session
         entry: Entry = {
             "v": VERSION,
@@ -338,13 +312,13 @@ class Auditor:
 
     def close(self) -> None:
         """Log the unanswered requests."""
-        self._gathering.flush()
+        self._flush()
         while oldest := self._open.take_oldest():
             self._write_unanswered(oldest, Unanswered())
 
     def give_up(self, end_of: EndOf) -> None:
         """Enter what will not be answered any more; call this now and then."""
-        self._gathering.flush()
+        self._flush()
         now = self._clock()
         for opened in self._open.all:
             if (end := end_of(opened.origin, opened.client, now - opened.since)) is not None:
@@ -403,14 +377,13 @@ class Auditor:
             if result := self._contents.shown(place, message.result):
                 entry["result"] = result
         if isinstance(entry, ShownEntry):
-            entry.problem = redacted(problem_in(message))
+            if problem := problem_in(message):
+                entry.problem = redacted(problem)
             if self._with_calls and message.result:
                 entry.result = _beginning(place, message.result)
         if not isinstance(verdict, Forward):
-            entry["answer_verdict"] = verdict_word(verdict)
-            entry["answer_why"] = verdict.reason.why.value
-            if verdict.reason.rule:
-                entry["answer_rule"] = verdict.reason.rule
+            facts = facts_about(verdict, judged.snapshot)
+            entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
             if drift := verdict.reason.drift:
                 entry["drift"] = len(drift)
             if verdict.reason.why is Why.HIDDEN:
@@ -528,17 +501,12 @@ class Auditor:
     def _add_verdict(
         self, entry: Entry, verdict: Rewrite | Reply | Drop, snapshot: Snapshot
     ) -> None:
-        entry["verdict"] = verdict_word(verdict)
+        entry |= facts_about(verdict, snapshot)
         reason = verdict.reason
         if reason.why in (Why.CACHED, Why.HIDDEN):
             entry["saved_bytes"] = snapshot.denied_bytes
-        entry["why"] = reason.why.value
         if reason.why is Why.FORBIDDEN and reason.detail:
             entry["detail"] = reason.detail
-        if reason.rule:
-            entry["rule"] = reason.rule
-        if pattern := denying_pattern(reason, snapshot):
-            entry["pattern"] = pattern
 
 
 def _beginning(place: Place, part: Value) -> str:

@@ -374,7 +374,16 @@ function detailed(entry, columns) {
   const parts = ["problem", "arguments", "result"].filter((name) => found[name]).flatMap((name) =>
     [element("h4", {}, name === "problem" ? "" : name), element("pre", {}, laidOut(found[name]))]);
   return element("tr", { role: "row" }, element("td",
-    { role: "cell", class: "details", colspan: columns }, below(`From ${client(entry)}`), ...parts));
+    { role: "cell", class: "details", colspan: columns }, below(timing(entry)), ...parts));
+}
+
+function timing(entry) {
+  const parts = [`from ${client(entry)}`, `at ${String(entry.time || "").slice(11, 23)}`];
+  if (entry.upstream_ms !== undefined) parts.push(`upstream ${entry.upstream_ms.toFixed(1)} ms`);
+  if (entry.own_ms !== undefined) parts.push(`filter ${entry.own_ms.toFixed(1)} ms`);
+  if (entry.bytes) parts.push(size(entry.bytes));
+  if (entry.answer_bytes) parts.push(`answer ${size(entry.answer_bytes)}`);
+  return parts.join(", ");
 }
 
 function laidOut(text) {
