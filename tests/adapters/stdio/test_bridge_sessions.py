@@ -74,7 +74,7 @@ async def test_requests_without_a_session_share_a_command_until_it_ends() -> Non
     async with sessions() as ours:
         shared = await ours.shared()
         assert await ours.shared() is shared
-        ours.end_shared(shared)
+        ours.end(shared)
         assert await ours.shared() is not shared
 
 

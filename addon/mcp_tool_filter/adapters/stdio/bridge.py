@@ -140,7 +140,7 @@ class Bridge:
         found = self._session_of(request)
         if isinstance(found, ServedResponse):
             return found
-        await self.sessions.end(found)
+        await asyncio.shield(self.sessions.end(found))
         return ServedResponse(200)
 
     def _session_of(self, request: ServedRequest) -> ChildSession | ServedResponse:
@@ -194,7 +194,7 @@ class Bridge:
             return ServedResponse(200, JSON, answer)
         self._is_modern = False
         leave()
-        self.sessions.end_shared(shared)
+        self.sessions.end(shared)
         return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
 
     # HTTP+SSE
@@ -206,7 +206,7 @@ class Bridge:
             return error_response(503, None, UPSTREAM_LOST, _one_sentence(problem))
         stream = session.listen()
         first = f"event: endpoint\ndata: {_LEGACY_POST}?sessionId={name}\n\n".encode()
-        events = events_from(stream, lambda: self.sessions.end_soon(session), first)
+        events = events_from(stream, lambda: self.sessions.end(session), first)
         return ServedResponse(200, EVENTS, events)
 
     async def _post_legacy(self, request: ServedRequest) -> ServedResponse:

@@ -13,7 +13,7 @@ line, and gets whole messages back (``bridge`` does it for HTTP requests)::
     await session.tell(line)                 # a notification, or an answer
     session.cancel("1")                      # the client has cancelled: its outbox ends
     stream = session.listen()                # all that answers no request; session.take_kept()
-    await commands.end(session)              # DELETE
+    await commands.end(session)              # DELETE; or do not wait
 
     shared = await commands.shared()         # 2026-07-28: one process for all requests
     number, outbox = await shared.ask_alone(line)
@@ -109,9 +109,8 @@ class BridgeSessions:
     async def begin(self) -> tuple[str, ChildSession]:
         """Start a command for a new session, and name it. Raises StartError, TooMany."""
         session = await self._spawn(ChildSession)
-        name = secrets.token_urlsafe(24)
-        self._by_name[name] = session
-        return name, session
+        self._by_name[session.name] = session
+        return session.name, session
 
     def open_session(self, name: str) -> ChildSession | None:
         """Return the session with this name, if it has not ended."""
@@ -125,20 +124,13 @@ class BridgeSessions:
                 self._shared = await self._spawn(SharedSession)
             return self._shared
 
-    def end_shared(self, shared: SharedSession) -> None:
-        """End the shared session."""
-        self._shared = None
-        self.end_later(shared.close())
-
-    async def end(self, session: ChildSession) -> None:
-        """End a session; return when its command is gone."""
+    def end(self, session: ChildSession, *, eof: float = _EOF) -> asyncio.Task[None]:
+        """End a session in the background; the task is done when its command is gone."""
         self._forget(session)
-        await session.close()
-
-    def end_soon(self, session: ChildSession) -> None:
-        """End a session in the background."""
-        self._forget(session)
-        self._end_later(session)
+        session.begin_to_close(eof=eof)  # from now on it counts as ending
+        task = self.end_later(session.close(eof=eof))
+        task.add_done_callback(lambda _: self._note_gone(session))
+        return task
 
     def end_later(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run an ending in the background; ``close`` waits for it."""
@@ -179,27 +171,19 @@ class BridgeSessions:
         if not ending and not chosen:
             raise TooMany(f"Too many sessions: --max-children {self._most}")
         for session in chosen:
-            self._forget(session)
-            self._end_later(session, eof=_LAST_EOF)
+            self.end(session, eof=_LAST_EOF)
 
     def _note_end(self, session: ChildSession, code: int) -> None:
-        was_open = self._forget(session) or session is self._shared
-        if session is self._shared:
-            self._shared = None
-        if was_open and not self._is_closing:
+        if self._forget(session) and not self._is_closing:
             self._say(f"Warning: The command of one session has ended with exit code {code}")
-        self._end_later(session)
+        self.end(session)
 
     def _forget(self, session: ChildSession) -> bool:
-        names = [name for name, one in self._by_name.items() if one is session]
-        for name in names:
-            del self._by_name[name]
-        return bool(names)
-
-    def _end_later(self, session: ChildSession, *, eof: float = _EOF) -> None:
-        session.begin_to_close(eof=eof)  # from now on it counts as ending
-        task = self.end_later(session.close(eof=eof))
-        task.add_done_callback(lambda _: self._note_gone(session))
+        """Return whether clients could use it until now."""
+        if session is self._shared:
+            self._shared = None
+            return True
+        return self._by_name.pop(session.name, None) is not None
 
     def _note_gone(self, session: ChildSession) -> None:
         self._alive.discard(session)
@@ -217,7 +201,7 @@ class BridgeSessions:
             latest = self._loop.time() - self._idle
             for session in list(self._by_name.values()):
                 if not session.is_in_use and session.last_used < latest:
-                    self.end_soon(session)
+                    self.end(session)
 
 
 class ChildSession:
@@ -239,10 +223,10 @@ class ChildSession:
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, tuple[str, Outbox]] = {}
         self._stream: Outbox | None = None
-        self._kept: deque[bytes] = deque()
-        self._kept_size = 0
+        self._kept = Outbox()  # while no stream is open
         self._closing: asyncio.Future[None] | None = None
         self._patience = _EOF
+        self.name = secrets.token_urlsafe(24)
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.last_used = self._loop.time()
         Thread(target=self._read, daemon=True).start()
@@ -315,17 +299,12 @@ class ChildSession:
 
     def take_kept(self) -> list[bytes]:
         """Return the messages that were kept while no stream was open."""
-        kept = list(self._kept)
-        self._kept.clear()
-        self._kept_size = 0
-        return kept
+        return self._kept.drain()
 
     def _keep(self, message: bytes) -> None:
         """Keep a message for the next stream; drop the oldest if there are too many."""
-        self._kept.append(message)
-        self._kept_size += len(message)
-        while self._kept_size > _MOST_KEPT:
-            self._kept_size -= len(self._kept.popleft())
+        self._kept.put_last(message)
+        self._kept.drop_beyond(_MOST_KEPT)
 
     def stop_listening(self, stream: Outbox) -> None:
         stream.end()
@@ -465,15 +444,8 @@ class SharedSession(ChildSession):
     all such requests are of one asker, as far as their credentials tell.
     """
 
-    def __init__(
-        self,
-        child: Child,
-        limits: Limits,
-        *,
-        say: Callable[[str], None],
-        on_end: Callable[[ChildSession, int], None],
-    ) -> None:
-        super().__init__(child, limits, say=say, on_end=on_end)
+    def __init__(self, child: Child, limits: Limits, **more: Any) -> None:
+        super().__init__(child, limits, **more)
         self._numbers = Numbers()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -619,10 +591,18 @@ class Outbox:
                 return None
             self._changed.clear()
             await self._changed.wait()
+        return self._take()
+
+    def _take(self) -> bytes:
         message = self._messages.popleft()
         self._size -= len(message)
         self._changed.set()
         return message
+
+    def drop_beyond(self, most: int) -> None:
+        """Drop the oldest messages if there are more bytes."""
+        while self._size > most:
+            self._take()
 
     def end(self) -> None:
         """Accept no more messages; those in the queue can still be read."""
@@ -631,7 +611,4 @@ class Outbox:
 
     def drain(self) -> list[bytes]:
         """Take all messages."""
-        taken = list(self._messages)
-        self._messages.clear()
-        self._size = 0
-        return taken
+        return [self._take() for _ in range(len(self._messages))]
