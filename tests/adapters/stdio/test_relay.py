@@ -17,7 +17,7 @@ import pytest
 
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.relay import Happened, Patience, Relay
+from mcp_tool_filter.adapters.stdio.relay import Happened, Patience, Relay, RelayedLines
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import asking, calling
@@ -50,16 +50,15 @@ def relayed(*flags: str, **patience: float) -> Iterator[tuple[Session, Thread]]:
         parse_config(deny=["^delete_"]), observe=lambda _: None, on_listed=lambda _: None
     )
     usual: dict[str, Any] = {"eof": 20.0, "term": 20.0, "passed_on": 20.0}
-    relay = Relay(
+    lines = RelayedLines(
         child,
         judge,
         session.happened,
         say=session.said.append,
         limits=Limits(),
-        stdin=from_client,
         stdout=to_client,
-        patience=Patience(**usual | patience),
     )
+    relay = Relay(lines, stdin=from_client, patience=Patience(**usual | patience))
 
     def run() -> None:
         session.code = relay.run()

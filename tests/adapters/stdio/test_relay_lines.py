@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.relay import RelayedLines
+from mcp_tool_filter.adapters.stdio.relay import Happened, RelayedLines
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
@@ -36,7 +37,6 @@ class Relayed:
     ) -> None:
         self.child = Child(command)
         self.said: list[str] = []
-        self.is_client_gone = False
         self._heard, self._stdout = os.pipe()
         self.judge = LineJudge(
             parse_config(deny=["^delete_"]),
@@ -44,19 +44,16 @@ class Relayed:
             on_listed=lambda _: None,
             links=(rules.rules.link("a command"),) if rules else (),
         )
+        self.happened: SimpleQueue[Happened] = SimpleQueue()
         self.lines = RelayedLines(
             self.child,
             self.judge,
+            self.happened,
             say=self.said.append,
             limits=Limits(),
             stdout=self._stdout,
             deciding=rules,
-            on_client_gone=self._on_client_gone,
-            on_bug=lambda bug: self.said.append(repr(bug)),
         )
-
-    def _on_client_gone(self) -> None:
-        self.is_client_gone = True
 
     def client_hears(self) -> list[bytes]:
         return os.read(self._heard, 1 << 20).split(b"\n")
@@ -126,7 +123,7 @@ def test_text_between_the_messages_is_shown_and_not_sent(relayed: Relayed) -> No
 def test_a_client_that_has_left_is_reported(relayed: Relayed) -> None:
     relayed.hang_up()
     relayed.lines.from_client([calling("delete_file")])
-    assert relayed.is_client_gone
+    assert not relayed.happened.empty()
 
 
 RULES = """

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Event, Lock, Thread
@@ -40,7 +40,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 
 if TYPE_CHECKING:  # most relays never wait
-    from mcp_tool_filter.adapters.stdio.waiting import DecidingThread, HeldLines
+    from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
@@ -101,35 +101,13 @@ class Relay:
     """One session between a client and a command."""
 
     def __init__(
-        self,
-        child: Child,
-        judge: LineJudge,
-        happened: SimpleQueue[Happened],
-        *,
-        say: Callable[[str], None],
-        limits: Limits,
-        stdin: int = 0,
-        stdout: int = 1,
-        patience: Patience = _PATIENCE,
-        deciding: DecidingThread | None = None,
+        self, lines: RelayedLines, *, stdin: int = 0, patience: Patience = _PATIENCE
     ) -> None:
-        self._child = child
-        self._judge = judge
-        self._say = say
-        self._limits = limits
+        self._lines = lines
+        self._child = lines.child
+        self._happened = lines.happened
         self._stdin = stdin
         self._patience = patience
-        self._happened = happened
-        self._lines = RelayedLines(
-            child,
-            judge,
-            say=say,
-            limits=limits,
-            stdout=stdout,
-            deciding=deciding,
-            on_client_gone=lambda: happened.put(_ClientEnded()),
-            on_bug=lambda bug: happened.put(_Broken(bug)),
-        )
         self._drained = Event()  # all output of the child has been passed on
         self._last_output_at = time.monotonic()
         self._code: int | None = None
@@ -171,7 +149,7 @@ class Relay:
             self._happened.put(_Broken(error))
 
     def _read_client(self) -> None:
-        parser = LineParser(max_pending=self._limits.pending)
+        parser = LineParser(max_pending=self._lines.limits.pending)
         judge = self._lines.from_client
         while chunk := _read(self._stdin):
             self._read_last = time.monotonic()
@@ -194,7 +172,7 @@ class Relay:
                 return
 
     def _read_child(self) -> None:
-        parser = LineParser(max_pending=self._limits.pending)
+        parser = LineParser(max_pending=self._lines.limits.pending)
         judge = self._lines.from_child
         while chunk := self._child.read():
             judge(parser.feed(chunk))
@@ -238,7 +216,7 @@ class Relay:
         if until_term and not self._is_gone_within(until_term):
             self._child.send(signal.SIGTERM)
         if not self._is_gone_within(until_kill):
-            self._say("Warning: The command did not end, so it was killed")
+            self._lines.say("Warning: The command did not end, so it was killed")
             self._child.send(KILL)
             self._is_gone_within(until_kill)
         self._pass_on_rest()
@@ -291,7 +269,7 @@ class Relay:
         replies = self._lines.lost_replies()
         goodbye = Thread(target=self._lines.tell_client, args=(replies,), daemon=True)
         goodbye.start()
-        self._say(text)
+        self._lines.say(text)
         self._child.send(signal.SIGTERM)
         if not self._is_gone_within(self._patience.term):
             self._child.send(KILL)
@@ -317,59 +295,50 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
+@dataclass(eq=False)
 class RelayedLines:
     """One thread calls ``from_client``, another ``from_child``; both write to the client."""
 
-    def __init__(
-        self,
-        child: Child,
-        judge: LineJudge,
-        *,
-        say: Callable[[str], None],
-        limits: Limits,
-        stdout: int,
-        deciding: DecidingThread | None,
-        on_client_gone: Callable[[], None],
-        on_bug: Callable[[Exception], None],
-    ) -> None:
-        """``deciding`` makes all decisions, if there are rules."""
-        self._child = child
-        self._judge = judge
-        self._say = say
-        self._limits = limits
-        self._stdout = stdout
-        self._on_client_gone = on_client_gone
+    child: Child
+    judge: LineJudge
+    happened: SimpleQueue[Happened]
+    say: Callable[[str], None]
+    limits: Limits
+    stdout: int = 1
+    deciding: DecidingThread | None = None
+    """Makes all decisions, if there are rules."""
+    is_writing: bool = field(default=False, init=False)
+    """True while output of the child is being written to the client."""
+    is_holding: bool = field(default=False, init=False)
+    """True while a rule holds a message of the child, and all behind it."""
+
+    def __post_init__(self) -> None:
+        most = self.limits.pending
+        self.replies = _Replies(self.child, most=most)
         self._to_client = Lock()
-        self.replies = _Replies(child, most=limits.pending)
-        self.is_writing = False
-        """True while output of the child is being written to the client."""
-        self.is_holding = False
-        """True while a rule holds a message of the child, and all behind it."""
-        self._deciding = deciding
-        self._held: HeldLines | None = None
-        if deciding:
-            self._held = deciding.hold_lines(
-                judge, self._release, on_bug=on_bug, most=limits.pending
-            )
+        if self.deciding:
+            self.deciding.hold_lines(self.judge, self._release, on_bug=self._note_bug, most=most)
+
+    def _note_bug(self, bug: Exception) -> None:
+        self.happened.put(_Broken(bug))
 
     def wait_for_client(self) -> None:
         """Wait until no line of the client is held."""
-        if self._held and self._deciding:
-            self._deciding.wait_for(self._held.wait_until_empty())
+        if self.deciding:
+            self.deciding.wait_for(self.deciding.held.wait_until_empty())
 
     def lost_replies(self) -> list[bytes]:
         """Return an error for each request that has no answer yet."""
-        held: list[bytes] = []
-        if self._held and self._deciding:
-            held = self._deciding.wait_for(self._held.lose())
-        return [*self._judge.lost_replies(), *held]
+        deciding = self.deciding
+        held = deciding.wait_for(deciding.held.lose()) if deciding else ()
+        return [*self.judge.lost_replies(), *held]
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
-            decision = self._decide(self._judge.from_client, line)
-            if isinstance(decision, VERDICTS) and (self._held is None or self._held.is_empty):
+            decision = self._decide(self.judge.from_client, line)
+            if isinstance(decision, VERDICTS) and not self._is_holding_client:
                 onward, back = routes(line, decision, from_client=True)
                 forwarded += onward
                 replies += back
@@ -379,10 +348,13 @@ class RelayedLines:
                 self._hold(line, decision)
         self._pass_from_client(forwarded, replies)
 
+    @property
+    def _is_holding_client(self) -> bool:
+        return self.deciding is not None and not self.deciding.held.is_empty
+
     def _hold(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        assert self._held, "only rules wait"
-        assert self._deciding, "only rules wait"
-        self._deciding.wait_for(self._held.add(line, decision))
+        assert self.deciding, "only rules wait"
+        self.deciding.wait_for(self.deciding.held.add(line, decision))
 
     async def _release(self, line: bytes | CutLine, verdict: Verdict) -> None:
         onward, back = routes(line, verdict, from_client=True)
@@ -390,34 +362,34 @@ class RelayedLines:
 
     def _pass_from_client(self, forwarded: list[bytes], replies: list[bytes]) -> None:
         if forwarded:
-            self._child.write(_joined(forwarded))
+            self.child.write(_joined(forwarded))
         if replies:
             self.tell_client(replies)
 
     def from_child(self, lines: Iterable[bytes | CutLine]) -> None:
         passed: list[bytes] = []
         for line in lines:
-            decision = self._decide(self._judge.from_upstream, line)
+            decision = self._decide(self.judge.from_upstream, line)
             if not isinstance(decision, VERDICTS):
                 # What is behind it waits too: messages keep their order.
                 self._pass_from_child(passed)
                 passed = []
-                assert self._deciding, "only rules wait"
+                assert self.deciding, "only rules wait"
                 self.is_holding = True
-                decision = self._deciding.outcome_of(decision)
+                decision = self.deciding.outcome_of(decision)
                 self.is_holding = False
             onward, back = routes(line, decision, from_client=False)
             passed += onward
             for reply in back:
                 self.replies.add(reply)
             if isinstance(decision, Drop) and isinstance(line, bytes):
-                show_stray_line(line, self._limits, self._say)
+                show_stray_line(line, self.limits, self.say)
         self._pass_from_child(passed)
 
     def _decide(self, judge: Judge, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide here, or in the thread of the rules."""
-        if self._deciding:
-            return self._deciding.do(partial(judge, line))
+        if self.deciding:
+            return self.deciding.do(partial(judge, line))
         return judge(line)
 
     def _pass_from_child(self, passed: list[bytes]) -> None:
@@ -431,9 +403,9 @@ class RelayedLines:
             return
         try:
             with self._to_client:
-                write_all(self._stdout, _joined(lines))
+                write_all(self.stdout, _joined(lines))
         except OSError:  # the client does not read any more
-            self._on_client_gone()
+            self.happened.put(_ClientEnded())
 
 
 class _Replies:

@@ -192,6 +192,8 @@ class DecidingThread:
     """A thread with an event loop, in which all decisions of a relay with rules are made, one after
     the other; those that must wait do so concurrently."""
 
+    held: HeldLines
+
     def __init__(self, rules: RulesInForce) -> None:
         self.effects = Effects()
         self.effects.rule_host = rules.host
@@ -223,9 +225,13 @@ class DecidingThread:
         *,
         on_bug: Callable[[Exception], None],
         most: int,
-    ) -> HeldLines:
-        """Return a queue of the client's lines in this thread."""
-        return self.do(lambda: HeldLines(judge, self.effects, pass_on, on_bug=on_bug, most=most))
+    ) -> None:
+        """Begin to hold the lines of a client."""
+
+        def begin() -> None:
+            self.held = HeldLines(judge, self.effects, pass_on, on_bug=on_bug, most=most)
+
+        self.do(begin)
 
     def close(self) -> None:
         """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""

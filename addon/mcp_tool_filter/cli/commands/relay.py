@@ -38,7 +38,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     rules = session.read_rules(lambda text: relay.tell_command(text))
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
 
-    from mcp_tool_filter.adapters.stdio.relay import Relay
+    from mcp_tool_filter.adapters.stdio.relay import Relay, RelayedLines
     from mcp_tool_filter.observers.sentences import Introduction
     from mcp_tool_filter.policy.config import refuse_unmatched
 
@@ -76,16 +76,16 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     session.warn()  # now, because the report comes only with the first list
     gc.freeze()
     gc.enable()
-    relay = Relay(
+    lines = RelayedLines(
         child,
         judge,
         happened,
         say=say_beside_client,
         limits=session.config.limits,
-        stdin=session.stdin,
         stdout=session.stdout,
         deciding=deciding,
     )
+    relay = Relay(lines, stdin=session.stdin)
     status = relay.run()
     if deciding:
         deciding.close()
