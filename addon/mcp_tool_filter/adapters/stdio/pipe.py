@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
-from typing import Protocol
 
 from mcp_tool_filter.adapters.rules.carry_out import Effects
-from mcp_tool_filter.adapters.sockets.client import Headers
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
-from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
+from mcp_tool_filter.adapters.stdio.http_upstream import (
+    LegacyUpstream,
+    StreamableUpstream,
+    StreamEnded,
+)
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by, routes
 from mcp_tool_filter.adapters.stdio.waiting import HeldLines
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
@@ -48,49 +52,24 @@ _LONGEST_HOLD = 600.0  # seconds in which a rule may still hold a message at the
 _ENDLESS = ("subscriptions/listen",)  # requests whose answers we do not wait for at the end
 
 
-class Upstream(Protocol):
-    """The other end of the pipe."""
-
-    async def open(self) -> None: ...
-
-    async def post(
-        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
-    ) -> None: ...
-
-    def agree_on(self, revision: str) -> None: ...
-
-    def listen(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
+@dataclass(eq=False)
 class Pipe:
     """One session. Create it in a running event loop, set its upstream, then run it."""
 
-    upstream: Upstream
+    judge: LineJudge
+    _: KW_ONLY
+    say: Callable[[str], None]
+    limits: Limits
+    is_there: Callable[[], Awaitable[bool]] | None = None
+    keeps_running: bool = False
+    last_answers: float = _LAST_ANSWERS
+    goodbye: float = _GOODBYE
+    stdin: int = 0
+    stdout: int = 1
+    effects: Effects = field(default_factory=Effects, init=False)
+    upstream: LegacyUpstream | StreamableUpstream = field(init=False)
 
-    def __init__(
-        self,
-        judge: LineJudge,
-        *,
-        is_there: Callable[[], Awaitable[bool]] | None = None,
-        say: Callable[[str], None],
-        limits: Limits,
-        keeps_running: bool = False,
-        last_answers: float = _LAST_ANSWERS,
-        goodbye: float = _GOODBYE,
-        stdin: int = 0,
-        stdout: int = 1,
-    ) -> None:
-        self._judge = judge
-        self._is_there = is_there
-        self._say = say
-        self._limits = limits
-        self._keeps_running = keeps_running
-        self._last_answers = last_answers
-        self._goodbye = goodbye
-        self._stdin = stdin
-        self._stdout = stdout
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._writer = ThreadPoolExecutor(max_workers=1)
@@ -99,9 +78,12 @@ class Pipe:
         self._endless: set[asyncio.Task[None]] = set()
         self._tools: dict[str, ParamHeaders] = {}
         self._answers_held = 0  # by rules
-        self.effects = Effects()
         self._held = HeldLines(
-            judge, self.effects, self._pass_on_decided, on_bug=self._fail, most=limits.pending
+            self.judge,
+            self.effects,
+            self._pass_on_decided,
+            on_bug=self._fail,
+            most=self.limits.pending,
         )
 
     def learn_tools(self, snapshot: Snapshot) -> None:
@@ -131,9 +113,9 @@ class Pipe:
 
     def _read_client(self) -> None:
         """Read stdin in a thread, no faster than messages can be sent."""
-        parser = LineParser(max_pending=self._limits.pending)
+        parser = LineParser(max_pending=self.limits.pending)
         try:
-            while chunk := read_some(self._stdin):
+            while chunk := read_some(self.stdin):
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
         except OSError:
@@ -147,21 +129,18 @@ class Pipe:
     async def _from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         for line in lines:
             try:
-                await self._pass_on(line)
+                decision = self.judge.from_client(line)
+                if waits(decision) or not self._held.is_empty:
+                    await self._held.add(line, decision)
+                else:
+                    await self._pass_on_decided(line, decision)
             except Exception as error:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """End the session because of a bug, and let nothing through."""
-        self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
+        self.say(f"Error: Internal error: {error!r}\nShutting down proxy")
         self.end(1)
-
-    async def _pass_on(self, line: bytes | CutLine) -> None:
-        decision = self._judge.from_client(line)
-        if not waits(decision) and self._held.is_empty:
-            await self._pass_on_decided(line, decision)
-        else:
-            await self._held.add(line, decision)
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background, at most until the session ends."""
@@ -171,7 +150,7 @@ class Pipe:
 
     def send_copy(self, text: bytes) -> None:
         """Send our own message to the upstream, and ignore the answer."""
-        headers = mirrored_headers(parse_message(text, self._limits), self._tools)
+        headers = mirrored_headers(parse_message(text, self.limits), self._tools)
         self.in_background(self.upstream.post(text, [], headers))
 
     async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
@@ -181,7 +160,7 @@ class Pipe:
             await self._send(message)
 
     async def _send(self, raw: bytes) -> None:
-        message = parse_message(raw, self._limits)
+        message = parse_message(raw, self.limits)
         if self._cancels(message):
             return
         ids = [one.id for one in singles(message) if isinstance(one, Request)]
@@ -193,8 +172,8 @@ class Pipe:
             # The next message may only be sent after the upstream has received this one.
             await asyncio.wait([post], timeout=_ORDERED)
         if method == "initialize":
-            if self._judge.server.revision:
-                self.upstream.agree_on(self._judge.server.revision)
+            if self.judge.server.revision:
+                self.upstream.agree_on(self.judge.server.revision)
         elif method == "notifications/initialized":
             self.upstream.listen()
 
@@ -220,10 +199,10 @@ class Pipe:
         named = cancelled_by(message)
         if named is None:
             return False
-        if revision_in(message) is None and self._judge.server.revision < "2026":
+        if revision_in(message) is None and self.judge.server.revision < "2026":
             return False
         if named and (post := self._posts.get(id_value(named))):
-            self._judge.forget([named])
+            self.judge.forget([named])
             post.cancel()
         return True
 
@@ -231,8 +210,11 @@ class Pipe:
 
     async def receive(self, said: bytes | CutLine) -> None:
         """Judge a message of the upstream, and send it to the client as one line."""
-        line = said if isinstance(said, CutLine) else self._as_line(said)
-        decision = self._judge.from_upstream(line)
+        line = said
+        if isinstance(said, bytes):
+            with suppress(ProtocolError):  # the filter refuses it
+                line = on_one_line(said)
+        decision = self.judge.from_upstream(line)
         if waits(decision):
             self._answers_held += 1
             try:
@@ -245,10 +227,10 @@ class Pipe:
             await self.upstream.post(reply, [], [])
 
     def waits_for(self, ids: Sequence[str]) -> bool:
-        return self._judge.waits_for(self._own(ids))
+        return self.judge.waits_for(self._own(ids))
 
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
-        await self._tell_client(self._judge.answer_instead(self._own(ids), code, text))
+        await self._tell_client(self.judge.answer_instead(self._own(ids), code, text))
 
     def _own(self, ids: Sequence[str]) -> list[str]:
         """Leave out ids that the client has reused since this request was answered."""
@@ -258,27 +240,21 @@ class Pipe:
     async def missed(self, error: HttpFailed) -> None:
         """End if the upstream is lost, that is if it accepts no connection any more."""
         is_lost = isinstance(error, StreamEnded)
-        if not is_lost and self._is_there is not None:
-            is_lost = not await self._is_there()
-        if not is_lost or (self._keeps_running and not isinstance(error, StreamEnded)):
+        if not is_lost and self.is_there is not None:
+            is_lost = not await self.is_there()
+        if not is_lost or (self.keeps_running and not isinstance(error, StreamEnded)):
             return
         await self._tell_client(await self._lost_replies())
         if not self._ended.done():
             if not isinstance(error, StreamEnded):  # that session is over in any case
-                self._say("To keep running when the upstream is lost: --keep-running")
-            self._say(str(LostUpstream()))
+                self.say("To keep running when the upstream is lost: --keep-running")
+            self.say(str(LostUpstream()))
         self.end(1)
 
     async def _lost_replies(self, besides: Sequence[str] = ()) -> list[bytes]:
         """Return an error for each request that has no answer yet, except for these methods."""
         held = await self._held.lose()
-        return [*self._judge.lost_replies(besides=besides), *held]
-
-    def _as_line(self, said: bytes) -> bytes:
-        try:
-            return on_one_line(said)
-        except ProtocolError:
-            return said  # the filter refuses it
+        return [*self.judge.lost_replies(besides=besides), *held]
 
     async def _tell_client(self, lines: Sequence[bytes]) -> None:
         if not lines:
@@ -286,7 +262,7 @@ class Pipe:
         data = b"".join(line + b"\n" for line in lines)
         try:
             async with self._writing:
-                await self._loop.run_in_executor(self._writer, write_all, self._stdout, data)
+                await self._loop.run_in_executor(self._writer, write_all, self.stdout, data)
         except OSError:  # the client does not read any more
             self.end(0)
 
@@ -295,12 +271,12 @@ class Pipe:
         start = self._loop.time()
         while self._is_anything_due():
             held = not self._held.is_empty or self._answers_held
-            if self._loop.time() - start > (_LONGEST_HOLD if held else self._last_answers):
+            if self._loop.time() - start > (_LONGEST_HOLD if held else self.last_answers):
                 break
             await asyncio.sleep(_TICK)
         lost = await self._lost_replies(besides=_ENDLESS)
         late = asyncio.create_task(self._tell_client(lost))
-        await asyncio.wait([late], timeout=self._goodbye)
+        await asyncio.wait([late], timeout=self.goodbye)
         self.end(0)
 
     def _is_anything_due(self) -> bool:
@@ -308,4 +284,4 @@ class Pipe:
             return True
         if any(post not in self._endless for post in self._posts.values()):
             return True
-        return any(method not in _ENDLESS for method in self._judge.methods_in_flight())
+        return any(method not in _ENDLESS for method in self.judge.methods_in_flight())
