@@ -12,8 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, NoReturn
 
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot
 
 
+_READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
+
+
 class StdioSession:
     """What every session over stdio needs."""
 
@@ -41,8 +43,49 @@ class StdioSession:
         self.config = settings.config()
         self.stdin = stdin
         self.stdout = stdout
+        self._observers: list[Observer] = []
+        self._propagate: Propagate | None = None
+        self._enter_log: Callable[[WriteLog], None] | None = None
+        self._ends = ExitStack()
         self._recorder = open_recorder(settings.record) if settings.record else None
-        self._watch = watch_session(settings, write_beside_client)
+        if self._recorder:
+            self._ends.callback(self._recorder.end)
+        self._watch()
+        if self.config.otel:
+            self._trace()
+
+    def _watch(self) -> None:
+        """Write the audit log, serve metrics, and show messages, if that is wanted."""
+        settings, config = self.settings, self.config
+        is_shown = settings.verbosity > 0 and settings.log_format != "none"
+        if config.audit is None and config.metrics_port is None and not is_shown:
+            return
+        from mcp_tool_filter.adapters.watch.watching import Watching
+        from mcp_tool_filter.cli.activity import Activity
+
+        is_json = settings.log_format == "json"
+        activity = Activity(sys.stderr, write_beside_client, lambda flush: flush(), as_json=is_json)
+        watching = Watching(
+            config.audit,
+            [activity.show] if is_shown else [],
+            metrics_port=config.metrics_port,
+            hosts=config.allowed_hosts,
+            state=lambda: _READY,
+            say=say_beside_client,
+        )
+        if is_shown:
+            self._ends.callback(lambda: write_beside_client(activity.end()))
+        self._ends.callback(watching.close)
+        self._observers.append(watching.observe)
+        self._enter_log = watching.enter_log
+
+    def _trace(self) -> None:
+        from mcp_tool_filter.adapters.watch.tracing import Tracer
+
+        tracer = Tracer()  # StartError without OpenTelemetry
+        self._ends.callback(tracer.close)
+        self._observers.append(tracer.observe)
+        self._propagate = tracer.propagate
 
     def read_rules(self, send_copy: Callable[[bytes], object]) -> RulesInForce | None:
         """Read the rules file, if there is one. Raises StartError."""
@@ -53,7 +96,8 @@ class StdioSession:
 
         copies = Copies(lambda text, _effect: send_copy(text))
         rules = RulesInForce(self.config.rules, copies.send, copies=copies.id_prefix)
-        rules.host.enter_log = self._watch.enter_log
+        if self._enter_log:
+            rules.host.enter_log = self._enter_log
         return rules
 
     def begin_log(self) -> None:
@@ -74,13 +118,13 @@ class StdioSession:
         from mcp_tool_filter.adapters.stdio.judge import LineJudge  # late: a command starts first
         from mcp_tool_filter.observers.sentences import VerdictLog
 
-        watch = self._watch
         log = VerdictLog(say_beside_client)
         log.know(faults)
 
         def observe(judged: Judged) -> None:
             log.tell(judged.verdict)
-            watch.observe(judged)
+            for each in self._observers:
+                each(judged)
 
         def listed(snapshot: Snapshot) -> None:
             on_listed(snapshot)
@@ -93,7 +137,7 @@ class StdioSession:
             links=(link,) if link else (),
             now=time.monotonic(),
             recorder=self._recorder,
-            propagate=watch.propagate,
+            propagate=self._propagate,
             restores_ids=restores_ids,
         )
 
@@ -117,9 +161,7 @@ class StdioSession:
 
     def end(self) -> None:
         """Write what has not been written yet."""
-        self._watch.end()
-        if self._recorder:
-            self._recorder.end()
+        self._ends.close()
 
 
 def run_session(settings: Settings, serve: Callable[[StdioSession], int]) -> NoReturn:
@@ -130,83 +172,6 @@ def run_session(settings: Settings, serve: Callable[[StdioSession], int]) -> NoR
         status = serve(session)
         session.end()
     os._exit(status)  # not sys.exit: a thread still waits for the client's input
-
-
-_READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
-
-
-def _nothing_to_end() -> None:
-    """Nobody watches."""
-
-
-def _ignore(_judged: object) -> None:
-    """Nobody watches."""
-
-
-def _enter_nowhere(_effect: WriteLog) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class SessionWatch:
-    """The observers of a session; by default none."""
-
-    observe: Observer = _ignore
-    end: Callable[[], None] = _nothing_to_end
-    enter_log: Callable[[WriteLog], None] = _enter_nowhere
-    """Called with the log entries of rules."""
-    propagate: Propagate | None = None
-
-
-def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWatch:
-    """Return what watches a session; ``write`` gets its lines.
-
-    Raises StartError if the audit log cannot be written.
-    """
-    config = settings.config()
-    is_shown = settings.verbosity > 0 and settings.log_format != "none"
-    is_watched = config.audit is not None or config.metrics_port is not None or is_shown
-    if not is_watched:
-        return _traced(SessionWatch()) if config.otel else SessionWatch()
-    from mcp_tool_filter.adapters.watch.watching import Watching
-    from mcp_tool_filter.cli.activity import Activity
-    from mcp_tool_filter.cli.terminal import as_said
-
-    is_json = settings.log_format == "json"
-    activity = Activity(sys.stderr, write, lambda flush: flush(), as_json=is_json)
-    watching = Watching(
-        config.audit,
-        [activity.show] if is_shown else [],
-        metrics_port=config.metrics_port,
-        hosts=config.allowed_hosts,
-        state=lambda: _READY,
-        say=lambda text: write(as_said(text)),
-    )
-
-    def end() -> None:
-        watching.close()
-        if is_shown and (summary := activity.end()):
-            write(summary)
-
-    watch = SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
-    return _traced(watch) if config.otel else watch
-
-
-def _traced(watch: SessionWatch) -> SessionWatch:
-    """Add tracing. Raises StartError without OpenTelemetry."""
-    from mcp_tool_filter.adapters.watch.tracing import Tracer
-
-    tracer = Tracer()
-
-    def observe(judged: Judged) -> None:
-        watch.observe(judged)
-        tracer.observe(judged)
-
-    def end() -> None:
-        watch.end()
-        tracer.close()
-
-    return SessionWatch(observe, end, watch.enter_log, tracer.propagate)
 
 
 def open_recorder(path: str) -> LineRecorder:
@@ -238,7 +203,9 @@ def say_beside_client(text: str) -> None:
 
 
 def write_beside_client(text: str) -> None:
-    """Print a text unchanged."""
+    """Print a text unchanged; nothing if there is none."""
+    if not text:
+        return
     with suppress(OSError, ValueError):  # a client may ignore our stderr
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
