@@ -37,7 +37,8 @@ from hyperframe.frame import GoAwayFrame
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
 from mcp_tool_filter.engine.service import Host, Service
-from mcp_tool_filter.engine.wire import Fault, Fields, RequestHead
+from mcp_tool_filter.engine.wire import LENGTH, Fault, RequestHead
+from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,6 @@ _VALUE = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?")
 _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _PATH = re.compile(rb'/[!-"$-~]*|\*').fullmatch  # no fragment
 _AUTHORITY = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]+").fullmatch  # no user name in it
-_LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
 _PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
 _OF_CONNECTIONS = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -538,7 +538,7 @@ def _head_of(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
         if not _NAME(name) or name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
             raise Fault("a header that HTTP/2 does not have")
         if name == b"content-length":
-            if length is not None or not _LENGTH(value):
+            if length is not None or not LENGTH(value):
                 raise Fault("content-length")
             length = int(value)
         elif name == b"cookie":  # RFC 9113, 8.2.3

@@ -33,10 +33,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.engine.wire import (
+    NO_BODY,
     AnswerHead,
     AnswerNotes,
-    Fields,
     RequestHead,
     render_request,
 )
@@ -47,9 +48,13 @@ from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import (
     LONGEST_VALUE,
     MOST_HEADERS,
+    SAFE_METHODS,
+    Fields,
     Head,
     describes_body,
     is_websocket,
+    text_of,
+    values_of,
     without_our_cookie,
 )
 from mcp_tool_filter.http.listener import Listener
@@ -100,8 +105,6 @@ _NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"
 _LOGIN_OF_CONNECTION = re.compile(rb"(?:ntlm|negotiate)\b", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\r\n\0]")
 _SCHEMA = b"inputschema"  # every tool has one
-_WITHOUT_BODY = frozenset({204, 304})
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAFE_MESSAGES = frozenset({
     "initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get",
     "resources/list", "resources/templates/list", "resources/read", "completion/complete",
@@ -148,7 +151,7 @@ class Answer:
 
     def get(self, name: bytes) -> str:
         """Return the value of a field; several are joined."""
-        return ", ".join([v.decode("latin-1") for n, v in self.fields if n.lower() == name])
+        return text_of(self.fields, name)
 
 
 class Tap(Protocol):
@@ -540,7 +543,7 @@ class Exchange:
     @property
     def may_be_repeated(self) -> bool:
         """Whether sending the request twice changes nothing."""
-        if self.head.method in _SAFE_METHODS:
+        if self.head.method in SAFE_METHODS:
             return True
         methods = self.asked.conversation.exchanges.methods if self.asked is not None else ()
         return bool(methods) and _SAFE_MESSAGES.issuperset(methods)
@@ -625,7 +628,7 @@ class Exchange:
         self._close_stream()
         self._say(b"".join(map(render_event, replies)))
         self._over(outcome)
-        self.point("error", _nothing)
+        self.point("error", nothing)
         self.down.finish()
         self.down.done()
 
@@ -695,11 +698,7 @@ class Exchange:
             if why := problem_in_handshake(asked.head, head.fields):
                 raise ProtocolError(why)
             return self.point("responseheaders", partial(self.point, "response", self._switch))
-        if (
-            is_event_stream(notes.kind)
-            and status not in _WITHOUT_BODY
-            and self.head.method != "HEAD"
-        ):
+        if is_event_stream(notes.kind) and status not in NO_BODY and self.head.method != "HEAD":
             self._open_stream(asked, answer, notes)
         return None
 
@@ -861,7 +860,7 @@ class Exchange:
     def _end_stream(self) -> None:
         self._over(Outcome.ANSWERED)
         self.down.finish()
-        self.point("answered", _nothing)
+        self.point("answered", nothing)
         self.down.done()
 
     def _judge_body(self, raw: bytes, notes: AnswerNotes, go_on: Callable[[], None]) -> None:
@@ -944,7 +943,7 @@ class Exchange:
         self._over(self.outcome or Outcome.ANSWERED)
         self.down.respond(answer, is_bare=self.head.method == "HEAD")
         if self.outcome is Outcome.ANSWERED:
-            self.point("answered", _nothing)
+            self.point("answered", nothing)
         self.down.done()
 
     def _switch(self) -> None:
@@ -956,7 +955,7 @@ class Exchange:
         self.phase = Phase.TALKING
         self.seat = Socket(self)
         ahead = self.down.switch(self.answer)
-        self.point("answered", _nothing)
+        self.point("answered", nothing)
         self.seat.begin(ahead, self.up.switch())
 
     def talked(self, *, is_lost: bool) -> None:
@@ -1086,7 +1085,7 @@ class Exchange:
         self._drop_upstream()
         self._close_stream()
         self._over(outcome)
-        self.point("error", _nothing)
+        self.point("error", nothing)
 
     def _over(self, outcome: Outcome) -> None:
         self.phase, self.outcome = Phase.OVER, outcome
@@ -1116,7 +1115,7 @@ class Exchange:
         if point is None:
             go_on()
         elif self.is_over:
-            point(name, self, _nothing)
+            point(name, self, nothing)
         else:
             point(name, self, self._going_on(go_on))
 
@@ -1174,18 +1173,17 @@ def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
         kept = keep_links(kept, listener.names)
         stays = not (300 <= head.status < 400 and leads_away(kept))
 
-    def all_of(name: bytes) -> list[str]:
-        return [value.decode("latin-1") for key, value in fields if key.lower() == name]
-
     places = [at for at, (name, _) in enumerate(kept) if name.lower() == b"date"]
     notes.fields, notes.stays = tuple(kept), stays
     notes.date_at = places[0] if len(places) == 1 else None
     notes.reason = b"" if _SCHEMA in head.reason.lower() else head.reason
-    notes.kind = ", ".join(all_of(b"content-type"))
-    notes.coding = ", ".join(all_of(b"content-encoding"))
-    notes.session = ", ".join(all_of(b"mcp-session-id")) or None
-    notes.challenges = tuple(all_of(b"www-authenticate"))
-    notes.locations = tuple(all_of(b"location"))
+    notes.kind = text_of(fields, b"content-type")
+    notes.coding = text_of(fields, b"content-encoding")
+    notes.session = text_of(fields, b"mcp-session-id") or None
+    notes.challenges = tuple(
+        one.decode("latin-1") for one in values_of(fields, b"www-authenticate")
+    )
+    notes.locations = tuple(one.decode("latin-1") for one in values_of(fields, b"location"))
     notes.names = listener.names
     return notes
 
@@ -1202,7 +1200,3 @@ def _joined(replies: Iterable[bytes]) -> bytes:
     """Return one reply, or several as a batch."""
     said = list(replies)
     return said[0] if len(said) == 1 else render_batch(said)
-
-
-def _nothing() -> None:
-    pass

@@ -29,13 +29,12 @@ from mcp_tool_filter.engine.wire import (
     AnswerHead,
     End,
     Fault,
-    Fields,
     RequestHead,
     render_chunk,
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import may_be_event_stream
-from mcp_tool_filter.http.head import Head, is_websocket
+from mcp_tool_filter.http.head import SAFE_METHODS, Head, is_websocket, text_of, values_of
 from mcp_tool_filter.http.recognise import (
     BodyReader,
     EventPeeker,
@@ -48,11 +47,10 @@ from mcp_tool_filter.http.recognise import (
 
 log = logging.getLogger(__name__)
 
-_CARRY_HTTP = (b"websocket", b"h2", b"http", b"tls")
+_CARRY_HTTP = ("websocket", "h2", "http", "tls")
 _FOR_US = re.compile(rb"(?<=\n)proxy-(?:authorization|connection):[^\r\n]*\r\n", re.IGNORECASE)
 _CODINGS = re.compile(rb"((?<=\n)accept-encoding:)[^\r\n]*", re.IGNORECASE)
 _UPGRADE = re.compile(rb"(?<=\n)(?:upgrade|http2-settings):[^\r\n]*\r\n", re.IGNORECASE)
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _UNREACHABLE = (
     b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-type: text/plain\r\n"
     b"content-length: %d\r\n\r\n%b"
@@ -186,7 +184,7 @@ class Passing:
 
     @property
     def _may_be_repeated(self) -> bool:
-        return self.head.method in _SAFE_METHODS and not self.head.length and self.has_all
+        return self.head.method in SAFE_METHODS and not self.head.length and self.has_all
 
     def connected(self, up: Upstream) -> None:
         if self.is_over:
@@ -239,15 +237,15 @@ class Passing:
 
     def _on_head(self, head: AnswerHead, raw: bytes) -> None:
         if head.status == 101:
-            asked = _all(self.head.fields, b"upgrade")
-            if not asked or asked != _all(head.fields, b"upgrade"):
+            asked = values_of(self.head.fields, b"upgrade")
+            if not asked or asked != values_of(head.fields, b"upgrade"):
                 raise ProtocolError("an upgrade that was not requested")
             self.is_tunnel = True
         elif head.status == 100 and self._said_100:
             return None
         elif head.status >= 200:
             self._answer = head
-            kind = b",".join(_all(head.fields, b"content-type")).decode("latin-1")
+            kind = text_of(head.fields, b"content-type")
             if self.head.method == "GET" and may_be_event_stream(kind):
                 return self._begin_peeking(head, raw)
         self.has_begun = head.status >= 200 or self.is_tunnel
@@ -255,7 +253,7 @@ class Passing:
         return None
 
     def _begin_peeking(self, head: AnswerHead, raw: bytes) -> None:
-        coding = b",".join(_all(head.fields, b"content-encoding")).decode("latin-1").strip()
+        coding = text_of(head.fields, b"content-encoding").strip()
         self._peeker = EventPeeker(self.service.listener.config.limits)
         if coding.lower() not in ("", "identity"):
             self._inflate = inflating(coding)
@@ -431,7 +429,7 @@ class ForwardClient(H1Client):
             return
         at = self._places.address_of(head)
         has_body = head.is_chunked or bool(head.length)
-        if has_body and _all(head.fields, b"upgrade"):  # to some servers the body is not HTTP
+        if has_body and values_of(head.fields, b"upgrade"):  # to some servers the body is not HTTP
             raise Fault("a body in front of another protocol")
         self._note_request(is_whole=False)
         target = path_of(head.target)
@@ -445,7 +443,7 @@ class ForwardClient(H1Client):
         else:
             passing = self.passing = Passing(self, at, head, self._out(head, raw))
             if has_body:
-                coding = b",".join(_all(head.fields, b"content-encoding")).decode("latin-1")
+                coding = text_of(head.fields, b"content-encoding")
                 limits = self.service.listener.config.limits
                 passing.read_with(BodyReader(coding, limits, is_endpoint=is_endpoint))
             else:
@@ -476,12 +474,9 @@ class ForwardClient(H1Client):
             fields = _FOR_US.sub(b"", fields)
             if behind is not None and (login := self._places.proxy_login) is not None:
                 fields = b"\r\nProxy-Authorization: " + login + fields
-        if (
-            head.method == "GET"
-            and b"event-stream" in b"".join(_all(head.fields, b"accept")).lower()
-        ):
+        if head.method == "GET" and "event-stream" in text_of(head.fields, b"accept").lower():
             fields = _CODINGS.sub(rb"\1identity", fields)  # we must be able to filter it
-        wanted = b",".join(_all(head.fields, b"upgrade")).lower()
+        wanted = text_of(head.fields, b"upgrade").lower()
         if any(name in wanted for name in _CARRY_HTTP):
             fields = _UPGRADE.sub(b"", fields)
         return line + fields
@@ -562,7 +557,3 @@ def path_of(target: str) -> str:
         return target
     path = target[url.end() :]
     return path if path.startswith("/") else f"/{path}"
-
-
-def _all(fields: Fields, name: bytes) -> list[bytes]:
-    return [value for key, value in fields if key.lower() == name]

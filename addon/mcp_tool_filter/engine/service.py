@@ -39,8 +39,8 @@ _MOST_TOLD = 1000
 """Failures that are logged: more would fill the log."""
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do nothing: nobody wants to know."""
 
 
 class Effects(Protocol):
@@ -74,7 +74,7 @@ class Seats:
         most_standing: int = 16,
         clock: Callable[[], float] = float,
         patience: float = 0.0,
-        on_full: Callable[[], None] = _nothing,
+        on_full: Callable[[], None] = nothing,
     ) -> None:
         """``on_full`` is called when a client gets no seat."""
         self.most = most
@@ -185,9 +185,9 @@ class Service:
         self.learns_logins = False
         """True if somebody wants to know which paths belong to logins (``only_mcp`` always
         does)."""
-        self.suspect: Callable[[], None] = _nothing
+        self.suspect: Callable[[], None] = nothing
         """Called when a connection to the upstream failed: is the upstream lost?"""
-        self.note_end_of_stream: Callable[[], None] = _nothing
+        self.note_end_of_stream: Callable[[], None] = nothing
         """Called at the clean end of a long stream: a restarting upstream ends it like this."""
         self.is_visit: Callable[[Exchange], bool] | None = None
         """Logins through us: tells whether a browser's navigation belongs to a login, so that a

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -34,13 +34,15 @@ from wsproto.events import (
 from wsproto.utilities import ProtocolError as FrameError
 
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER, Judged
+from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import values_of
 from mcp_tool_filter.policy.effects import InOrder, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
-    from mcp_tool_filter.http.head import Head
+    from mcp_tool_filter.http.head import Fields, Head
 
 log = logging.getLogger(__name__)
 
@@ -54,27 +56,23 @@ _HELD_BESIDES = 512
 _LOST = CloseConnection(1006)  # no frame can say this
 _KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-type Fields = Sequence[tuple[bytes, bytes]]
-
 
 def problem_in_handshake(asked: Head, fields: Fields) -> str | None:
     """Return the reason to refuse a 101 that does not accept the WebSocket as we asked for it."""
-
-    def said(name: bytes) -> list[bytes]:
-        return [value.strip() for key, value in fields if key.lower() == name]
-
     key = asked.get(b"sec-websocket-key") or ""
     digest = hashlib.sha1(key.encode() + _KEY_SUFFIX, usedforsecurity=False).digest()
-    if [one.lower() for one in said(b"upgrade")] != [b"websocket"]:
+    if [one.lower() for one in values_of(fields, b"upgrade")] != [b"websocket"]:
         return "an upgrade that was not requested"
-    if b"upgrade" not in b",".join(said(b"connection")).lower().replace(b" ", b"").split(b","):
+    if b"upgrade" not in b",".join(values_of(fields, b"connection")).lower().replace(
+        b" ", b""
+    ).split(b","):
         return "a WebSocket without Connection: Upgrade"
-    if said(b"sec-websocket-accept") != [base64.b64encode(digest)]:
+    if values_of(fields, b"sec-websocket-accept") != [base64.b64encode(digest)]:
         return "a WebSocket with a wrong Sec-WebSocket-Accept"
-    if said(b"sec-websocket-extensions"):
+    if values_of(fields, b"sec-websocket-extensions"):
         return "a WebSocket extension that was not requested"
     offered = [one.strip() for one in (asked.get(b"sec-websocket-protocol") or "").split(",")]
-    chosen = said(b"sec-websocket-protocol")
+    chosen = values_of(fields, b"sec-websocket-protocol")
     if len(chosen) > 1 or any(one.decode("latin-1") not in offered for one in chosen):
         return "a WebSocket subprotocol that was not requested"
     return None
@@ -409,7 +407,7 @@ class Socket:
         for side in (self._client, self._upstream):
             side.queue.abandon()
             side.close(event)
-        self.exchange.point("websocket_end", _nothing)
+        self.exchange.point("websocket_end", nothing)
 
 
 def _outcome(from_client: bool, raw: bytes, is_text: bool, outcome: Judged | Exception) -> _Outcome:
@@ -437,7 +435,3 @@ def _is_mcp(raw: bytes) -> bool:
     from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body  # only forward proxies
 
     return kind_of_body(raw) is TrafficKind.MCP
-
-
-def _nothing() -> None:
-    pass

@@ -36,11 +36,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.http.head import Head
+    from mcp_tool_filter.http.head import Fields, Head
     from mcp_tool_filter.http.urls import UpstreamNames
     from mcp_tool_filter.policy.config import Config
 
-type Fields = tuple[tuple[bytes, bytes], ...]
 type State = Literal[
     "head", "count", "close", "size", "chunk", "chunk end", "trailers", "end", "done", "switched"
 ]
@@ -202,14 +201,15 @@ _ABSOLUTE = re.compile(r"https?://([^/?#@\\]+)([/?][^#]*)?", re.IGNORECASE)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
 _STATUS_SO_FAR = re.compile(rb"[HTP/1.0]{0,8}(?: [0-9]{0,3}(?: [\t -~\x80-\xff]*)?)?\r?")
 _BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\n[ \t]|\0")
-_LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
+LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
 _DATE = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
 _TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
 _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
 _LENGTH_ONLY = re.compile(rb"(\r\n(?:content-length):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 _LENGTH_OR_DATE = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
-_NO_BODY = frozenset({204, 304})
+NO_BODY = frozenset({204, 304})
+"""The statuses of answers that never have a body."""
 
 
 class Wire[H: (RequestHead, AnswerHead)](ABC):
@@ -386,7 +386,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             name = changed[at][0]
             if len(name) == len("date") and isinstance(head, AnswerHead) and _DATE(value):
                 head.date = value
-            elif len(name) > len("date") and _LENGTH(value):
+            elif len(name) > len("date") and LENGTH(value):
                 head.length = int(value)
             else:
                 return None
@@ -552,7 +552,7 @@ class AnswerWire(Wire[AnswerHead]):
             if self._interim > self._limits.interim:
                 raise Fault("too many answers before the final one")
             self.state = "switched" if head.status == 101 else "head"
-        elif self.asked == "HEAD" or head.status in _NO_BODY:
+        elif self.asked == "HEAD" or head.status in NO_BODY:
             self.state = "end"
         elif head.length is None and not head.is_chunked:
             head.keeps = False
@@ -580,7 +580,7 @@ def _frame(head: RequestHead | AnswerHead) -> None:
     for name, value in head.fields:
         match name.lower():
             case b"content-length":
-                if head.length is not None or not _LENGTH(value):
+                if head.length is not None or not LENGTH(value):
                     raise Fault("not one Content-Length")
                 head.length = int(value)
             case b"transfer-encoding":

@@ -39,7 +39,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mcp_tool_filter.http.head import Head, is_credential, is_harmless
+from mcp_tool_filter.http.head import Fields, Head, is_credential, is_harmless
 from mcp_tool_filter.policy.config import AllowedHosts, plain_path
 
 # "none": the user typed the URL. Other programs than browsers do not send the header.
@@ -204,8 +204,6 @@ _OF_ANSWERS = frozenset({
 })  # fmt: skip
 _MOST_PAGES = 256
 _LONGEST = 4096  # bytes that are kept for one page
-
-type Fields = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)

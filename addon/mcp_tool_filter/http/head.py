@@ -57,6 +57,9 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
 )
 
+type Fields = tuple[tuple[bytes, bytes], ...]
+"""The names and values of headers."""
+
 LONGEST_KEPT = 4096  # bytes of all names
 # If one of these is repeated, readers differ on which value counts.
 _ONCE = frozenset({
@@ -169,7 +172,8 @@ def _is_like_another(name: bytes) -> bool:
 
 _CODINGS = frozenset({b"transfer-encoding", b"content-transfer-encoding"})
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
-WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+WITHOUT_BODY = frozenset({*SAFE_METHODS, "DELETE"})
 """Methods of requests that carry no message."""
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _LIKE_BASE64 = re.compile(r"=\?base64\?", re.IGNORECASE)
@@ -214,7 +218,7 @@ class Head:
 
     method: str
     target: str
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Fields
     address: str = ""
     """The client's address, if the host tells it."""
 
@@ -251,12 +255,22 @@ class Head:
         """Return the values of all headers of this name."""
         if name not in self.names.places:
             return []
-        return [value.decode("latin-1") for key, value in self.headers if key.lower() == name]
+        return [value.decode("latin-1") for value in values_of(self.headers, name)]
 
     @property
     def credentials(self) -> frozenset[bytes]:
         """The names of the headers by which an upstream could identify the asker."""
         return self.names.credentials
+
+
+def values_of(fields: Fields, name: bytes) -> list[bytes]:
+    """Return the values of all headers of a name, which is written in lower case."""
+    return [value for key, value in fields if key.lower() == name]
+
+
+def text_of(fields: Fields, name: bytes) -> str:
+    """Return the same values joined, which means the same (RFC 9110, section 5.3)."""
+    return b", ".join(values_of(fields, name)).decode("latin-1")
 
 
 @lru_cache(maxsize=256)  # the same few come again and again
@@ -269,9 +283,7 @@ def describes_body(name: bytes) -> bool:
     return _OF_A_BODY.fullmatch(name) is not None
 
 
-def without_our_cookie(
-    headers: tuple[tuple[bytes, bytes], ...],
-) -> tuple[tuple[bytes, bytes], ...]:
+def without_our_cookie(headers: Fields) -> Fields:
     """Return the headers of a request without the dashboard's cookie: it is no upstream's business.
 
     >>> without_our_cookie(((b"Cookie", b"a=b; mcp_tool_filter_token_80=x"), (b"A", b"b")))

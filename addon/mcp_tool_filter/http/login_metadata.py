@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import SAFE_METHODS
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import is_misleading, plain_path
 
@@ -43,7 +44,6 @@ AUTHORIZE, TOKEN, REGISTER = "/authorize", "/token", "/register"
 _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
 _IN_CHALLENGE = re.compile(r'resource_metadata\s*=\s*"?([^",\s]{1,2048})', re.IGNORECASE)
-_READS_ONLY = ("GET", "HEAD", "OPTIONS")
 _MOST_PATHS = 64
 _LONGEST_PATH = 1024
 _LONGEST_DOCUMENT = 64 * 1024
@@ -59,7 +59,7 @@ class LoginPaths:
     def has(self, method: str, target: str) -> bool:
         """Tell whether a request is part of a login."""
         if is_login_document(target):
-            return method in _READS_ONLY
+            return method in SAFE_METHODS
         path = plain_path(target)
         return path in self._named or path in _USUAL
 

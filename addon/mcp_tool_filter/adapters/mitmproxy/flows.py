@@ -33,7 +33,8 @@ from mcp_tool_filter.adapters.mitmproxy.hidden import Masks, is_login
 from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Asking
-from mcp_tool_filter.engine.wire import Fields, RequestHead
+from mcp_tool_filter.engine.wire import RequestHead
+from mcp_tool_filter.http.head import Fields
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.connections import Sockets

@@ -32,7 +32,7 @@ from mcp_tool_filter.observers.redaction.names import is_secret_header, is_secre
 from mcp_tool_filter.observers.redaction.places import Findings, replace
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.engine.wire import Fields
+    from mcp_tool_filter.http.head import Fields
     from mcp_tool_filter.http.listener import Listener
     from mcp_tool_filter.observers.redaction.finder import SecretFinder
 

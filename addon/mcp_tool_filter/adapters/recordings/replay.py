@@ -40,7 +40,8 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.engine.upstream import Upstream
-from mcp_tool_filter.engine.wire import AnswerHead, Fields, RequestHead
+from mcp_tool_filter.engine.wire import AnswerHead, RequestHead
+from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import Config, parse_config

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.sockets.server import AnswerRequest, ServedRequest
 from mcp_tool_filter.engine.upstream import Upstream
-from mcp_tool_filter.engine.wire import AnswerHead, Fields
+from mcp_tool_filter.engine.wire import AnswerHead
+from mcp_tool_filter.http.head import Fields
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -30,11 +30,11 @@ from mcp_tool_filter.engine.wire import (
     AnswerWire,
     End,
     Fault,
-    Fields,
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.bodies import decode_body
+from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.urls import Origin
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from mcp_tool_filter.adapters.watch.dashboard import (
     render_tools,
 )
 from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.engine.wire import Fields
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal, problem_in
 from mcp_tool_filter.observers.statistics import JsonObject
