@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
-from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.kinds import Kind
 from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
 from mcp_tool_filter.conversation.policy_in_force import (
     FORWARD,
@@ -276,7 +276,7 @@ class Conversation:
                 self.client, message.place.cut(named)
             )
         decision = self._decide_by_snapshot(message, judged, arrival)
-        if not waits(decision) or exchange is None:
+        if isinstance(decision, VERDICTS) or exchange is None:
             return decision
         self.policy.held.add(self.client, exchange)
         return self._held(decision, exchange)
@@ -292,10 +292,7 @@ class Conversation:
         self, message: Single, judged: Judged, arrival: Arrival
     ) -> Decision[Verdict]:
         """Decide by the snapshot of this kind of asker."""
-        exchange, capabilities = judged.exchange, None
-        if exchange is not None and isinstance(message, Request) and message.params is not None:
-            capabilities = exchange.capabilities = capabilities_in(message)
-        kind = self.policy.kinds.of(self.client, capabilities)
+        kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
         situation = self._situation(message, judged, kind, arrival)
         if not kind.is_listed and self._needs_list(message, situation, arrival):
@@ -443,12 +440,12 @@ class Conversation:
         """
         policy = self.policy
         judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
-        if len(raw) >= _LEAST and (envelope := find_result_envelope(raw)):
-            accepted = self._accept(raw, envelope, judged)
-            if accepted and judged.exchange and not policy.links:  # it teaches us nothing new
-                self.exchanges.close(judged.exchange)
-                return self._tell_answer(judged, accepted)
         may_be_list = self.exchanges.lists > 0 and not policy.links
+        if (may_be_list or len(raw) >= _LEAST) and (envelope := find_result_envelope(raw)):
+            known = self._known(raw, envelope, judged)
+            if known and judged.exchange and not policy.links:  # it teaches us nothing new
+                self.exchanges.close(judged.exchange)
+                return self._tell_answer(judged, known)
         if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, judged)
         return self._read_from_upstream(raw, judged, judged.message)
@@ -469,7 +466,15 @@ class Conversation:
             return then(decision, partial(self._waited_for_upstream, judged))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
+        self._remember_list(raw, judged, kind, decision)
         return self._decided_for_upstream(judged, decision, kind)
+
+    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
+        """Remember the verdict on a list, because the upstream will send the same list again."""
+        asked = judged.exchange
+        is_list = asked is not None and asked.method == "tools/list" and not self.policy.links
+        if is_list and judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
+            self.policy.judged.remember(raw, found, verdict, kind.snapshot)
 
     def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
         """Read and decide on a possibly long list in steps, so that other clients are served
@@ -497,7 +502,9 @@ class Conversation:
             decided = yield from self._decide_in_steps(judged, listing, asked)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
-        return self._decided_for_upstream(judged, keep_space(message.place.text, decided))
+        verdict = keep_space(message.place.text, decided)
+        self._remember_list(raw, judged, self._kind_of(asked), verdict)
+        return self._decided_for_upstream(judged, verdict)
 
     def _decide_in_steps(
         self, judged: Judged, listing: Listing, asked: Exchange
@@ -630,17 +637,26 @@ class Conversation:
             # Over HTTP we cannot reply on the stream that the upstream's request came on.
             self.policy.answer_upstream(verdict.text, judged.origin, self.client)
 
-    def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
-        """Accept the long result of a tool without parsing it, if it certainly may pass."""
+    def _known(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
+        """Return the verdict if it is certain without parsing the result: on a list that the
+        upstream has sent before, or on the long result of a tool."""
         asked = self.exchanges.answered_by(Response(envelope.id))
-        if asked is None or asked.method != "tools/call":
+        if asked is None or len(raw) > self.policy.config.limits.message:
             return None
-        found = read_tool_result(raw, envelope, self.policy.config.limits)
-        snapshot = self._kind_of(asked).snapshot
-        if found is None or shows_tool(found.rest, snapshot.hidden_names):
+        kind = self._kind_of(asked)
+        if asked.method == "tools/list" and not self._may_learn_of(kind):
+            verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
+            response = envelope.response_in(raw) if verdict else None
+        elif asked.method == "tools/call" and len(raw) >= _LEAST:
+            found = read_tool_result(raw, envelope, self.policy.config.limits)
+            if found is None or shows_tool(found.rest, kind.snapshot.hidden_names):
+                return None
+            verdict, response = FORWARD, found.response
+        else:
             return None
-        judged.message, judged.exchange, judged.snapshot = found.response, asked, snapshot
-        return FORWARD
+        if response is not None:
+            judged.message, judged.exchange, judged.snapshot = response, asked, kind.snapshot
+        return verdict
 
     def _learn(self, message: Response, asked: Exchange, kind: Kind | None) -> None:
         """Keep what an answer says about its session and about the tools of its kind of asker."""

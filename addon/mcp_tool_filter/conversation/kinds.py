@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary, finalize
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Exchange
 from mcp_tool_filter.policy.snapshot import (
     NamesByPattern,
     Snapshot,
@@ -397,10 +397,10 @@ VARIANT = "\n"
 """Separates the capabilities from what else makes the asker another one; no JSON has it."""
 
 
-def capabilities_in(message: Message) -> str | None:
+def capabilities_in(message: Request) -> str | None:
     """Return what a request declares of its client: the capabilities in canonical spelling, and
     other members of ``_meta`` that may change the upstream's list; None if nothing."""
-    if not isinstance(message, Request) or message.params is None:
+    if message.params is None:
         return None
     meta = message.params.named.get("_meta")
     of_mcp = [one for one in (meta and meta.members) or () if one.key.startswith(_OF_MCP)]
@@ -462,6 +462,13 @@ class Kinds:
         self.start_key: KindKey = (None, None, "")
         self.same_for_all = False
         """True if all askers get the same list."""
+
+    def asking(self, client: Client, message: Message, exchange: Exchange | None) -> Kind:
+        """Return the kind that sends a message, and note in its exchange what it declares."""
+        capabilities = None
+        if exchange is not None and isinstance(message, Request) and message.params is not None:
+            capabilities = exchange.capabilities = capabilities_in(message)
+        return self.of(client, capabilities)
 
     def of(self, client: Client, capabilities: str | None = None) -> Kind:
         """Return the kind of a client; ``capabilities`` are those that this message declares."""

@@ -13,8 +13,10 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
-from mcp_tool_filter.policy.verdict import Reason, Reply, Why
-from mcp_tool_filter.protocol.limits import R2025_11_25, Limits, Transport
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.large import ResultEnvelope
+from mcp_tool_filter.protocol.limits import MEBIBYTE, R2025_11_25, Limits, Transport
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
@@ -179,6 +181,64 @@ def refuse_taken(exchange: Exchange) -> Reply:
     """Refuse a request whose id another waiting request uses."""
     text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
     return Reply(text, Reason(Why.MALFORMED, detail="an id that another request waits under"))
+
+
+class JudgedLists:
+    r"""Judged tool lists, because an upstream sends the same list to each user again and again.
+
+    It forgets the least recently used. Two answers that differ only in their envelope, which has
+    nothing but jsonrpc and a simple id, get the same verdict, each with its own id:
+
+    >>> from mcp_tool_filter.policy.snapshot import take_snapshot
+    >>> from mcp_tool_filter.protocol.large import find_result_envelope
+    >>> judged, snapshot = JudgedLists(), take_snapshot([], deny=[])
+    >>> one, other = (b'{"id":%d,"result":{"tools":["a"]},"jsonrpc":"2.0"}' % id for id in (1, 27))
+    >>> hidden = Rewrite(one.replace(b'"a"', b""), Reason(Why.HIDDEN, ("a",)))
+    >>> judged.remember(one, find_result_envelope(one), hidden, snapshot)
+    >>> judged.recall(other, find_result_envelope(other), snapshot).text
+    b'{"id":27,"result":{"tools":[]},"jsonrpc":"2.0"}'
+    """
+
+    def __init__(self, *, most: int = 100, most_bytes: int = 16 * MEBIBYTE) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._size = 0
+        self._lists: OrderedDict[tuple[int, bytes], tuple[Snapshot, bytes, Reason | None]] = (
+            OrderedDict()
+        )
+        """The snapshot that judged a result, what it became, and why if it was rewritten."""
+
+    def recall(
+        self, raw: bytes, envelope: ResultEnvelope, snapshot: Snapshot
+    ) -> Forward | Rewrite | None:
+        """Return the verdict on an answer with a known list."""
+        key = id(snapshot), raw[envelope.start : envelope.end]
+        known = self._lists.get(key)
+        if known is None:
+            return None
+        self._lists.move_to_end(key)
+        _, became, reason = known
+        if reason is None:
+            return Forward()
+        return Rewrite(b"".join([raw[: envelope.start], became, raw[envelope.end :]]), reason)
+
+    def remember(
+        self, raw: bytes, envelope: ResultEnvelope, verdict: Verdict, snapshot: Snapshot
+    ) -> None:
+        """Remember the verdict on an answer to tools/list."""
+        before, after = envelope.start, len(raw) - envelope.end
+        result, became, reason = raw[before : envelope.end], b"", None
+        if isinstance(verdict, Rewrite):
+            became, reason = verdict.text[before : len(verdict.text) - after], verdict.reason
+        elif not isinstance(verdict, Forward):
+            return
+        if len(result) + len(became) > self._most_bytes or (id(snapshot), result) in self._lists:
+            return
+        self._lists[id(snapshot), result] = snapshot, became, reason
+        self._size += len(result) + len(became)
+        while len(self._lists) > self._most or self._size > self._most_bytes:
+            (_, result), (_, became, _) = self._lists.popitem(last=False)
+            self._size -= len(result) + len(became)
 
 
 class Sessions:

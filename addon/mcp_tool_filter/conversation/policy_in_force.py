@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
-from mcp_tool_filter.conversation.memory import Fetched, HeldRequests
+from mcp_tool_filter.conversation.memory import Fetched, HeldRequests, JudgedLists
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
@@ -200,6 +200,7 @@ class PolicyInForce:
     """True if a long list is read in steps, so that other clients are served meanwhile."""
     held: HeldRequests = field(default_factory=HeldRequests)
     kinds: Kinds = field(init=False)
+    judged: JudgedLists = field(default_factory=JudgedLists)
 
     def __post_init__(self) -> None:
         self.kinds = Kinds(self.config, self.clock)

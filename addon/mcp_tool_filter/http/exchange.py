@@ -145,7 +145,8 @@ class HttpExchange(Arrival):
     def may_use_snapshot(self, request: Request) -> bool:
         """Tell whether the upstream would answer this with the list that we fetched."""
         client, said = self.conversation.client, self.head.said
-        session, revision = client.session, client.revision
+        session = client.session
+        revision = session.revision if session else client.said_revision
         if revision is None or not self.is_like_the_fetch:
             return False
         asks = parse_list_request(request)

@@ -151,6 +151,12 @@ class Snapshot:
     """If the list is not known completely: also denies names that are not in it."""
     is_open: bool = False
     """True if all names that the patterns do not deny are allowed, too."""
+    hidden_names: Collection[str] = field(init=False)
+    """The names that nothing may show. (No property: each message asks for it.)"""
+
+    def __post_init__(self) -> None:
+        hidden = self.denied if self.by_pattern is None else self.by_pattern
+        object.__setattr__(self, "hidden_names", hidden)
 
     def standing(self, name: str) -> Standing:
         """Tell whether a client may call the tool of this name."""
@@ -164,11 +170,6 @@ class Snapshot:
     def denying(self, name: str) -> Pattern | None:
         """Return the pattern that denies a name; None if none does."""
         return self.by_pattern.denying(name) if self.by_pattern else self.denied.get(name)
-
-    @property
-    def hidden_names(self) -> Collection[str]:
-        """The names that nothing may show."""
-        return self.denied if self.by_pattern is None else self.by_pattern
 
 
 def take_snapshot(

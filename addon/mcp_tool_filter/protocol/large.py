@@ -88,6 +88,12 @@ class ResultEnvelope:
     space: tuple[int, int]
     """White space before and after the message."""
 
+    def response_in(self, raw: bytes) -> Response:
+        """Return the response, with a result that is not parsed."""
+        text = raw.decode()
+        before, after = self.space
+        return Response(self.id, Value(0, 0), Place(text, before, len(text) - after))
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
