@@ -65,7 +65,7 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
         told.clear()
         if kind == SSE:
             stream = door.open_stream(for_them, "/mcp", None)
-            left: object = stream.feed(event(raw)) + stream.finish()
+            left: object = stream.feed(event(raw)), stream.finish()
         else:
             left = answer(door, for_them, 200, kind, "", raw)
     return left, told, list(for_them.conversation.exchanges.methods)
