@@ -97,6 +97,8 @@ GROUPS: Final = {
               "PATTERN", short="d", many=True),
         _both("allow", "JavaScript regex: only matching tools remain",
               "PATTERN", many=True),
+        _both("except", "JavaScript regex: matching tools stay although a deny pattern matches"
+              " them; --allow still counts", "PATTERN", many=True),
         _both("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
               "GLOB", many=True),
         _both("ignore-case", "patterns ignore upper and lower case"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.patterns import (
     MAX_NAME,
     NOTHING,
@@ -15,6 +16,8 @@ from mcp_tool_filter.policy.patterns import (
     split_patterns,
     switched,
 )
+from mcp_tool_filter.policy.snapshot import take_snapshot
+from tests.make import listing, page
 
 
 @pytest.mark.parametrize(
@@ -175,19 +178,51 @@ def test_the_pattern_matches_exactly_the_picked_tools(
 NAMES = ["read", "rm", "rmdir"]
 
 
+def config_of(deny: list[str], spare: list[str], **more: list[str]) -> Config:
+    given = {"deny": deny or None, "except": spare or None, **more}
+    return parse_config(**given)  # type: ignore[arg-type]  # no key is "environment"
+
+
 @pytest.mark.parametrize(
-    ("deny", "hide", "show", "result"),
+    ("deny", "spare", "hide", "show", "result", "spared"),
     [
-        (["^rm$"], [], ["rm"], [NOTHING]),  # no pattern at all would be refused
-        (["^rm"], [], ["rm", "rmdir"], [NOTHING]),
-        ([NOTHING], ["read"], [], ["^read$"]),
-        ([], ["read"], [], ["^read$"]),
-        ([], [], [], []),
-        (["^rm"], [], ["rm"], ["^rmdir$"]),
-        (["^rm", "^none"], ["read"], [], ["^rm", "^none", "^read$"]),
+        (["^rm$"], [], [], ["rm"], [NOTHING], []),  # no pattern at all would be refused
+        (["^rm"], [], [], ["rm", "rmdir"], ["^rm"], ["^rm$", "^rmdir$"]),
+        ([NOTHING], [], ["read"], [], ["^read$"], []),
+        ([], [], ["read"], [], ["^read$"], []),
+        (["^rm"], [], [], ["rm"], ["^rm"], ["^rm$"]),
+        (["^rm"], ["^rm$"], ["rm"], [], ["^rm"], []),
+        (["^r"], ["^rm"], ["rm"], [], ["^r"], ["^rmdir$"]),
+        (["^r"], ["^rm"], ["read"], ["rm"], ["^r"], ["^rm"]),
+        (["^rm", "^none"], [], ["read"], [], ["^rm", "^none", "^read$"], []),
     ],
 )
 def test_exactly_these_tools_are_hidden_and_shown(
-    deny: list[str], hide: list[str], show: list[str], result: list[str]
+    deny: list[str],
+    spare: list[str],
+    hide: list[str],
+    show: list[str],
+    result: list[str],
+    spared: list[str],
 ) -> None:
-    assert switched([parse_pattern(text) for text in deny], NAMES, hide, show) == result
+    """No pattern that a person typed becomes one for fewer tools: more may come later."""
+    before = config_of(deny, spare)
+    changed = switched(before.deny, before.exceptions, NAMES, hide, show)
+    assert (changed.deny, changed.exceptions) == (result, spared)
+    after = config_of(changed.deny, changed.exceptions)
+    for name in NAMES:
+        was = any(one.matches(name) for one in before.deny)
+        wanted = name in hide or (was and name not in show)
+        assert any(one.matches(name) for one in after.deny) is wanted
+
+
+def test_an_exception_lifts_no_allow_and_an_unclear_one_lifts_nothing() -> None:
+    config = config_of(["^r"], ["^r(?:ead|m)$"], allow=["m"])
+    [pattern] = config.deny
+    assert [name for name in NAMES if pattern.matches(name)] == ["rmdir"]
+    found = take_snapshot([page(listing(*NAMES))], config.deny, config.allow)
+    assert list(found.allowed) == ["rm"]
+    assert found.denied == {"read": None, "rmdir": pattern}
+    config = config_of(["^r"], ["^none"])
+    found = take_snapshot([page(listing(*NAMES))], config.deny, config.allow)
+    assert (list(found.allowed), found.unmatched) == ([], config.exceptions)

@@ -158,7 +158,7 @@ _ALL: Final = (
         " wrap for these.",
         flags=(
             *(OPTIONS[name] for name in (
-                "deny", "allow", "deny-glob", "ignore-case", "new-tools", "rules",
+                "deny", "allow", "except", "deny-glob", "ignore-case", "new-tools", "rules",
             )),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
@@ -271,6 +271,7 @@ _ALL: Final = (
         flags=(
             OPTIONS["deny"],
             OPTIONS["allow"],
+            OPTIONS["except"],
             OPTIONS["deny-glob"],
             OPTIONS["ignore-case"],
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
@@ -325,6 +326,7 @@ _ALL: Final = (
         flags=(
             OPTIONS["deny"],
             OPTIONS["allow"],
+            OPTIONS["except"],
             OPTIONS["rules"],
             _JSON,
             Option("transcript", "print all messages on both sides of the filter"),

@@ -321,7 +321,7 @@ class Lists:
     ) -> Deciding[Listed]:
         """Return these pages with their snapshot, which is taken now if unknown."""
         digest = hashlib.sha256()
-        for pattern in (*config.deny, None, *config.allow):
+        for pattern in (*config.deny, None, *config.allow, None, *config.exceptions):
             digest.update(b"\0" + (pattern.text.encode() if pattern else b"\0"))
         for page in pages:
             digest.update(b"\0")

@@ -25,7 +25,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache, partial
 
@@ -33,6 +33,7 @@ from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, Unma
 from mcp_tool_filter.options import KEYS, Texts
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
+    EXCEPT,
     Pattern,
     parse_glob,
     parse_pattern,
@@ -189,6 +190,8 @@ class Config:
     deny: tuple[Pattern, ...] = ()
     """Including globs."""
     allow: tuple[Pattern, ...] = ()
+    exceptions: tuple[Pattern, ...] = ()
+    """Tools that stay although a deny pattern would hide them; each pattern has them, too."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
     requires_list: bool = False
@@ -303,11 +306,14 @@ def parse_config(*, environment: Mapping[str, str] = os.environ, **texts: Texts)
     """
     given = _Given(texts)
     no_case = given.is_on("ignore_case")
+    exceptions = given.patterns(EXCEPT, partial(parse_pattern, option=EXCEPT, ignore_case=no_case))
+    deny = (
+        *given.patterns("deny", partial(parse_pattern, ignore_case=no_case)),
+        *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
+    )
     config = Config(
-        deny=(
-            *given.patterns("deny", partial(parse_pattern, ignore_case=no_case)),
-            *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
-        ),
+        deny=tuple(replace(one, exceptions=exceptions) for one in deny) if exceptions else deny,
+        exceptions=exceptions,
         allow=given.patterns("allow", partial(parse_pattern, option="allow", ignore_case=no_case)),
         strict=given.is_on("strict"),
         requires_list=given.is_on("require_list"),

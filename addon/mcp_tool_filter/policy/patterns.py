@@ -25,8 +25,9 @@ A pattern for exactly these tools, and no others:
 A click hides one tool, or exposes another:
 
 >>> names = ["delete_file", "delete_user", "read_file"]
->>> switched([parse_pattern("^delete_")], names, hide=["read_file"], show=["delete_user"])
-['^delete_file$', '^read_file$']
+>>> changed = switched([parse_pattern("^delete_")], [], names, ["read_file"], ["delete_user"])
+>>> changed.deny, changed.exceptions
+(['^delete_', '^read_file$'], ['^delete_user$'])
 
 Authors get hints about what they probably meant. A glob becomes a regex that must fit the whole
 name:
@@ -41,7 +42,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
@@ -51,6 +52,7 @@ from mcp_tool_filter.jsregex.safety import is_safe
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 
 DENY_GLOB = "deny_glob"
+EXCEPT = "except"
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
 
 
@@ -63,17 +65,21 @@ class Pattern:
     option: str
     ignore_case: bool
     _matcher: Matcher = field(repr=False, compare=False)
+    exceptions: tuple[Pattern, ...] = field(default=(), repr=False)
+    """It does not match what one of these matches."""
 
     def matches(self, name: str) -> bool:
         """Tell whether the pattern matches the name. Always fast, even for long names.
 
         A name of up to MAX_NAME units is always judged exactly. For a longer name we may give up:
-        then a deny pattern counts as matching, and an allow pattern as not matching.
+        then a deny pattern counts as matching, and an allow pattern or an exception as not
+        matching.
         """
         try:
-            return self._matcher.search(name)
+            found = self._matcher.search(name)
         except TooCostly:
-            return self.option != "allow"
+            found = self.option not in ("allow", EXCEPT)
+        return found and not any(one.matches(name) for one in self.exceptions)
 
     @property
     def regex(self) -> str:
@@ -218,30 +224,52 @@ NOTHING = "(?!)"
 """Matches no name: to deny nothing on purpose."""
 
 
-def switched(
-    deny: Sequence[Pattern], names: Sequence[str], hide: Collection[str], show: Collection[str]
-) -> list[str]:
-    """Return deny patterns that also hide and expose these tools, and change no other of ``names``.
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The patterns after some tools were hidden or exposed one by one."""
 
-    A pattern that matches a tool to expose is replaced by one for the other tools that it matches.
-    If no tool remains to hide, we keep a pattern that hides none, because an empty list is an
-    error.
+    kept: list[Pattern]
+    """The deny patterns that stay as they were typed."""
+    more: list[str]
+    """New deny patterns."""
+    exceptions: list[str]
+
+    @property
+    def deny(self) -> list[str]:
+        """All deny patterns; if none is left, one that hides nothing: an empty list is an error."""
+        return [*(pattern.regex for pattern in self.kept), *self.more] or [NOTHING]
+
+
+def switched(
+    deny: Sequence[Pattern],
+    exceptions: Sequence[Pattern],
+    names: Sequence[str],
+    hide: Collection[str],
+    show: Collection[str],
+) -> Switched:
+    """Return patterns that also hide and expose these tools, and change no other of ``names``.
+
+    No deny pattern is rewritten, because it may be meant for tools that come later: each tool to
+    expose becomes an exception. (A pattern for exactly this tool is left out.)
     """
-    patterns: list[str] = []
-    hidden: set[str] = set()
-    for pattern in deny:
-        if pattern.text == NOTHING:
-            continue
-        matched = [name for name in names if pattern.matches(name)]
-        kept = [name for name in matched if name not in show]
-        if len(kept) == len(matched):
-            patterns.append(pattern.regex)
-        elif kept:
-            patterns.append(deny_for(kept, names))
-        hidden.update(kept)
-    if more := [name for name in names if name in hide and name not in hidden]:
-        patterns.append(deny_for(more, names))
-    return patterns or ([NOTHING] if deny else [])
+    one_of_show = {_exactly([name]) for name in show}
+    kept = [one for one in deny if one.text != NOTHING and one.regex not in one_of_show]
+    spared: dict[str, None] = {}
+    for exception in exceptions:
+        matched = [name for name in names if exception.matches(name)]
+        if any(name in hide for name in matched):  # it must not spare that one any more
+            spared |= dict.fromkeys(_exactly([name]) for name in matched if name not in hide)
+        else:
+            spared[exception.regex] = None
+    alone = [replace(one, exceptions=()) for one in kept]
+    hit = {name for name in names if any(one.matches(name) for one in alone)}
+    more = [name for name in names if name in hide and name not in hit]
+    spared |= dict.fromkeys(
+        _exactly([name])
+        for name in names
+        if name in show and name in hit and not any(one.matches(name) for one in exceptions)
+    )
+    return Switched(kept, [deny_for(more, names)] if more else [], list(spared))
 
 
 _GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")

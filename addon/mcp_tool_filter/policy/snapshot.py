@@ -237,6 +237,10 @@ class _Sorting:
     matched: set[Pattern] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
 
+    @property
+    def _exceptions(self) -> tuple[Pattern, ...]:
+        return self.deny[0].exceptions if self.deny else ()  # all have the same
+
     def judge(self, definition: Definition) -> Standing:
         """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
         name = definition.name
@@ -248,6 +252,7 @@ class _Sorting:
             return Standing.UNKNOWN
         hits = [pattern for pattern in (*self.deny, *self.allow) if pattern.matches(name)]
         self.matched.update(hits)
+        self.matched.update(one for one in self._exceptions if one.matches(name))
         denying = next((pattern for pattern in hits if pattern in self.deny), None)
         if denying is not None or (self.allow and not any(one in self.allow for one in hits)):
             self.denied[name] = denying
@@ -264,7 +269,11 @@ class _Sorting:
             allowed=allowed,
             denied=MappingProxyType(dict(self.denied)),
             denied_bytes=self.denied_bytes,
-            unmatched=tuple(one for one in (*self.deny, *self.allow) if one not in self.matched),
+            unmatched=tuple(
+                one
+                for one in (*self.deny, *self.allow, *self._exceptions)
+                if one not in self.matched
+            ),
             faults=tuple(self.faults),
             patterns=(self.deny, self.allow),
         )

@@ -17,6 +17,7 @@ from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.patterns import NOTHING
+from mcp_tool_filter.policy.snapshot import Standing
 from tests.browser import browser
 from tests.cli.launched import RunningLauncher, launched
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
@@ -40,9 +41,10 @@ class Edited:
             edit=self._edit,
         )
 
-    def _edit(self, deny: list[str]) -> str:
+    def _edit(self, deny: list[str], exceptions: list[str]) -> str:
         try:
-            self.policy.adopt(parse_config(deny=deny))
+            given = {"deny": deny, "except": exceptions or None}
+            self.policy.adopt(parse_config(**given))  # type: ignore[arg-type]  # no key is "environment"
         except StartError as error:
             return str(error)
         return ""
@@ -55,8 +57,25 @@ class Edited:
 def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> None:
     edited = Edited("^delete_")
     shown = edited.board.preview(hide=["read_file"], show=["delete_file"])
-    assert shown == {"deny": ["^read_file$"], "command": "--deny '^read_file$'"}
+    assert shown == {
+        "deny": ["^delete_", "^read_file$"],
+        "except": ["^delete_file$"],
+        "command": "--deny '^delete_' --deny '^read_file$' --except '^delete_file$'",
+    }
     assert edited.deny == ["^delete_"]
+
+
+def test_an_exception_can_be_applied_and_undone() -> None:
+    """A pattern stays as it was typed: after a restart, it also hides what is new."""
+    edited = Edited("^delete_")
+    assert edited.board.apply(["^delete_"], ["^delete_file$"]) == {"problem": ""}
+    assert (edited.deny, edited.board.state()["except"]) == (["^delete_"], ["^delete_file$"])
+    assert edited.policy.snapshot.standing("delete_file") is Standing.ALLOWED
+    assert edited.board.apply(["^delete_", "^rm$"]) == {"problem": ""}
+    assert edited.board.state()["except"] == ["^delete_file$"]
+    for exceptions in (["^delete_file$"], []):
+        assert edited.board.undo() == {"problem": ""}
+        assert (edited.deny, edited.board.state()["except"]) == (["^delete_"], exceptions)
 
 
 def test_the_command_that_keeps_the_current_patterns_can_be_pasted_into_a_shell() -> None:
@@ -71,7 +90,7 @@ def test_the_last_hidden_tool_can_be_shown_and_hidden_again() -> None:
     """Without any pattern the edit was refused: an empty deny list is a mistake."""
     edited = Edited("^rm$")
     shown = edited.board.preview(hide=[], show=["rm"])
-    assert shown == {"deny": ["(?!)"], "command": "--deny '(?!)'"}
+    assert shown == {"deny": ["(?!)"], "except": [], "command": "--deny '(?!)'"}
     assert edited.board.apply(["(?!)"]) == {"problem": ""}
     assert edited.board.preview(hide=["rm"], show=[])["deny"] == ["^rm$"]
     assert edited.board.undo() == {"problem": ""}
@@ -209,9 +228,11 @@ async def test_a_tool_that_a_glob_hides_can_be_shown_and_hidden_again(tmp_path: 
                 return {one["id"] for one in state["listeners"][0]["tools"] if one["exposed"]}
 
             preview = change("preview", hide=[], show=["rm"])
-            assert preview == {"deny": ["^read$"], "command": "--deny '^read$'"}
-            assert change("apply", deny=["^read$"]) == {"problem": ""}
-            assert exposed() == {"rm", "write"}
+            assert preview["except"] == ["^rm$"]
+            for wanted in (preview, {"deny": ["^read$"]}):
+                assert change("apply", **wanted) == {"problem": ""}
+                assert exposed() == {"rm", "write"}
+            assert change("undo") == {"problem": ""}
             assert change("undo") == {"problem": ""}
             assert exposed() == {"write"}
             assert "Unsafe regex" in str(change("apply", deny=["(a+)+"])["problem"])

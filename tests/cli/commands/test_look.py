@@ -369,7 +369,7 @@ def test_escape_clears_the_search_and_loses_no_choice_without_asking(
 def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
     server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
-    """A pattern whose tools all stay hidden stays as it was typed: it may hide later tools."""
+    """A pattern stays as it was typed: it may be meant for later tools."""
     file = tmp_path / ".gemini" / "settings.json"
     file.parent.mkdir()
     old = ["--deny", "^delete_", "--deny", "^write", "--message-limit", "1MB", "--", *server]
@@ -384,7 +384,8 @@ def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
     terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
     written = json.loads(file.read_text())["mcpServers"]["files"]["args"]
     assert written == [
-        "--deny", "^delete_", "--message-limit", "1MB", "--deny", "^read_file$", "--", *server,
+        "--deny", "^delete_", "--deny", "^write", "--deny", "^read_file$",
+        "--except", "^write_file$", "--message-limit", "1MB", "--", *server,
     ]  # fmt: skip
 
 

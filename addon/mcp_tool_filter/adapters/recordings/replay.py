@@ -82,6 +82,7 @@ def replay(
     *,
     deny: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
+    exceptions: Sequence[str] = (),
     **options: str,
 ) -> Transcript:
     """Return the transcript of a recording, filtered with these patterns.
@@ -89,7 +90,7 @@ def replay(
     ``options`` are more options of the addon, as text. Raises StartError for wrong patterns and
     options, and for a recording without the upstream's tools.
     """
-    given = {"deny": _texts(deny), "allow": _texts(allow)}
+    given = {"deny": _texts(deny), "allow": _texts(allow), "except": exceptions}
     patterns = {option: texts for option, texts in given.items() if texts}
     config = parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
     fetched = recording.fetched or known_tools(recording)

@@ -75,7 +75,7 @@ _FIXED = (
 type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
 
 
-def _cannot_edit(_deny: list[str]) -> str:
+def _cannot_edit(_deny: list[str], _exceptions: list[str]) -> str:
     return "The patterns cannot be edited here"
 
 
@@ -92,8 +92,8 @@ class Surroundings:
     """Returns the TLS settings towards any server, with the user's authorities."""
     fetch: Fetcher = fetch
     find_names: NamesFinder = find_names
-    edit_deny: Callable[[list[str]], str] = _cannot_edit
-    """Sets the deny patterns for the dashboard; returns the problem with them."""
+    edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
+    """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
     sinks: Sequence[Sink] = ()

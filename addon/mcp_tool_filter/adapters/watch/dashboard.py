@@ -265,8 +265,8 @@ def _short(id: str) -> str:
 
 # The page
 
-type ApplyPatterns = Callable[[list[str]], str]
-"""Sets the deny patterns; returns the problem with them, or an empty text."""
+type ApplyPatterns = Callable[[list[str], list[str]], str]
+"""Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
 
 class Dashboard:
@@ -285,12 +285,12 @@ class Dashboard:
         self._edit = edit
         self.has_flows = False
         """True if a message's flow can be viewed at ``/#/flows/ID``."""
-        self._before: list[list[str]] = []
+        self._before: list[tuple[list[str], list[str]]] = []
         self.timeline = Timeline()
 
     def state(self) -> dict[str, object]:
         """Return everything that the page shows."""
-        deny = self._deny()
+        deny, exceptions = self._patterns()
         return {
             **self._overview(),
             "recent": self.timeline.recent(),
@@ -298,21 +298,28 @@ class Dashboard:
             "callers": self.timeline.callers(),
             "flows": self.has_flows,
             "deny": deny,
-            "command": shlex.join(_flags(deny)),
+            "except": exceptions,
+            "command": shlex.join(_flags(deny, exceptions)),
             "can_undo": bool(self._before),
         }
 
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
         """Return patterns that hide and expose these tools, and how to make them permanent."""
         names = list(dict.fromkeys(name for one in self._snapshots() for name in _names_in(one)))
-        deny = switched(self._config().deny, names, set(hide), set(show))
-        return {"deny": deny, "command": shlex.join(_flags(deny))}
+        config = self._config()
+        new = switched(config.deny, config.exceptions, names, set(hide), set(show))
+        deny, exceptions = new.deny if config.deny or new.more else [], new.exceptions
+        command = shlex.join(_flags(deny, exceptions))
+        return {"deny": deny, "except": exceptions, "command": command}
 
-    def apply(self, deny: Sequence[str]) -> dict[str, object]:
-        """Set the patterns; return the problem with them, if any."""
-        before = self._deny()
-        problem = self._edit(list(deny))
-        if not problem and before != list(deny):
+    def apply(
+        self, deny: Sequence[str], exceptions: Sequence[str] | None = None
+    ) -> dict[str, object]:
+        """Set the patterns, and their exceptions if given; return the problem with them, if any."""
+        before = self._patterns()
+        after = list(deny), before[1] if exceptions is None else list(exceptions)
+        problem = self._edit(*after)
+        if not problem and before != after:
             self._before = [*self._before[-_MOST_UNDONE:], before]
         return {"problem": problem}
 
@@ -320,21 +327,24 @@ class Dashboard:
         """Restore the patterns before the last change."""
         if not self._before:
             return {"problem": "There is nothing to undo"}
-        problem = self._edit(self._before[-1] or [NOTHING])
+        deny, exceptions = self._before[-1]
+        problem = self._edit(deny or [NOTHING], exceptions)
         if not problem:
             self._before.pop()
         return {"problem": problem}
 
-    def _deny(self) -> list[str]:
-        return [pattern.regex for pattern in self._config().deny]
+    def _patterns(self) -> tuple[list[str], list[str]]:
+        config = self._config()
+        return [one.regex for one in config.deny], [one.text for one in config.exceptions]
 
 
 def _names_in(snapshot: Snapshot) -> list[str]:
     return [*snapshot.allowed, *snapshot.denied]
 
 
-def _flags(deny: Sequence[str]) -> list[str]:
-    return [word for pattern in deny for word in ("--deny", pattern)]
+def _flags(deny: Sequence[str], exceptions: Sequence[str]) -> list[str]:
+    flags = [*(("--deny", one) for one in deny), *(("--except", one) for one in exceptions)]
+    return [word for flag in flags for word in flag]
 
 
 def _names(value: object) -> list[str]:
@@ -372,7 +382,8 @@ def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, o
         case "preview":
             return board.preview(_names(said["hide"]), _names(said["show"]))
         case "apply":
-            return board.apply(_names(said["deny"]))
+            exceptions = _names(said["except"]) if "except" in said else None
+            return board.apply(_names(said["deny"]), exceptions)
         case "undo":
             return board.undo()
         case "details":

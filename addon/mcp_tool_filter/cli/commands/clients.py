@@ -204,10 +204,10 @@ def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named:
 def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     """Let the user pick tools, those that are hidden now marked; return the flags, or nothing.
 
-    A pattern that is there stays if all tools that it hides stay hidden: it may hide later ones.
+    A pattern that is there stays: it may be meant for tools that come later.
     """
     from mcp_tool_filter.cli.commands.look import ask_now, choose
-    from mcp_tool_filter.policy.patterns import deny_for
+    from mcp_tool_filter.policy.patterns import switched
 
     before = flags_of(listed.entry)
     settings = _settings_for(listed.entry, before)
@@ -215,20 +215,24 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     if (hidden := choose(known.tools)) is None:
         return []
     names, config = [one.name for one in known.tools], settings.config()
-    given = parse_flags(before)
-    old = [one for one in config.deny if all(n in hidden for n in names if one.matches(n))]
-    flags = [word for one in old for word in (f"--{one.option.replace('_', '-')}", one.text)]
     not_allowed = [name for name, by in known.snapshot.denied.items() if by is None]
     is_narrow = bool(not_allowed) and all(name in hidden for name in not_allowed)
-    for name, values in given.items():
-        if name in ("deny", "deny-glob", *(() if is_narrow else ("allow",))):
-            continue
-        for value in values:
+    covered = not_allowed if is_narrow else []  # else allow goes
+    changed = switched(
+        config.deny,
+        config.exceptions,
+        names,
+        hide=[name for name in hidden if name not in covered],
+        show=[name for name in names if name not in hidden],
+    )
+    patterns = [(one.option, one.text) for one in changed.kept]
+    patterns += [("deny", text) for text in changed.more]
+    patterns += [("except", text) for text in changed.exceptions]
+    flags = [word for name, text in patterns for word in (f"--{name.replace('_', '-')}", text)]
+    gone = ("deny", "deny-glob", "except", *(() if is_narrow else ("allow",)))
+    for name, values in parse_flags(before).items():
+        for value in values if name not in gone else ():
             flags += [f"--{name}", value] if OPTIONS[name].value else [f"--{name}"]
-    covered = {name for name in names if any(one.matches(name) for one in old)}
-    covered |= set(not_allowed) if is_narrow else set()
-    more = [name for name in hidden if name not in covered]
-    flags += ["--deny", deny_for(more, names)] if more else []
     return [*flags, *_typed_flags(typed)]
 
 
@@ -265,7 +269,7 @@ def _filter_flags(typed: Given) -> list[str]:
 def _typed_flags(typed: Given) -> list[str]:
     flags = [
         word
-        for name in ("deny", "deny-glob", "allow")
+        for name in ("deny", "except", "deny-glob", "allow")
         for pattern in typed.get(name, ())
         for word in (f"--{name}", pattern)
     ]

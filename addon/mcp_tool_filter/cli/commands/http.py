@@ -147,10 +147,11 @@ class HttpFilter:
         self.problem = problem
         self.server.leave()
 
-    def _edit_deny(self, deny: list[str]) -> str:
+    def _edit_deny(self, deny: list[str], exceptions: list[str]) -> str:
         """Use these patterns instead of all deny patterns and globs; return the problem with
         them."""
         texts = {**self._settings.texts, "deny": tuple(deny), "deny_glob": None}
+        texts["except"] = tuple(exceptions) or None
         try:
             config = parse_config(**texts)  # type: ignore[arg-type]  # text or list, as its default
             self.proxy.adopt(config)

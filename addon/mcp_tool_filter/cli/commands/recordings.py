@@ -67,10 +67,10 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.replay import replay
 
     options = {"rules": typed["rules"][-1]} if "rules" in typed else {}
-    deny, allow = typed.get("deny", ()), typed.get("allow", ())
+    deny, allow, exceptions = (typed.get(name, ()) for name in ("deny", "allow", "except"))
     recording = read_recording(path)
     with damage_in(path):
-        transcript = replay(recording, deny=deny, allow=allow, **options)
+        transcript = replay(recording, deny=deny, allow=allow, exceptions=exceptions, **options)
     if "transcript" in typed:
         print(transcript.render(), end="")
     return _outcome(path.name, transcript)

@@ -50,6 +50,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal, problem_in
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.patterns import DENY_GLOB, EXCEPT
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, Response, singles
@@ -251,20 +252,20 @@ def _sentence_about(judged: Judged) -> str:
     return f"{shown(asked.method)}{tool}: {sentence}"
 
 
-def edit_deny(deny: list[str]) -> str:
-    """Edit the option as mitmweb's own page does; return the reason for a refusal, or an empty
+def edit_deny(deny: list[str], exceptions: list[str]) -> str:
+    """Edit the options as mitmweb's own page does; return the reason for a refusal, or an empty
     text.
 
     The patterns replace globs, too: these would still hide what is to be shown.
     """
-    globs = list(ctx.options.deny_glob)
+    options = ctx.options
+    before = {name: list(getattr(options, name)) for name in (DENY_GLOB, EXCEPT)}
     try:
-        if globs:
-            forget(ctx.options, "deny_glob")
-        ctx.options.update(deny=deny)
+        for name in before:
+            forget(options, name)
+        options.update(deny=deny, **({EXCEPT: exceptions} if exceptions else {}))
     except OptionsError as error:
-        if globs:
-            ctx.options.update(deny_glob=globs)
+        options.update(**{name: texts for name, texts in before.items() if texts})
         return str(error)
     return ""
 

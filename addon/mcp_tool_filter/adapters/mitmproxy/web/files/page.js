@@ -483,7 +483,8 @@ async function pending() {
     element("p", {}, `${counted(changes.hide.size, "tool")} to hide, ${changes.show.size} to show.`
       + " To keep this after a restart, use:"),
     element("pre", {}, found.command || "(no pattern)"),
-    button("Apply", "Apply the changes", () => change("apply", { deny: found.deny })),
+    button("Apply", "Apply the changes", () => 
+      change("apply", { deny: found.deny, except: found.except })),
     button("Discard", "Discard the changes", () => { forget(); draw(); }));
 }
 
