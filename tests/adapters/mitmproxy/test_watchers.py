@@ -66,7 +66,7 @@ async def test_nothing_is_traced_unless_it_is_on(tmp_path: Path) -> None:
 
 
 def dashboard() -> Dashboard:
-    return Dashboard(lambda: {}, lambda: parse_config(deny=["x"]), lambda: [], lambda _deny: "")
+    return Dashboard(lambda: {}, lambda: parse_config(deny=["x"]), lambda: [], lambda *_: "")
 
 
 async def test_a_dashboard_says_where_it_is_and_is_served_until_the_end() -> None:
