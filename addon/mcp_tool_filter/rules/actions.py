@@ -54,7 +54,7 @@ from mcp_tool_filter.rules.fields import (
     quote,
 )
 from mcp_tool_filter.rules.forms import Form, PatternOf, Schema, Spot
-from mcp_tool_filter.rules.subject import Refusal, Run, Subject, refuse
+from mcp_tool_filter.rules.subject import Refusal, Run, Subject
 from mcp_tool_filter.rules.templates import JsonTemplate, Template, in_url, parse_template
 
 
@@ -120,7 +120,7 @@ class Block(Action):
     ends: ClassVar = True
 
     def perform(self, run: Run, rule: str) -> Deciding[None]:
-        run.refuse(refuse((yield from run.text(self.reason, rule)), rule, "block"))
+        run.refuse((yield from run.text(self.reason, rule)), rule, "block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class InjectError(Action):
     def perform(self, run: Run, rule: str) -> Deciding[None]:
         text = yield from run.text(self.message, rule)
         data = None if self.data is None else (yield from run.text(self.data, rule))
-        run.refuse(Refusal(self.code, text, data, rule, "inject_error"))
+        run.refuse_with(Refusal(self.code, text, data, rule, "inject_error"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class Script(Asks):
         assert isinstance(result, ScriptResult)
         if result.status == 1:
             reason = result.output.decode(errors="replace").removesuffix("\n").removesuffix("\r")
-            run.refuse(refuse(reason or "Blocked by a script", rule, "block"))
+            run.refuse(reason or "Blocked by a script", rule, "block")
         elif result.status != 0:
             raise EffectFailed(f"the script ended with status {result.status}")
         elif result.output.strip():
@@ -373,7 +373,7 @@ class Cache(Action):
         who = yield from run.credential()
         text = yield from run.text(self.key, rule)
         asker = about.asker().decode("latin-1")
-        key = _hashed("cache", about.upstream, about.revision, who, asker, text)
+        key = _hashed("cache", about.upstream, who, asker, text)
         found = yield ReadCache(key, run.left())
         if isinstance(found, bytes):
             run.judgement.cached = found
@@ -417,8 +417,7 @@ def count_use(
     """Count a use; refuse the message if it exceeds a limit."""
     retry_after = yield CountUse(_hashed(*key), limits, run.left())
     if isinstance(retry_after, int | float):
-        text = "Rate limit exceeded"
-        run.refuse(refuse(text, rule, "rate_limit", retry_after=retry_after))
+        run.refuse("Rate limit exceeded", rule, "rate_limit", retry_after=retry_after)
 
 
 def _hashed(*parts: str) -> str:

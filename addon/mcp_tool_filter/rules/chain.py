@@ -33,7 +33,6 @@ from mcp_tool_filter.rules.subject import (
     Subject,
     TooSlow,
     Watch,
-    refuse,
 )
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
@@ -110,7 +109,7 @@ def _driven[Outcome](
 
 def _refuse_unclear(run: Run, rule: str, why: str) -> None:
     run.judgement.refusal = None
-    run.refuse(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
+    run.refuse_with(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
 
 
 @dataclass(slots=True)
@@ -127,9 +126,10 @@ class _Walk:
         return refused or self.run.allowed or judgement.filtered is not None
 
     def go(self) -> Deciding[None]:
-        interceptor = self.policy.interceptor_for(self.run.subject)
-        if interceptor is not None:
-            yield from self._intercept(interceptor)
+        if self.policy.interceptors:
+            interceptor = self.policy.interceptor_for(self.run.subject)
+            if interceptor is not None:
+                yield from self._intercept(interceptor)
         if not self.ends:
             yield from self._follow_rules()
         if not self.run.allowed:
@@ -144,7 +144,7 @@ class _Walk:
             and not self.run.subject.about.is_carried
             and self.run.subject.method not in _NEVER_REFUSED
         ):
-            self.run.refuse(refuse("Blocked by default", "default_action", "block"))
+            self.run.refuse("Blocked by default", "default_action", "block")
 
     # Method interceptors
 
@@ -157,7 +157,7 @@ class _Walk:
             if isinstance(interceptor, UserInterceptor):
                 yield from self._ask_user(interceptor, name)
             elif reason := interceptor.problem_in(run.subject):
-                run.refuse(refuse(reason, name, "block"))
+                run.refuse(reason, name, "block")
             elif isinstance(interceptor, ToolCallInterceptor) and interceptor.limits:
                 key = ("tool", run.subject.about.session_id, run.subject.tool or "")
                 yield from count_use(run, name, key, interceptor.limits)
@@ -180,7 +180,7 @@ class _Walk:
         exchange = _exchange_of(subject, who)
         made = yield CallPython(function, exchange, self.run.left())
         if isinstance(made, str):
-            self.run.refuse(refuse(made, name, "block"))
+            self.run.refuse(made, name, "block")
         elif (text := text_from_python(subject, made)) is not None:
             self.run.change(text)
 
@@ -287,7 +287,7 @@ class _Walk:
         # A message's author must not be able to bypass the rules.
         if is_of_sender or not self.policy.chain.allow_on_error:
             detail = f"{what} failed: {why}"
-            self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
+            self.run.refuse("A rule could not be applied", rule, "error", detail=detail)
         elif is_late:
             self.run.allowed = True  # no time left for further rules
 

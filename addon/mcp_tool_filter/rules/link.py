@@ -73,6 +73,10 @@ def _passes(_message: Single) -> Verdict:
     return Forward()
 
 
+def _asker(client: Client) -> bytes:
+    return f"{client.revision or ''}\0".encode() + client.asker()
+
+
 class RulesLink:
     """The rules of one listener; ``policy`` may be replaced at any time."""
 
@@ -262,10 +266,11 @@ class RulesLink:
     ) -> Deciding[Verdict]:
         judged = yield from judging
         verdict, final = judged.to_verdict(), judged.message
-        if isinstance(verdict, Reply) and judged.is_answered_by_rule:
-            if noted.policy.reads_responses and isinstance(final, Request):
+        if isinstance(verdict, Reply) and isinstance(final, Request):
+            refusal = judged.refusal
+            is_of_rule = refusal is not None and refusal.action != "error"
+            if is_of_rule and noted.policy.reads_responses:
                 return (yield from self._judge_own_error(verdict, final, situation, noted))
-            return verdict
         if not isinstance(verdict, Forward | Rewrite):
             return verdict
         self._remember(final, situation, noted)
@@ -416,9 +421,8 @@ class RulesLink:
             session=session.custom,
             credentials=client.identity,
             operator=self._operator,
-            asker=client.asker,
+            asker=partial(_asker, client),
             upstream=self._upstream,
-            revision=client.revision or "",
             filter=partial(judge_by_filter, situation=situation),
             limits=situation.limits,
             is_answered=situation.is_answered,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -92,10 +93,9 @@ class Circumstances:
     operator: Callable[[], bytes] = field(default=bytes, repr=False)
     """Returns the credentials that we add, given by the operator."""
     asker: Callable[[], bytes] = field(default=bytes, repr=False)
-    """Returns all that an answer may depend on besides the message."""
+    """Returns all that an answer may depend on besides the message and the credentials."""
     upstream: str = ""
     """Origin and endpoint, so that caches of different upstreams stay separate."""
-    revision: str = ""
     filter: Callable[[Single], Verdict] = _passes
     """The tool filter, which judges a message again after a rule has changed it."""
     limits: Limits = field(default_factory=Limits)
@@ -243,13 +243,9 @@ class Refusal:
         return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
 
 
-def refuse(
-    message: str, rule: str, action: str, *, retry_after: float | None = None, detail: str = ""
-) -> Refusal:
-    """Return a refusal with our own error code. The client learns which rule refused."""
-    more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
-    data = f'{{"rule":{quote_harmlessly(rule)},"action":{quote_harmlessly(action)}{more}}}'
-    return Refusal(BLOCKED, message, data, rule, action, detail)
+@lru_cache(maxsize=1024)
+def _who_refuses(rule: str, action: str) -> str:
+    return f'"rule":{quote_harmlessly(rule)},"action":{quote_harmlessly(action)}'
 
 
 @dataclass(slots=True)
@@ -282,11 +278,6 @@ class RulesOutcome:
     """The rule of each action that was done."""
     matched: list[str] = field(default_factory=list)
     """The rules that matched."""
-
-    @property
-    def is_answered_by_rule(self) -> bool:
-        """A rule answers instead of the upstream; nothing failed, and the message was clear."""
-        return self.refusal is not None and self.refusal.action != "error"
 
     def to_verdict(self) -> Verdict:
         """Return the verdict on the message. (The caller answers with a cached result.)"""
@@ -348,7 +339,21 @@ class Run:
         who = (yield from self.credential()) if "credential" in template.names else ""
         return template.render(self.subject, rule, who, write)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(
+        self,
+        message: str,
+        rule: str,
+        action: str,
+        *,
+        retry_after: float | None = None,
+        detail: str = "",
+    ) -> None:
+        """Refuse the message with our own error code. The client learns which rule refused."""
+        more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
+        data = f"{{{_who_refuses(rule, action)}{more}}}"
+        self.refuse_with(Refusal(BLOCKED, message, data, rule, action, detail))
+
+    def refuse_with(self, refusal: Refusal) -> None:
         """Refuse the message, unless it has been refused before."""
         if self.judgement.refusal is None:
             self.judgement.refusal = refusal
