@@ -1,10 +1,9 @@
-"""What users of mitmproxy know works with the filter, and opens no way past it."""
+"""What users of mitmproxy know works behind the filter, and is judged again."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,22 +15,22 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.io import FlowReader
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.filtered import ANSWERING, Filtered, call, not_found
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
-from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
 READ = tool("read_file")
+
 DELETE = tool("delete_file", ', "description":"seen by nobody"')
+
 LISTED = tool_list([READ, DELETE])
+
 LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+
 TIMEOUT = 20.0
-
-
-def call(name: str) -> bytes:
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}}
-    return json.dumps(asked).encode()
 
 
 @dataclass
@@ -208,8 +207,7 @@ async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path:
 
     go = asyncio.Event()
     async with hosted(tmp_path, Waits()) as it, raw_client(it.proxy.port) as other:
-        slow = call("read_file").replace(b'"read_file"', b'"read_file","arguments":{"a":"slowly"}')
-        asking = asyncio.create_task(it.ask(slow))
+        asking = asyncio.create_task(it.ask(call("read_file", '{"a":"slowly"}')))
         assert (await other.ask(post(call("read_file")))).body == RESULT
         assert not asking.done()
         go.set()
@@ -260,9 +258,6 @@ async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> No
         asked = [one for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"ours" in one.head for one in asked] == [True, True]
         assert all(b"ours" not in value for one in seen for _, value in one.request.headers.fields)
-
-
-# WebSocket
 
 
 class Watches:
@@ -350,3 +345,124 @@ async def test_a_websockets_dump_has_all_messages(tmp_path: Path) -> None:
         (False, False, False),
     ]
     assert kept.websocket.close_code == 1000
+
+
+# What another script changes after us is judged again, and passes only if it may.
+
+type Change = Callable[[HTTPFlow], None]
+
+BOTH = tool_list([READ, DELETE], id="5")
+
+
+class Script:
+    """A script behind the filter."""
+
+    def __init__(self, hook: str, change: Change) -> None:
+        setattr(self, hook, change)
+
+
+@asynccontextmanager
+async def filtered_before(
+    home: Path, hook: str, change: Change, respond: Respond = ANSWERING
+) -> AsyncIterator[Filtered]:
+    """Run a filter with a script behind it; ``respond`` is the upstream."""
+    async with (
+        mcp_upstream(tools=[READ, DELETE], respond=respond) as upstream,
+        proxy(
+            ToolFilter(),
+            Script(hook, change),
+            to=upstream.url,
+            home=home,
+            deny=["^delete_"],
+            endpoint=["/mcp"],
+            tools_list=["upstream"],
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+        yield Filtered(upstream, client, running.port)
+
+
+def answered(body: bytes, kind: str = "application/json") -> Change:
+    def change(flow: HTTPFlow) -> None:
+        flow.response = Response.make(200, body, {"content-type": kind})
+
+    return change
+
+
+def asked(body: bytes) -> Change:
+    def change(flow: HTTPFlow) -> None:
+        flow.request.content = body
+
+    return change
+
+
+async def test_a_request_that_becomes_another_allowed_call_passes(tmp_path: Path) -> None:
+    other = call("read_file", '{"changed":true}')
+    async with filtered_before(tmp_path, "request", asked(other)) as it:
+        assert (await it.ask(call("read_file"))).body == RESULT
+        assert [one.body for one in it.upstream.of("tools/call")] == [other]
+
+
+async def test_a_request_that_becomes_a_denied_call_is_answered(tmp_path: Path) -> None:
+    async with filtered_before(tmp_path, "request", asked(call("delete_file"))) as it:
+        assert (await it.ask(call("read_file"))).body == not_found("delete_file")
+        assert it.upstream.of("tools/call") == []
+
+
+async def test_a_list_that_a_script_puts_into_an_answer_is_filtered(tmp_path: Path) -> None:
+    async with filtered_before(tmp_path, "response", answered(BOTH)) as it:
+        assert (await it.ask(LIST)).body == tool_list([READ], id="5")
+
+
+async def test_an_answer_that_a_script_changes_passes_if_it_may(tmp_path: Path) -> None:
+    other = RESULT.replace(b"[]", b'[{"type":"text","text":"changed"}]')
+    async with filtered_before(tmp_path, "response", answered(other)) as it:
+        assert (await it.ask(call("read_file"))).body == other
+
+
+async def test_an_answer_that_becomes_an_event_stream_is_not_shown(tmp_path: Path) -> None:
+    """It is there as a whole, too late to be judged event by event."""
+    stream = answered(b"data: " + BOTH + b"\n\n", "text/event-stream")
+    async with filtered_before(tmp_path, "response", stream) as it:
+        got = await it.ask(LIST)
+        assert b"delete_file" not in got.head + got.body
+        assert b'"error"' in got.body
+
+
+async def test_an_answer_to_head_stays_without_a_body(tmp_path: Path) -> None:
+    async with filtered_before(tmp_path, "response", answered(BOTH)) as it:
+        got = await it.client.ask(get().replace(b"GET", b"HEAD"))
+        assert got.status == 200
+        assert (await it.ask(LIST)).body == tool_list([READ], id="5")
+
+
+async def streaming(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
+
+
+def with_header(name: str, value: str) -> Change:
+    def change(flow: HTTPFlow) -> None:
+        assert flow.response
+        flow.response.headers[name] = value
+
+    return change
+
+
+async def test_a_header_that_a_script_gives_a_stream_passes_unless_it_carries_a_tool(
+    tmp_path: Path,
+) -> None:
+    for value, passes in (("harmless", True), ('{"name":"delete_file","inputSchema":{}}', False)):
+        change = with_header("x-tools", value)
+        async with filtered_before(tmp_path, "responseheaders", change, streaming) as it:
+            got = await it.ask(call("read_file"))
+            assert bool(got.all("x-tools")) is passes
+            assert RESULT in got.body
+
+
+async def test_a_stream_that_a_script_calls_something_else_is_not_shown(tmp_path: Path) -> None:
+    """A client would read it in another way than we have judged it."""
+    change = with_header("content-type", "application/json")
+    async with filtered_before(tmp_path, "responseheaders", change, streaming) as it:
+        got = await it.ask(call("read_file"))
+        assert b"The server sent an invalid response" in got.body
+        assert RESULT not in got.body

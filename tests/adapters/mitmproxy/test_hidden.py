@@ -24,7 +24,7 @@ from mitmproxy.addons.save import Save
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.hidden import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
-from tests.adapters.mitmproxy.login_through import fetched
+from tests.adapters.mitmproxy.test_logins import fetched
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, Respond, mcp_upstream, saying, tool
 from tests.oauth_upstream import oauth_upstream

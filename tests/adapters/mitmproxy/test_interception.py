@@ -1,4 +1,4 @@
-"""Forward proxies in a real mitmproxy: no request of MCP passes unfiltered."""
+"""Forward proxies: what is MCP is filtered, and the rest keeps its bytes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,114 @@ import asyncio
 import gc
 import gzip
 import json
-from contextlib import AsyncExitStack, suppress
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy.addons.proxyauth import ProxyAuth
+from mitmproxy.addons.upstream_auth import UpstreamAuth
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.serving import endpoints
-from tests.adapters.mitmproxy.intercepting import (
-    JSON,
-    READ,
-    Between,
-    between,
-    call,
-    echo,
-    hosts,
-    names_listed,
-    not_found,
-    request,
-    tunnel,
-    ways,
-)
-from tests.mcp_upstream import mcp_upstream, tool, tool_list
-from tests.proxy import SCRIPT, proxy
+from tests.h2_upstream import UpstreamStream, h2_upstream
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool, tool_list
+from tests.proxy import SCRIPT, RunningProxy, certified, proxy
 from tests.proxy import tool as tool_process
-from tests.raw_client import TIMEOUT, raw_client
-from tests.raw_upstream import LAST_CHUNK, RawRequest, answer, chunk
+from tests.raw_client import TIMEOUT, Answer, H2Client, RawClient, raw_client, trusting
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
+from tests.websocket import accept, connect
+
+READ, DELETE = tool("read_file"), tool("delete_file")
+
+JSON = b"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+
+hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
+
+ways = pytest.mark.parametrize("way", ["absolute", "tunnel", "tls"])
+
+
+def request(method: str, **params: Any) -> bytes:
+    said = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+    return json.dumps(said).encode()
+
+
+def call(name: str) -> bytes:
+    return request("tools/call", name=name, arguments={})
+
+
+def not_found(name: str) -> dict[str, Any]:
+    error = {"code": -32601, "message": f"Tool not found: {name}"}
+    return {"jsonrpc": "2.0", "id": 7, "error": error}
+
+
+@dataclass
+class Between:
+    """A client that goes through us to an upstream."""
+
+    upstream: McpUpstream
+    proxy: RunningProxy
+    client: RawClient
+    prefix: str
+
+    async def send(
+        self, body: bytes, *, path: str = "/mcp", headers: bytes = JSON, method: str = "POST"
+    ) -> Answer:
+        return await self.client.ask(self.written(body, path, headers, method))
+
+    def written(self, body: bytes, path: str, headers: bytes, method: str = "POST") -> bytes:
+        host = self.upstream.url.partition("//")[2]
+        head = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}\r\n".encode()
+        length = b"Content-Length: %d\r\n" % len(body) if body else b""
+        return head + headers + length + b"\r\n" + body
+
+
+@asynccontextmanager
+async def between(
+    home: Path,
+    way: str = "tunnel",
+    *,
+    host: object = "plain",
+    respond: Respond | None = None,
+    session: bytes = b"",
+    **options: Any,
+) -> AsyncIterator[Between]:
+    options = {"deny": ["^delete_"], **options}
+    tls = certified(home) if way == "tls" else None
+    tools = [READ, DELETE]
+    async with (
+        mcp_upstream(tools=tools, respond=respond, session=session, tls=tls) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=home, host=host, **options) as running,
+        raw_client(running.port) as client,
+    ):
+        if way != "absolute":
+            await tunnel(client, upstream.url.partition("//")[2], trusting() if tls else None)
+        prefix = upstream.url if way == "absolute" else ""
+        yield Between(upstream, running, client, prefix)
+
+
+async def tunnel(client: RawClient, to: str, tls: ssl.SSLContext | None) -> None:
+    await client.say(f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n".encode())
+    assert b" 200 " in await client.head()
+    if tls:
+        await client.writer.start_tls(tls, server_hostname="localhost")
+
+
+async def names_listed(it: Between) -> list[str]:
+    got = json.loads((await it.send(request("tools/list"))).body)
+    return [one["name"] for one in got["result"]["tools"]]
+
+
+async def echo(asked: RawRequest, peer: Peer) -> None:
+    await peer.say(answer(asked.body, kind="application/octet-stream"))
+
+
+# Forward proxies in a real mitmproxy: no request of MCP passes unfiltered.
 
 
 @hosts
@@ -283,3 +363,479 @@ async def test_a_dump_shows_no_secret_of_an_endpoints_url(tmp_path: Path) -> Non
         assert it.upstream.asked[-1].line.startswith("POST /mcp?api_key=hunter2 ")
     assert b"hunter2" not in dump.read_bytes()
     assert b"/mcp?api_key=masked-" in dump.read_bytes()
+
+
+# Forward proxies: the older transport, GET streams and WebSockets are recognised and filtered.
+
+
+async def test_the_older_transport_is_recognised_by_its_first_event(tmp_path: Path) -> None:
+    """Nothing in its GET says that it is MCP."""
+    peers: list[Peer] = []
+
+    async def respond(asked: RawRequest, peer: Peer) -> None:
+        if asked.line.startswith("GET"):
+            peers.append(peer)
+            await peer.say(SSE_HEAD + chunk(b": hi\n\nevent: endpoint\ndata: /m?s=1\n\n"))
+            return
+        await peer.say(answer(b"", status="202 Accepted"))
+        if b"read_file" in asked.body:
+            await peers[0].say(chunk(b"data: " + RESULT + b"\n\n"))
+        if b"resources/list" in asked.body:
+            await peers[0].say(chunk(b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"))
+
+    async with (
+        between(tmp_path, respond=respond) as it,
+        raw_client(it.proxy.port) as poster,
+    ):
+        host = it.upstream.url.partition("//")[2]
+        await tunnel(poster, host, None)
+        await it.client.say(it.written(b"", "/sse", b"Accept: text/event-stream\r\n", "GET"))
+        await it.client.head()
+        assert await it.client.until(b"data: /m?s=1\n\n")
+        for body in (call("delete_file"), request("resources/list"), call("read_file")):
+            got = await poster.ask(it.written(body, "/m?s=1", JSON))
+            assert (got.status, got.body) == (202, b"")
+        said = await it.client.until(RESULT + b"\n\n")
+        assert b"Tool not found: delete_file" in said
+        assert b"read_file" in said
+        assert said.count(b"delete_file") == 1
+        assert not [one for one in it.upstream.raw.requests if b"delete_file" in one.body]
+
+
+async def test_no_url_is_rewritten(tmp_path: Path) -> None:
+    """Clients call the upstream by its own name, and find us all the same."""
+    urls: list[str] = []
+
+    async def respond(asked: RawRequest, peer: Peer) -> None:
+        urls.append(f"{it.upstream.url}/m")
+        if asked.line.startswith("GET"):
+            event = f"event: endpoint\ndata: {urls[0]}\n\n".encode()
+            await peer.say(SSE_HEAD + chunk(event) + LAST_CHUNK)
+        else:
+            found = answer(RESULT).partition(b"\r\n")
+            await peer.say(found[0] + f"\r\nLocation: {urls[0]}\r\n".encode() + found[2])
+
+    async with between(tmp_path, respond=respond) as it:
+        origin = b"Origin: https://page.example\r\nSec-Fetch-Site: cross-site\r\n"
+        got = await it.send(call("read_file"), headers=JSON + origin)
+        assert got.all("location") == [f"{it.upstream.url}/m"]
+        await it.client.say(it.written(b"", "/sse", b"", "GET"))
+        await it.client.head()
+        assert f"data: {it.upstream.url}/m\n".encode() in await it.client.chunks()
+        got = await it.send(call("delete_file"), path="/m")
+        assert json.loads(got.body) == not_found("delete_file")
+
+
+async def test_a_list_on_the_get_stream_of_an_endpoint_is_filtered(tmp_path: Path) -> None:
+    async def respond(_asked: RawRequest, peer: Peer) -> None:
+        listed = b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"
+        await peer.say(SSE_HEAD + chunk(listed) + LAST_CHUNK)
+
+    async with between(tmp_path, respond=respond) as it:
+        for headers in (b"", b"Mcp-Session-Id: 1\r\n", b"Last-Event-ID: 1\r\n"):
+            await it.client.say(it.written(b"", "/mcp", headers, "GET"))
+            await it.client.head()
+            said = await it.client.chunks()
+            assert b"read_file" in said
+            assert b"delete_file" not in said
+
+
+@pytest.mark.parametrize("subprotocol", ["mcp", None])
+async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str | None) -> None:
+    heard: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        there = await accept(peer.reader, peer.writer, head)
+        while (text := await there.hear()) is not None:
+            heard.append(text)
+            await there.say(text if text == b"hello" else tool_list([READ, DELETE], id="7"))
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        host = upstream.url.partition("//")[2]
+        await tunnel(client, host, None)
+        offered = [subprotocol] if subprotocol else []
+        here = await connect(client.reader, client.writer, subprotocols=offered)
+        if not subprotocol:
+            await here.say(b"hello")
+            assert await here.hear() == b"hello"
+        await here.say(request("tools/list"))
+        assert b"delete_file" not in (await here.hear() or b"")
+        await here.say(call("delete_file"))
+        assert json.loads(await here.hear() or b"") == not_found("delete_file")
+    assert not [one for one in heard if b"delete_file" in one]
+
+
+# A forward proxy in front of another proxy: requests in tunnels go through tunnels of that one.
+
+LOGIN = b"Proxy-Authorization: Basic dTpw\r\n"
+
+
+@dataclass
+class Behind:
+    """A proxy that notes what it is asked."""
+
+    heads: list[bytes] = field(default_factory=list)
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.heads.append(head)
+            target = head.split(b" ")[1].decode()
+            where = target.removeprefix("http://").partition("/")[0].rpartition(":")
+            there = await asyncio.open_connection(where[0], int(where[2]))
+            if head.startswith(b"CONNECT"):
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:
+                there[1].write(
+                    head.replace(target.encode(), b"/" + target.encode().split(b"/", 3)[3])
+                )
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        writer.close()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+
+@asynccontextmanager
+async def a_proxy() -> AsyncIterator[Behind]:
+    behind = Behind()
+    server = await asyncio.start_server(behind.serve, "127.0.0.1", 0)
+    behind.port = server.sockets[0].getsockname()[1]
+    yield behind
+    server.close()
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize("way", ["absolute", "tunnel", "tls"])
+async def test_requests_go_on_to_the_proxy_behind(
+    way: str, is_direct: bool, tmp_path: Path
+) -> None:
+    tls = certified(tmp_path) if way == "tls" else None
+    addon = ToolFilter()
+    async with (
+        mcp_upstream(tools=[READ, DELETE], tls=tls) as upstream,
+        a_proxy() as behind,
+        proxy(
+            addon, UpstreamAuth(), to=[f"upstream:http://127.0.0.1:{behind.port}"], home=tmp_path,
+            deny=["^delete_"], ssl_insecure=True, upstream_auth="u:p",
+        ) as running,
+        raw_client(running.port) as client,
+    ):  # fmt: skip
+        assert addon.interception is not None
+        addon.interception.is_direct = lambda _host: is_direct
+        host = upstream.url.partition("//")[2]
+        if way != "absolute":
+            await tunnel(client, host, trusting() if tls else None)
+        prefix = upstream.url if way == "absolute" else ""
+
+        async def ask(body: bytes, path: str = "/mcp") -> Answer:
+            head = f"POST {prefix}{path} HTTP/1.1\r\nHost: {host}\r\n".encode() + JSON
+            return await client.ask(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        assert json.loads((await ask(call("delete_file"))).body) == not_found("delete_file")
+        assert (await ask(call("read_file"))).status == 200
+        assert (await ask(b"other", "/other")).status == 200
+        assert bool(behind.heads) is not is_direct
+        assert all(LOGIN.lower() in head.lower() for head in behind.heads)
+        assert (
+            all(b"roxy-auth" not in one.head for one in upstream.raw.requests) or way == "absolute"
+        )
+
+
+@pytest.mark.parametrize("login", [b"", LOGIN])
+@pytest.mark.parametrize("way", ["absolute", "tunnel"])
+async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
+    way: str, login: bytes, tmp_path: Path
+) -> None:
+    async with (
+        mcp_upstream(tools=[READ, DELETE]) as upstream,
+        proxy(
+            ToolFilter(), ProxyAuth(), to=["regular"], home=tmp_path, deny=["^x"], proxyauth="u:p"
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+        host = upstream.url.partition("//")[2].encode()
+        line = b"CONNECT %b" % host if way == "tunnel" else b"GET http://%b/x" % host
+        await client.say(line + b" HTTP/1.1\r\nHost: x\r\n" + login + b"\r\n")
+        head = await client.head()
+        assert head.split(b" ")[1] == (b"200" if login else b"407")
+        assert (b"Proxy-Authenticate: Basic realm=" in head) is not bool(login)
+        if login and way == "tunnel":
+            body = call("read_file")
+            length = b"Content-Length: %d\r\n" % len(body)
+            got = await client.ask(
+                b"POST /mcp HTTP/1.1\r\nHost: x\r\n" + JSON + length + b"\r\n" + body
+            )
+            assert got.status == 200
+        assert not any(b"roxy-auth" in one.head for one in upstream.raw.requests)
+
+
+# Forward proxies: bytes that only some servers read as a request, or no HTTP at all.
+
+
+async def test_an_unusual_transfer_coding_is_refused(tmp_path: Path) -> None:
+    async with between(tmp_path) as it:
+        coded = gzip.compress(call("delete_file"))
+        headers = JSON + b"Transfer-Encoding: gzip, chunked\r\n"
+        await it.client.say(it.written(b"", "/mcp", headers) + chunk(coded) + LAST_CHUNK)
+        assert b" 400 " in await it.client.head()
+        assert not it.upstream.raw.requests
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
+async def test_a_call_under_a_false_coding_is_refused_wherever_it_is_cut(
+    tmp_path: Path, coding: bytes
+) -> None:
+    """Its first bytes alone could be those of compressed data, and some servers do not care."""
+    async with between(tmp_path) as it:
+        headers = JSON + b"Content-Encoding: " + coding + b"\r\nTransfer-Encoding: chunked\r\n"
+        await it.client.say(it.written(b"", "/mcp", headers))
+        body = call("delete_file")
+        for part in (body[:5], body[5:]):
+            await it.client.say(chunk(part))
+            await asyncio.sleep(0.02)
+        await it.client.say(LAST_CHUNK)
+        assert b" 400 " in await it.client.head()
+        assert not it.upstream.raw.requests
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
+async def test_a_server_that_speaks_first_cannot_open_a_bypass(
+    tmp_path: Path, greeting: bytes
+) -> None:
+    async def script(peer: Peer) -> None:
+        peer.writer.write(greeting)
+        await peer.writer.drain()
+        await peer.request()
+        await peer.say(answer(b"delete_file"))
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        running.master.options.update(connection_strategy="eager")
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        await asyncio.sleep(0.05)
+        body = call("delete_file")
+        head = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await client.say(head + body)
+        said = b"-"
+        async with asyncio.timeout(TIMEOUT):
+            while said and b"delete_file" not in said:  # an answer of ours, or the end
+                said = await client.reader.read(65536)
+        assert not upstream.requests
+
+
+@pytest.mark.parametrize("line", [b"POST\x0b/mcp\x0bHTTP/1.1", b"POST /mcp RTSP/1.1"])
+async def test_a_request_line_that_only_some_servers_read_does_not_pass(
+    tmp_path: Path, line: bytes
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(b"reached"))
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        body = call("delete_file")
+        await client.say(line + b"\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        async with asyncio.timeout(TIMEOUT):
+            said = await client.reader.read(65536)
+        assert b"reached" not in said
+        assert not upstream.requests
+
+
+async def test_a_line_that_only_some_servers_see_does_not_pass(tmp_path: Path) -> None:
+    """Python's http.server reads a length there, and the next request as this one's body."""
+    async with between(tmp_path) as it:
+        headers = b"X: y\rContent-Length: 100\r\n"
+        await it.client.say(it.written(b"", "/other", headers, "GET"))
+        assert b" 400 " in await it.client.head()
+        assert not it.upstream.raw.requests
+
+
+@pytest.mark.parametrize("wanted", [b"h2c", b"TLS/1.0, HTTP/1.1"])
+async def test_no_connection_is_upgraded_to_http_that_we_do_not_read(
+    tmp_path: Path, wanted: bytes
+) -> None:
+    async with between(tmp_path) as it:
+        headers = b"Connection: Upgrade\r\nUpgrade: " + wanted + b"\r\n"
+        await it.client.say(it.written(b"", "/other", headers, "GET"))
+        await it.client.head()
+        (seen,) = it.upstream.raw.requests
+        assert not seen.all("Upgrade")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_what_is_neither_tls_nor_http_passes_only_to_named_hosts(
+    is_named: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        if await peer.reader.read(8) == b"SSH-2.0-":
+            heard.set()
+            await peer.say(b"SSH-2.0-there\r\n")
+        await peer.left()
+
+    hosts = {"raw_hosts": ["127.0.0.1,::1"]} if is_named else {}
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"], **hosts) as running,
+        raw_client(running.port) as client,
+    ):
+        host = upstream.url.partition("//")[2]
+        await tunnel(client, host, None)
+        await client.say(b"SSH-2.0-here\r\n")
+        assert (b"SSH-2.0-there" in await client.reader.read(100)) is is_named
+        assert heard.is_set() is is_named
+    assert ("--raw-hosts" in caplog.text) is not is_named
+
+
+# Forward proxies and HTTP/2: clients get HTTP/1.1 if they can; what speaks only HTTP/2 passes.
+
+GRPC = b"\0\0\0\0\5hello"
+
+
+async def script(stream: UpstreamStream) -> None:
+    stream.head([(b":status", b"200"), (b"content-type", b"application/grpc")])
+    stream.say(GRPC)
+    stream.connection.h2.send_headers(stream.number, [(b"grpc-status", b"0")], end_stream=True)
+    stream.connection.flush()
+
+
+def offering(*protocols: str) -> ssl.SSLContext:
+    tls = trusting()
+    tls.set_alpn_protocols([*protocols])
+    return tls
+
+
+@asynccontextmanager
+async def speaking_h2_alone(
+    home: Path, *scripts: object, **options: Any
+) -> AsyncIterator[tuple[H2Client, list[UpstreamStream]]]:
+    seen: list[UpstreamStream] = []
+
+    async def noting(stream: UpstreamStream) -> None:
+        seen.append(stream)
+        await script(stream)
+
+    async with (
+        h2_upstream(noting, tls=certified(home)) as upstream,
+        proxy(
+            ToolFilter(),
+            *scripts,
+            to=["regular"],
+            home=home,
+            deny=["^delete_"],
+            host="dump",
+            **options,
+        ) as running,
+        raw_client(running.port) as raw,
+    ):
+        await tunnel(raw, upstream.url.partition("//")[2], offering("h2"))
+        client = H2Client(raw.reader, raw.writer)
+        client.start()
+        yield client, seen
+
+
+async def test_grpc_passes_with_its_trailers(tmp_path: Path) -> None:
+    async with speaking_h2_alone(tmp_path) as (client, _):
+        kind = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
+        heard = await client.over(client.ask(body=GRPC, headers=kind, content_length=False))
+        assert (heard.data, heard.trailers) == (GRPC, {b"grpc-status": b"0"})
+
+
+class _Streams:
+    """A script that streams all that it can."""
+
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        flow.request.stream = True
+
+
+@pytest.mark.parametrize(
+    ("options", "scripts"),
+    [({}, []), ({"stream_large_bodies": "1"}, []), ({}, [_Streams()])],
+    ids=["", "streamed", "streamed by a script"],
+)
+@pytest.mark.parametrize("kind", [b"application/json", b"application/grpc"])
+async def test_mcp_over_http2_alone_is_judged(
+    kind: bytes, options: dict[str, str], scripts: list[object], tmp_path: Path
+) -> None:
+    async with speaking_h2_alone(tmp_path, *scripts, **options) as (client, seen):
+        is_grpc = kind == b"application/grpc"
+        headers = [(b"content-type", kind)]
+        number = client.ask(body=call("delete_file"), headers=headers, content_length=not is_grpc)
+        stream = client.streams[number]
+        while not (stream.ended or stream.reset is not None or client.closed):
+            await client.read()
+        if not is_grpc:
+            assert json.loads(bytes(stream.data)) == not_found("delete_file")
+            assert not seen
+
+
+async def test_a_client_that_knows_both_gets_http_1(tmp_path: Path) -> None:
+    async with (
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"]) as running,
+        raw_client(running.port) as raw,
+    ):
+        await tunnel(raw, "localhost:1", offering("h2", "http/1.1"))
+        assert raw.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+
+
+# The process ends with mitmproxy's local mode, which mitmproxy itself does without.
+
+_REDIRECTOR = """
+import asyncio, pathlib, sys
+from mitmproxy_rs import local
+
+class Redirector:
+    def set_intercept(self, spec): pass
+    async def wait_closed(self):
+        while not pathlib.Path(sys.argv[-1], "closed").exists():
+            await asyncio.sleep(0.01)
+
+async def start(*_): return Redirector()
+
+local.start_local_redirector = start
+from mitmproxy.tools.main import mitmdump
+sys.argv[0] = "mitmdump"
+mitmdump()
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_once", "said"), [(True, "could not start"), (False, "has ended")], ids=["at once", "later"]
+)
+async def test_the_process_ends_with_local_mode(tmp_path: Path, at_once: bool, said: str) -> None:
+    """mitmproxy says that it has started, and goes on. (Here it has no rights to start it.)"""
+    closed = tmp_path / "closed"
+    if at_once:
+        closed.touch()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _REDIRECTOR.replace("sys.argv[-1]", repr(str(tmp_path)))),
+        *("-s", SCRIPT, "--mode", "local:nobody", "--set", f"confdir={tmp_path}"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr
+    async with asyncio.timeout(TIMEOUT):
+        err = b"" if at_once else await process.stderr.readuntil(b"Filtering MCP of local programs")
+        closed.touch()
+        err += (await process.communicate())[1]
+    assert process.returncode == 1
+    assert f"Error: mitmproxy's local mode {said}" in err.decode()

@@ -1,18 +1,18 @@
-"""Waiting requests get an error when the upstream is lost; and what is no loss."""
+"""The upstream is lost: every client hears of it, and the process ends."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.adapters.mitmproxy.filtered import (
-    call,
-    filtered,
-    legacy_upstream,
-    lost,
-)
-from tests.mcp_upstream import RESULT
-from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream, lost, not_found
+from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
+from tests.proxy import TIMEOUT, proxy
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer, free_port
 
 
 class TestLosses:
@@ -46,3 +46,104 @@ class TestLosses:
             assert (await between.ask(call("read_file"))).body == lost("1")
             async with raw_client(between.port) as client:
                 assert (await client.ask(post(call("read_file")))).body == RESULT
+
+
+# An upstream that was lost and is back is filtered by its new list; the user reads what is new.
+
+
+async def test_a_returned_upstream_gets_a_new_snapshot(tmp_path: Path) -> None:
+    names = ["stays", "goes"]
+
+    def lists(request: RawRequest, id: str) -> bytes:
+        assert json.loads(request.body)["method"] == "tools/list"
+        return answer(tool_list([tool(name) for name in names], id=id))
+
+    said: list[str] = []
+    tool_filter = ToolFilter(report=lambda _text: None, warn=said.append)
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    async with (
+        mcp_upstream(tools=[], respond=saying(RESULT), lists=lists) as upstream,
+        proxy(tool_filter, to=upstream.url, home=tmp_path, **options) as running,
+    ):
+
+        async def ask(name: str) -> bytes:
+            async with raw_client(running.port) as client:
+                return (await client.ask(post(call(name), headers=MCP_HEADERS))).body
+
+        assert await ask("goes") == RESULT
+        names[:] = ["stays", "comes", "delete_all"]
+        [site] = tool_filter.proxy.sites.values()
+        tool_filter.proxy.changes.lose(site)
+        assert await ask("stays") == RESULT
+        async with asyncio.timeout(TIMEOUT):
+            while len(said) < 2:
+                await asyncio.sleep(0.01)
+        assert await ask("comes") == RESULT
+        for name in ("goes", "delete_all"):
+            assert await ask(name) == not_found(name)
+        [gone, back] = said
+        assert "waiting for it to come back" in gone
+        assert "new tool comes" in back
+        assert "tool goes is gone" in back
+
+
+async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -> None:
+    """One of two is lost, and starts slowly; the other's clients notice nothing."""
+    names, is_starting, said = ["stays"], True, list[str]()
+
+    def lists(_request: RawRequest, id: str) -> bytes:
+        if is_starting and said:
+            return answer(b"starting", status="503 Service Unavailable", kind="text/plain")
+        return answer(tool_list([tool(name) for name in names], id=id))
+
+    tool_filter = ToolFilter(report=lambda _text: None, warn=said.append)
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    ports = free_port(), free_port()
+    async with (
+        mcp_upstream(respond=saying(RESULT), lists=lists) as lost,
+        mcp_upstream(tools=[tool("other")], respond=saying(RESULT)) as there,
+    ):
+        specs = [
+            f"reverse:{one.url}@{port}" for one, port in zip((lost, there), ports, strict=True)
+        ]
+        async with proxy(tool_filter, to=specs, home=tmp_path, **options):
+            await tool_filter.proxy.ready.wait()
+            tool_filter.proxy.changes.lose(tool_filter.proxy.sites[specs[0]])
+            assert tool_filter.proxy._state()["upstream_up"] is False
+            names.append("comes")
+            async with raw_client(ports[1]) as client:
+                assert (await client.ask(post(call("other"), headers=MCP_HEADERS))).body == RESULT
+            assert len(said) == 1
+            is_starting = False
+            async with asyncio.timeout(TIMEOUT):
+                while len(said) < 2:
+                    await asyncio.sleep(0.01)
+            assert tool_filter.proxy._state()["upstream_up"] is True
+    gone, back = said
+    assert gone == (
+        f"Warning: Lost connection to upstream MCP {lost.url}; waiting for it to come back"
+    )
+    assert back == f"The upstream {lost.url} is back: new tool comes"
+
+
+async def test_a_kept_client_connection_reaches_a_returned_upstream(
+    tmp_path: Path,
+) -> None:
+    """mitmproxy would answer all its requests with the error of the first that failed."""
+    tool_filter = ToolFilter(report=lambda _text: None, warn=lambda _text: None)
+    options = {"deny": ["^x"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    request = post(call("read"), headers=MCP_HEADERS)
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        async with mcp_upstream(tools=[tool("read")], respond=saying(RESULT), port=port) as first:
+            running = await stack.enter_async_context(
+                proxy(tool_filter, to=first.url, home=tmp_path, **options)
+            )
+            client = await stack.enter_async_context(raw_client(running.port))
+            assert (await client.ask(request)).body == RESULT
+        for _ in range(2):
+            assert b"Upstream connection lost" in (await client.ask(request)).body
+        await stack.enter_async_context(
+            mcp_upstream(tools=[tool("read")], respond=saying(RESULT), port=port)
+        )
+        assert (await client.ask(request)).body == RESULT

@@ -1,20 +1,47 @@
-"""The configuration is checked once, however often it is requested."""
+"""Options at the start: ours, those of mitmproxy, and several listeners."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import options
+from mitmproxy.addons import default_addons
+from mitmproxy.master import Master
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
+from mcp_tool_filter.adapters.mitmproxy.options import (
+    ConfigReader,
+    idle_options,
+    keep_quiet_streams_alive,
+    problem_in_options,
+    was_set,
+)
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.commands.in_mitmproxy import leave, prepare
 from mcp_tool_filter.cli.settings import read_settings
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern
-from tests.mcp_upstream import mcp_upstream, tool
-from tests.proxy import proxy
+from tests.adapters.mitmproxy.filtered import (
+    DELETE,
+    ENDPOINT,
+    LIST,
+    READ,
+    call,
+    filtered,
+    not_found,
+)
+from tests.mcp_upstream import RESULT, mcp_upstream, tool
+from tests.proxy import REPOSITORY, SCRIPT, proxy
+from tests.proxy import tool as mitmproxys
+from tests.raw_client import get, post, raw_client
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 
@@ -78,3 +105,380 @@ async def test_options_that_differ_from_the_checked_ones_are_checked_again(tmp_p
         await addon.proxy.ready.wait()
         [listener] = addon.proxy.listeners.values()
         assert list(listener.snapshot.allowed) == ["rm_rf"]
+
+
+# mitmproxy's options: which are refused, which are changed, and what a user has set stays.
+
+
+async def stock_options(**given: object) -> options.Options:
+    """What mitmdump knows, and a user has set."""
+
+    master = Master(options.Options())
+    master.addons.add(*default_addons())
+    master._legacy_log_events.uninstall()
+    master.options.update(**given)
+    return master.options
+
+
+async def test_mitmproxys_own_defaults_are_not_refused() -> None:
+    assert problem_in_options(await stock_options()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ignore_hosts", ["localhost"]),
+        ("allow_hosts", ["example"]),
+        ("tcp_hosts", ["localhost"]),
+        ("udp_hosts", ["localhost"]),
+    ],
+)
+async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
+    refusal = problem_in_options(await stock_options(**{name: value}))
+    assert refusal is not None
+    assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
+
+
+async def test_the_user_hears_once_which_options_have_no_effect() -> None:
+    options = await stock_options(stream_large_bodies="10m", websocket=False, modify_body=["/a/b"])
+    assert problem_in_options(options) is None
+    said = "Warning: stream_large_bodies, websocket have no effect"
+    assert idle_options(options).startswith(said)
+    assert idle_options(await stock_options(rawtcp=True)) == ""
+    retired = await stock_options()
+    retired.add_option("fast", Sequence[str], ("true",), "")
+    assert idle_options(retired) == ""
+    retired.update(fast=["false"])
+    assert idle_options(retired).startswith("Warning: fast has no effect")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rawtcp", True),
+        ("show_ignored_hosts", True),
+        ("map_remote", ["|a|b"]),
+        ("modify_headers", ["/~q/Authorization/Bearer x"]),
+        ("body_size_limit", "1m"),
+        ("keep_host_header", True),
+        ("http2", False),
+    ],
+)
+async def test_harmless_options_are_left_to_the_user(name: str, value: object) -> None:
+    assert problem_in_options(await stock_options(**{name: value})) is None
+
+
+async def test_quiet_streams_live_for_a_year() -> None:
+    changed = await stock_options()
+    keep_quiet_streams_alive(changed)
+    assert changed.tcp_timeout == 365 * 24 * 3600
+    assert changed.connection_strategy == "lazy"
+
+
+async def test_a_users_setting_is_kept_even_if_it_is_the_default() -> None:
+    default = (await stock_options()).tcp_timeout
+    given = await stock_options(tcp_timeout=default, connection_strategy="eager")
+    assert was_set(given, "tcp_timeout")
+    assert not was_set(given, "listen_host")
+    keep_quiet_streams_alive(given)
+    assert (given.tcp_timeout, given.connection_strategy) == (default, "eager")
+
+
+ADDON = """
+import sys
+sys.path.insert(0, {path!r})
+import logging
+from mitmproxy import ctx, http
+from mcp_tool_filter.adapters.mitmproxy.options import Loopback
+
+class Filter:
+    def __init__(self):
+        self.loopback = Loopback()
+
+    def load(self, loader):
+        self.loopback.load(ctx.options)
+
+    def client_connected(self, client):
+        self.loopback.client_connected(client)
+
+    async def running(self):
+        if {rebind}:
+            await self.loopback.rebind()
+        logging.info("ready")
+
+    def request(self, flow):
+        flow.response = http.Response.make(200, b"served")
+
+addons = [Filter()]
+"""
+
+
+def script(home: Path, *, rebind: bool = True) -> str:
+    path = home / "script.py"
+    path.write_text(ADDON.format(path=str(REPOSITORY / "addon"), rebind=rebind))
+    return str(path)
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this machine has no address but the loopback's")
+        return str(sock.getsockname()[0])
+
+
+async def served(host: str, port: int) -> str:
+    try:
+        async with raw_client(port, host=host) as client:
+            await client.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return "served" if b"served" in await client.rest() else "hung up on"
+    except ConnectionRefusedError:
+        return "refused"
+    except ConnectionError:
+        return "hung up on"
+
+
+async def outcome(home: Path, mode: str, *arguments: str, rebind: bool = True) -> tuple[str, str]:
+    """What a local client and a remote one get."""
+    port = free_port()
+    loaded = script(home, rebind=rebind)
+    start = ["-s", loaded, "--mode", mode.replace("PORT", str(port)), *arguments]
+    more = ["--set", "connection_strategy=lazy", "--listen-port", str(port)]
+    async with mitmproxys("mitmdump", *start, *more, home=home, listen_host=None) as running:
+        await running.says("ready")
+        return await served("127.0.0.1", port), await served(own_address(), port)
+
+
+MODE = "reverse:http://127.0.0.1:1"
+
+ANYWHERE = "reverse:http://127.0.0.1:1@0.0.0.0:PORT"
+
+
+async def test_only_the_loopback_is_listened_on(tmp_path: Path) -> None:
+    assert await outcome(tmp_path, MODE) == ("served", "refused")
+
+
+async def test_a_connection_from_before_the_rebind_is_closed(tmp_path: Path) -> None:
+    """mitmdump listens everywhere before it loads a script."""
+    assert await outcome(tmp_path, MODE, rebind=False) == ("served", "hung up on")
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0"])
+async def test_listening_on_every_address_can_be_chosen(address: str, tmp_path: Path) -> None:
+    given = ("--listen-host", address)
+    assert await outcome(tmp_path, MODE, *given) == ("served", "served")
+
+
+async def test_an_address_named_in_a_mode_is_used(tmp_path: Path) -> None:
+    assert await outcome(tmp_path, ANYWHERE) == ("served", "served")
+
+
+# One listener for each upstream, ready before the first client is served.
+
+
+class TestConnections:
+    async def test_events_arrive_one_by_one_and_a_client_that_leaves_is_noticed(
+        self, tmp_path: Path
+    ) -> None:
+        left = asyncio.Event()
+
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(SSE_HEAD)
+            await peer.say_event(RESULT)
+            await peer.left()
+            left.set()
+
+        async with filtered(tmp_path, respond=respond) as between:
+            await between.client.say(get())
+            await between.client.head()
+            assert await between.client.chunk() == b"data: " + RESULT + b"\n\n"
+            between.client.close()
+            await asyncio.wait_for(left.wait(), 10)
+
+    async def test_a_comment_without_a_blank_line_is_not_held_back(self, tmp_path: Path) -> None:
+        """It is all that keeps a quiet stream alive."""
+
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(SSE_HEAD + chunk(b":\r\n"))
+            await peer.left()
+
+        async with filtered(tmp_path, respond=respond) as between:
+            await between.client.say(get())
+            await between.client.head()
+            assert await between.client.chunk() == b":\r\n"
+
+    async def test_twenty_concurrent_calls_get_their_own_answers(self, tmp_path: Path) -> None:
+        async def respond(request: RawRequest, peer: Peer) -> None:
+            id = json.loads(request.body)["id"]
+            await asyncio.sleep(0.02 * (20 - id))
+            await peer.say(answer(RESULT.replace(b'"id":1', b'"id":%d' % id)))
+
+        async with filtered(tmp_path, respond=respond) as between:
+
+            async def one(number: int) -> int:
+                async with raw_client(between.port) as client:
+                    got = await client.ask(post(call("read_file", id=str(number))))
+                    return int(json.loads(got.body)["id"])
+
+            assert await asyncio.gather(*map(one, range(20))) == list(range(20))
+
+    async def test_each_listener_has_its_own_upstream_and_snapshot(self, tmp_path: Path) -> None:
+        async with (
+            mcp_upstream(tools=[tool("one"), tool("delete_1")]) as one,
+            mcp_upstream(tools=[tool("two"), tool("delete_2")]) as two,
+            proxy(
+                ToolFilter(),
+                to=[f"reverse:{each.url}@{free_port()}" for each in (one, two)],
+                home=tmp_path,
+                deny=["^delete_"],
+                endpoint=ENDPOINT,
+            ) as it,
+        ):
+            for server, mine, other in zip(
+                it.server.servers, ("one", "two"), ("two", "one"), strict=True
+            ):
+                async with raw_client(server.listen_addrs[0][1]) as client:
+                    listed = (await client.ask(post(LIST))).body
+                    assert [t["name"] for t in json.loads(listed)["result"]["tools"]] == [mine]
+                    got = await client.ask(post(call(other)))
+                    assert got.body == not_found(other)
+                    assert (await client.ask(post(call(mine)))).body == RESULT
+
+    async def test_requests_wait_until_the_tools_are_known(self, tmp_path: Path) -> None:
+        gate = asyncio.Event()
+
+        async def slowly(target: Target) -> Fetched:
+            await gate.wait()
+            return await fetch(target)
+
+        async with (
+            mcp_upstream(tools=[READ, DELETE]) as upstream,
+            proxy(
+                ToolFilter(fetch=slowly), to=upstream.url, home=tmp_path, deny=["^delete_"]
+            ) as it,
+            raw_client(it.port) as client,
+        ):
+            await client.say(post(call("delete_file")))
+            await asyncio.sleep(0.05)
+            gate.set()
+            assert (await client.answer()).body == not_found("delete_file")
+            assert upstream.asked == []
+
+
+# What a start refuses, and edits of the options while mitmproxy runs.
+
+FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
+
+EDITS = """
+import asyncio, logging
+from mitmproxy import ctx, exceptions
+
+async def edit():
+    await asyncio.sleep(0.5)
+    try:
+        ctx.options.update(**{edit!r})
+    except exceptions.OptionsError:
+        logging.info("it was refused")
+    await asyncio.sleep(0.2)
+    logging.info("all is over")
+
+def running():
+    global task
+    task = asyncio.create_task(edit())
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"mode": ["reverse:tcp://127.0.0.1:1@127.0.0.1:0"]},
+        {"mode": ["reverse:http://127.0.0.1:1@127.0.0.1:0"], "deny": ["(unclosed"]},
+        {"mode": ["reverse:http://127.0.0.1:1@127.0.0.1:0"], "ignore_hosts": ["."]},
+    ],
+    ids=["mode", "mode and a pattern", "mode and a danger"],
+)
+async def test_a_refused_edit_of_the_mode_closes_no_listener(
+    edit: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """mitmproxy would close the old listeners, and open them again some 50 ms later."""
+    script = tmp_path / "edits.py"
+    script.write_text(EDITS.format(edit=edit))
+
+    async with mcp_upstream(tools=[tool("read_file")]) as upstream:
+        start = ["-s", SCRIPT, "-s", str(script), "--mode", f"reverse:{upstream.url}"]
+        start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+        async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+            await it.listening()
+            await it.says("it was refused")
+            await it.says("all is over")
+            assert "stopped" not in it.stdout
+            async with raw_client(it.port) as client:
+                assert (await client.ask(FINE)).body == RESULT
+
+
+async def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
+    broken = [b'{"name":"broken"}'] * 7
+
+    async with mcp_upstream(tools=[tool("read_file"), *broken]) as upstream:
+        start = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
+        start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+        async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+            await it.listening()
+            await it.says("Warning: ")
+            async with raw_client(it.port) as client:
+                await client.ask(FINE)
+            said = (it.stdout + it.stderr).splitlines()
+            assert sum("without an object inputSchema" in line for line in said) == 1
+
+
+async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
+    """A user who forgets it would believe that the upstream is filtered."""
+    async with mitmproxys("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
+        assert await it.exit_code() == 1
+        assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Error: There is no --mode\n"),
+        (("--mode", "reverse:http://127.0.0.1:1", "--set", "deny=(a+)+"), "Error: Unsafe regex"),
+    ],
+    ids=["no mode", "a wrong option"],
+)
+async def test_a_start_that_must_fail_never_listens(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    """mitmproxy would listen to every address. Here its port is taken: it would complain."""
+    with socket.create_server(("", 0)) as taken:
+        port = ("--listen-port", str(taken.getsockname()[1]))
+        start = mitmproxys(
+            "mitmdump", "-s", SCRIPT, *port, *arguments, home=tmp_path, listen_host=None
+        )
+        async with start as it:
+            assert await it.exit_code() == 1
+            assert it.stderr.startswith(said)
+            assert "in use" not in it.stdout + it.stderr
+
+
+async def test_a_call_under_way_is_answered_before_the_process_ends(tmp_path: Path) -> None:
+    may_answer = asyncio.Event()
+
+    async def slowly(_request: RawRequest, peer: Peer) -> None:
+        await may_answer.wait()
+        await peer.say(answer(RESULT))
+
+    async with mcp_upstream(tools=[tool("read_file")], respond=slowly) as upstream:
+        words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", "--set", "deny=^rm_"]
+        async with mitmproxys("mitmdump", *words, "--set", "endpoint=/mcp", home=tmp_path) as it:
+            found = await it.says(r"MCP tool filter: http://127.0.0.1:(\d+)")
+            async with raw_client(int(found[1])) as client:
+                await client.say(FINE)
+                while not upstream.of("tools/call"):
+                    await asyncio.sleep(0.01)
+                it.interrupt()
+                may_answer.set()
+                assert (await client.answer()).body == RESULT
+            assert await it.exit_code() == 0

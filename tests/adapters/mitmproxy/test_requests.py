@@ -1,20 +1,35 @@
-"""Requests: which are accepted, how they are judged, and what reaches the upstream."""
+"""Requests, also on WebSockets, and what the upstream asks for with posts of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy.flows import Picture
+from mcp_tool_filter.adapters.mitmproxy.selftest import PROBES, Run
+from mcp_tool_filter.engine.client_h1 import H1Client
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.effects import Deciding
 from tests.adapters.mitmproxy.filtered import (
+    DELETE,
+    INVALID_REQUEST,
+    LIST,
+    READ,
     call,
     filtered,
     not_found,
+    stumble,
 )
-from tests.mcp_upstream import RESULT, saying
-from tests.raw_client import post
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, chunk
+from tests.adapters.mitmproxy.ruled import SECRET, blocked, ruled, streaming, write
+from tests.mcp_upstream import RESULT, saying, tool_list
+from tests.raw_client import MCP_HEADERS, get, post
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.websocket import accept, connect
 
 
 class TestCalls:
@@ -189,3 +204,173 @@ class TestPipelining:
             await between.client.say(post(call("delete_file")) * 400)
             for _ in range(400):
                 assert (await between.client.answer()).body == not_found("delete_file")
+
+
+# WebSockets: each message is judged, and no other upgrade is let through.
+
+
+class TestWebSockets:
+    """No standard transport, but some servers have it: it is no way round."""
+
+    @staticmethod
+    async def upstream(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (heard := await socket.hear()) is not None:
+            peer.requests.append(RawRequest(b"", heard))
+            listed = tool_list([READ, DELETE], id="5")
+            await socket.say(listed if b"tools/list" in heard else RESULT)
+
+    async def test_both_sides_are_judged_message_by_message(self, tmp_path: Path) -> None:
+        async with filtered(tmp_path, respond=self.upstream) as between:
+            socket = await connect(between.client.reader, between.client.writer)
+            for said, heard in [
+                (call("delete_file", id="3"), not_found("delete_file", "3")),
+                (call("read_file"), RESULT),
+                (b"not json", INVALID_REQUEST),
+                (LIST, tool_list([READ], id="5")),
+            ]:
+                await socket.say(said)
+                assert await socket.hear() == heard
+            reached = [one.body for one in between.upstream.raw.peers[-1].requests[1:]]
+            assert reached == [call("read_file"), LIST]
+
+    @pytest.mark.parametrize(
+        "upgrade",
+        [
+            b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n",
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\n",
+            b"Upgrade: H2C, foo\r\nConnection: upgrade\r\n",
+            b"Upgrade: anything\r\nConnection: Upgrade\r\n",
+        ],
+    )
+    async def test_no_other_upgrade_reaches_the_upstream(
+        self, tmp_path: Path, upgrade: bytes
+    ) -> None:
+        """What it leads to would be a raw tunnel."""
+
+        async with filtered(tmp_path) as between:
+            got = await between.client.ask(get(headers=MCP_HEADERS + upgrade))
+            assert got.status == 200
+            (request,) = between.upstream.asked
+            assert request.all("upgrade") == request.all("http2-settings") == []
+
+    async def test_an_unrequested_101_is_refused(self, tmp_path: Path) -> None:
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+            await peer.left()
+
+        async with filtered(tmp_path, respond=respond) as between:
+            assert (await between.client.ask(get())).status == 502
+
+
+# Messages of our own to the upstream: copies that rules send, and answers to what it asks.
+
+
+async def test_fork_sends_a_copy_and_drops_its_answer(tmp_path: Path) -> None:
+    rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
+
+    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
+        got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
+        assert got.body == SECRET
+        async with asyncio.timeout(20):
+            while len(asked := between.upstream.of("tools/call")) < 3:
+                await asyncio.sleep(0.01)
+        ids = [json.loads(request.body)["id"] for request in asked]
+        assert len(set(map(str, ids))) == 3
+        sessions = [request.all("mcp-session-id") for request in asked]
+        assert sessions == [["s"]] * 3
+
+
+async def test_copies_of_a_renamed_call_have_the_new_name_in_the_header(tmp_path: Path) -> None:
+    """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
+    rules = """
+  - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
+  - {id: fork, actions: [fork: {copies: 1}]}
+"""  # noqa: E501 - one rule, one line
+    given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
+    async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
+        meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+        body = call("read_file").replace(b'"arguments":{}', b'"arguments":{},' + meta.encode())
+        headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
+        assert got.body == SECRET
+        async with asyncio.timeout(20):
+            while len(asked := between.upstream.of("tools/call")) < 2:
+                await asyncio.sleep(0.01)
+    for request in asked:
+        assert json.loads(request.body)["params"]["name"] == "delete_file"
+        assert request.all("mcp-name") == ["delete_file"]
+        assert request.all("mcp-method") == ["tools/call"]
+
+
+async def test_a_request_from_the_upstream_is_answered_for_the_client(tmp_path: Path) -> None:
+    rules = """
+  - {id: no-sampling, conditions: [from: server, method_equals: sampling/createMessage],
+     actions: [block: no models here]}
+"""
+    ask = b'{"jsonrpc":"2.0","id":77,"method":"sampling/createMessage","params":{}}'
+    answered: asyncio.Queue[RawRequest] = asyncio.Queue()
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if b"-32001" in request.body:
+            answered.put_nowait(request)
+            await peer.say(answer(b"", status="202 Accepted"))
+        else:
+            await streaming(b"data: " + ask + b"\n\n", b"data: " + SECRET + b"\n\n")(request, peer)
+
+    async with ruled(tmp_path, rules, respond=respond) as between:
+        headers = b"User-Agent: c\r\nAuthorization: Bearer t\r\n"
+        got = await between.ask(call("read_file"), headers)
+        assert got.body == b"data: " + SECRET + b"\n\n"
+        request = await asyncio.wait_for(answered.get(), 20)
+        assert request.body == blocked("no-sampling", "no models here", "77")
+        assert request.all("authorization") == ["Bearer t"]
+
+
+# An exchange at which our code raises is refused, never sent on.
+
+
+def stumble_later(*_args: object, **_given: object) -> Deciding[None]:
+    """A decision that waits, and then raises."""
+    yield from ()
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("judge", [stumble, stumble_later])
+async def test_a_request_is_answered_and_not_sent_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Callable[..., object]
+) -> None:
+    async with filtered(tmp_path) as between:
+        monkeypatch.setattr(Listener, "judge_request", judge)
+        assert (await between.ask(call("read_file"))).status == 500
+        assert between.upstream.asked == []
+
+
+@pytest.mark.parametrize("judge", [stumble, stumble_later])
+async def test_an_answer_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Callable[..., object]
+) -> None:
+    async with filtered(tmp_path) as between:
+        monkeypatch.setattr(Listener, "judge_answer", judge)
+        assert (await between.ask(call("read_file"))).body != RESULT
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (H1Client, "receive"),
+        (Picture, "_make_request"),
+        (Picture, "_seen_request"),
+        (Picture, "_hide_body"),
+    ],
+)
+def test_an_error_in_our_layer_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, where: type, what: str
+) -> None:
+    """mitmproxy would log it, and the client would wait for ever."""
+    monkeypatch.setattr(where, what, stumble)
+    (probe,) = (one for one in PROBES if one.what == "an allowed call")
+    run = Run(probe)
+    run.play()
+    assert run.has_closed or run.to_client.startswith(b"HTTP/1.1 500")
+    assert run.to_upstream == b""

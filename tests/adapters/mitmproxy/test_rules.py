@@ -1,8 +1,9 @@
-"""The rules file: at start, when it is edited, and what is reported about it."""
+"""Rules in a real mitmproxy: requests, answers, WebSockets, and what is edited while it runs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,25 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import READ, Filtered, call
-from tests.adapters.mitmproxy.ruled import BLOCK, HIDDEN, REDACT, SECRET, ruled, write
+from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, READ, Filtered, call, not_found
+from tests.adapters.mitmproxy.ruled import (
+    BLOCK,
+    HIDDEN,
+    PING,
+    REDACT,
+    SECRET,
+    WAIT,
+    blocked,
+    ruled,
+    streaming,
+    write,
+)
 from tests.cli.launched import launched
-from tests.mcp_upstream import mcp_upstream
+from tests.mcp_upstream import mcp_upstream, saying
 from tests.proxy import SCRIPT, proxy, tool
-from tests.raw_client import post, raw_client
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.websocket import accept, connect
 
 
 async def test_an_edit_of_the_file_takes_effect(
@@ -151,3 +164,471 @@ async def test_the_commands_show_the_rules_and_their_hits(tmp_path: Path) -> Non
             line for line in ctx.master.commands.call("mcp.sessions") if "as the rules" in line
         ]
         assert "2 messages" in known
+
+
+# What rules do with requests: single ones, notifications, and members of a batch.
+
+
+async def test_a_request_is_blocked_and_others_keep_their_bytes(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        got = await between.ask(call("read_file", '{"path":"\\/etc/passwd"}', id='"\\u0061"'))
+        assert (got.status, got.body) == (200, blocked("no-etc", "not there", '"\\u0061"'))
+        fine = call("read_file", '{ "path" :"/home", "n":1.00}')
+        await between.ask(fine)
+        assert [request.body for request in between.upstream.asked] == [fine]
+
+
+async def test_rules_never_see_what_the_filter_refuses(tmp_path: Path) -> None:
+    rules = "  - {id: a, conditions: [tool_equals: delete_file], actions: [block: seen]}\n"
+
+    async with ruled(tmp_path, rules) as between:
+        got = await between.ask(call("delete_file"))
+        assert got.body == not_found("delete_file")
+
+
+async def test_a_notification_is_dropped(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        note = call("read_file", '{"path":"/etc/x"}').replace(b'"id":1,', b"")
+        assert (await between.ask(note)).status == 202
+        assert between.upstream.asked == []
+
+
+async def test_the_members_of_a_batch_are_judged_one_by_one(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK, respond=saying(OK)) as between:
+        bad, good = call("read_file", '{"path":"/etc/x"}', id="1"), call("read_file", id="2")
+        got = await between.ask(b"[" + bad + b"," + good + b"]")
+        assert json.loads(got.body) == [json.loads(OK), json.loads(blocked("no-etc", "not there"))]
+        assert [request.body for request in between.upstream.asked] == [b"[" + good + b"]"]
+
+
+OK = b'{"jsonrpc":"2.0","id":2,"result":{}}'
+
+UNCLEAR = [
+    '{"path":"/home","path":"/etc/x"}',
+    '{"path":"/home","Path":"/etc/x"}',
+    '{"PATH":"/etc/x"}',
+]
+
+
+@pytest.mark.parametrize("arguments", UNCLEAR)
+async def test_an_unclear_field_is_refused(tmp_path: Path, arguments: str) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        got = await between.ask(call("read_file", arguments, id="9"))
+        assert got.status == 200
+        assert json.loads(got.body)["error"]["code"] == -32600
+        assert json.loads(got.body)["id"] == 9
+        assert between.upstream.asked == []
+
+
+CHANGE = """
+  - id: safe
+    conditions: [tool_equals: read_file]
+    actions: [set_param: {field: arguments.safe, value: true}]
+"""
+
+
+async def test_a_change_leaves_every_other_byte(tmp_path: Path) -> None:
+    async with ruled(tmp_path, CHANGE) as between:
+        await between.ask(call("read_file", '{ "n" :1.00}'))
+        (request,) = between.upstream.asked
+        assert request.body == call("read_file", '{ "n" :1.00,"safe":true}')
+        assert request.all("content-length") == [str(len(request.body))]
+
+
+RENAME = """
+  - id: rename
+    conditions: [param_exists: arguments.to]
+    actions: [set_param: {field: name, value: "${params.arguments.to}"}, log: {message: late}]
+"""
+
+
+async def test_no_rule_makes_a_denied_tool_callable(tmp_path: Path) -> None:
+    async with ruled(tmp_path, RENAME) as between:
+        got = await between.ask(call("read_file", '{"to":"delete_file"}'))
+        assert got.body == not_found("delete_file")
+        assert between.upstream.asked == []
+
+
+async def test_headers_follow_a_changed_message(tmp_path: Path) -> None:
+    rules = """
+  - id: rename
+    conditions: [tool_equals: read_file]
+    actions: [transform: {json_patch: [{op: replace, path: /name, value: "r\\u00e9ad"}]}]
+"""
+    headers = b"Mcp-Method: tools/call\r\nMcp-Name: read_file\r\n"
+
+    upstreams = mcp_upstream(tools=[READ, READ.replace(b"read_file", "réad".encode())])
+    async with (
+        upstreams as upstream,
+        proxy(
+            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
+            rules=[write(tmp_path, rules)],
+        ) as it,
+        raw_client(it.port) as client,
+    ):  # fmt: skip
+        await client.ask(post(call("read_file"), headers=MCP_HEADERS + headers))
+    (request,) = upstream.asked
+    assert request.all("mcp-method") == ["tools/call"]
+    assert request.all("mcp-name") == ["=?base64?csOpYWQ=?="]
+
+
+async def test_headers_of_arguments_follow_a_changed_message(tmp_path: Path) -> None:
+    """Since 2026-07-28: servers refuse a header that says something else than the body."""
+    rules = """
+  - id: freeze
+    conditions: [tool_equals: read_file]
+    actions: [set_param: {field: arguments.region, value: eu}]
+"""
+    schema = b'{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}'
+    tool = b'{"name":"read_file","inputSchema":%s}' % schema
+    headers = b"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+    headers += b"Mcp-Name: read_file\r\nMcp-Param-Region: us\r\n"
+    meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+    params = b'{"name":"read_file","arguments":{"region":"us"},%s}' % meta
+    said = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%s}' % params
+
+    async with (
+        mcp_upstream(tools=[tool]) as upstream,
+        proxy(
+            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
+            rules=[write(tmp_path, rules)],
+        ) as it,
+        raw_client(it.port) as client,
+    ):  # fmt: skip
+        await client.ask(post(said, headers=MCP_HEADERS + headers))
+    request = upstream.asked[-1]
+    assert b'"region":"eu"' in request.body
+    assert request.all("mcp-param-region") == ["eu"]
+
+
+async def test_a_script_decides(tmp_path: Path) -> None:
+    script = tmp_path / "check.sh"
+    script.write_text('#!/bin/sh\ngrep -q secret && { echo "$MCP_TOOL: no"; exit 1; }\nexit 0\n')
+    script.chmod(0o755)
+    rules = "  - {id: ask, actions: [run_script: {path: ./check.sh, decides: true}]}\n"
+
+    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
+        got = await between.ask(call("read_file", '{"a":"secret"}'))
+        assert got.body == blocked("ask", "read_file: no")
+        assert (await between.ask(call("read_file"))).body == SECRET
+
+
+HOLD = """
+import asyncio
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+async def hold(_message):
+    (FOLDER / "held").touch()
+    while not (FOLDER / "go").exists():
+        await asyncio.sleep(0.01)
+    (FOLDER / "gone").touch()
+"""
+
+
+def holding(folder: Path) -> str:
+    """Return a rule that holds each call until ``go`` exists."""
+    name = f"hold_{folder.name}"
+    (folder / f"{name}.py").write_text(HOLD)
+    return (
+        "  - {id: hold, conditions: [tool_equals: read_file], "
+        f"actions: [transform: {{python: '{name}:hold'}}]}}\n"
+    )
+
+
+async def exists(path: Path) -> None:
+    async with asyncio.timeout(20):
+        while not path.exists():
+            await asyncio.sleep(0.01)
+
+
+CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+
+CANCELLED = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Request cancelled"}}'
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_held_call_that_is_cancelled_is_never_sent(
+    tmp_path: Path, is_batch: bool, has_session: bool
+) -> None:
+    """The cancellation comes on another connection, and the upstream gets neither of them."""
+    headers = MCP_HEADERS + (b"Mcp-Session-Id: s1\r\n" if has_session else b"")
+    async with (
+        ruled(tmp_path, holding(tmp_path), session=b"s1" if has_session else b"") as between,
+        raw_client(between.port) as other,
+    ):
+        await between.ask(INITIALIZE)
+        between.upstream.asked.clear()
+        asked = call("read_file")
+        await between.client.say(post(b"[%b]" % asked if is_batch else asked, headers=headers))
+        await exists(tmp_path / "held")
+        await other.ask(post(CANCEL % 2, headers=headers))  # another one
+        assert (await other.ask(post(CANCEL % 1, headers=headers))).status == 202
+        (tmp_path / "go").touch()
+        got = (await between.client.answer()).body
+        assert json.loads(got) == ([json.loads(CANCELLED)] if is_batch else json.loads(CANCELLED))
+        assert [request.body for request in between.upstream.asked] == [CANCEL % 2]
+        await other.ask(post(CANCEL % 1, headers=headers))  # nothing is held any more
+        assert len(between.upstream.asked) == 2
+
+
+async def test_nobody_cancels_the_call_of_another_session(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, holding(tmp_path)) as between,
+        raw_client(between.port) as other,
+    ):
+        own, others = (MCP_HEADERS + b"Mcp-Session-Id: s%d\r\n" % n for n in (1, 2))
+        await between.client.say(post(call("read_file"), headers=own))
+        await exists(tmp_path / "held")
+        await other.ask(post(CANCEL % 1, headers=others))
+        (tmp_path / "go").touch()
+        assert b"result" in (await between.client.answer()).body
+
+
+async def test_a_held_call_whose_client_leaves_is_never_sent(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, holding(tmp_path)) as between,
+        raw_client(between.port) as other,
+    ):
+        await between.client.say(post(call("read_file")))
+        await exists(tmp_path / "held")
+        between.client.writer.close()
+        await asyncio.sleep(0.1)  # so that the proxy sees it
+        (tmp_path / "go").touch()
+        await exists(tmp_path / "gone")
+        await other.ask(post(PING))
+        assert [request.body for request in between.upstream.asked] == [PING]
+
+
+# What rules do with responses: JSON, events, cached results, and the snapshot's lists.
+
+
+async def test_a_json_answer_is_changed(tmp_path: Path) -> None:
+    async with ruled(tmp_path, REDACT, respond=saying(SECRET)) as between:
+        got = await between.ask(call("read_file"))
+        assert got.body == HIDDEN
+        assert got.all("content-length") == [str(len(HIDDEN))]
+
+
+async def test_an_event_is_changed(tmp_path: Path) -> None:
+    respond = streaming(b"id: 1\ndata: " + SECRET + b"\n\n", b": ping\n\n")
+    async with ruled(tmp_path, REDACT, respond=respond) as between:
+        got = await between.ask(call("read_file"))
+        assert got.body == b"id: 1\ndata: " + HIDDEN + b"\n\n: ping\n\n"
+
+
+async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path: Path) -> None:
+    """What answers a request may come on another stream, after Last-Event-ID."""
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET"):
+            await streaming(b"data: " + SECRET + b"\n\n")(request, peer)
+        else:
+            await peer.say(answer(b"", status="202 Accepted"))
+
+    async with ruled(tmp_path, REDACT, respond=respond, session=b"s1") as between:
+        await between.ask(INITIALIZE)
+        session = b"Mcp-Session-Id: s1\r\n"
+        await between.ask(call("read_file"), session)
+        got = await between.client.ask(get(headers=MCP_HEADERS + session))
+        assert HIDDEN in got.body
+
+
+async def test_a_delay_applies_in_both_directions(tmp_path: Path) -> None:
+    async with ruled(tmp_path, WAIT, respond=streaming(b"data: " + SECRET + b"\n\n")) as between:
+        got = await between.ask(call("read_file"))
+        assert got.body == b"data: " + SECRET + b"\n\n"
+
+
+CACHE = """
+  - id: cache
+    conditions: [method_equals: vendor/get]
+    actions: [cache: {key: "${params_hash}", ttl: 1m}]
+  - id: mask
+    conditions: [method_equals: vendor/get, result_exists: x]
+    actions: [redact: {pattern: "sk-."}]
+"""
+
+GET = b'{"jsonrpc":"2.0","id":%s,"method":"vendor/get","params":{"a":1}}'
+
+
+async def test_a_cached_result_answers_and_passes_the_response_rules(tmp_path: Path) -> None:
+    respond = saying(b'{"jsonrpc":"2.0","id":1,"result":{"x":"sk-1"}}')
+    async with ruled(tmp_path, CACHE, respond=respond) as between:
+        first = await between.ask(GET % b"1")
+        second = await between.ask(GET % b'"two"')
+        assert first.body == b'{"jsonrpc":"2.0","id":1,"result":{"x":"***"}}'
+        assert second.body == b'{"jsonrpc":"2.0","id":"two","result":{"x":"***"}}'
+        assert len(between.upstream.asked) == 1
+        other = await between.ask(GET % b"3", b"Authorization: Bearer other\r\n")
+        assert other.status == 200
+        assert len(between.upstream.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"x"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[]}}',
+    ],
+)
+async def test_failures_are_not_cached(tmp_path: Path, said: bytes) -> None:
+    async with ruled(tmp_path, CACHE, respond=saying(said)) as between:
+        await between.ask(GET % b"1")
+        await between.ask(GET % b"1")
+        assert len(between.upstream.asked) == 2
+
+
+async def test_a_list_that_the_snapshot_answers_passes_the_rules(tmp_path: Path) -> None:
+    rules = """
+  - {id: mask, conditions: [method_equals: tools/list, result_exists: tools],
+     actions: [redact: {pattern: "object"}]}
+  - {id: limit, conditions: [method_equals: tools/list],
+     actions: [rate_limit: {key: k, limit: 1, window: 1h}]}
+"""
+
+    async with ruled(tmp_path, rules, tools_list=["cache"]) as between:
+        got = await between.ask(LIST)
+        assert b'"type":"***"' in got.body
+        assert between.upstream.asked == []
+        again = await between.ask(LIST)
+        assert json.loads(again.body)["error"]["data"]["action"] == "rate_limit"
+
+
+OWN_ERRORS = """
+  - {id: no, conditions: [{method_equals: vendor/block}], actions: [{block: "not here"}]}
+  - {id: made, conditions: [{method_equals: vendor/inject}], actions: [{inject_error: {code: 7, message: "not here"}}]}
+  - {id: few, conditions: [{method_equals: vendor/limit}], actions: [{rate_limit: {key: all, limit: 0, window: 1m}}]}
+  - {id: read, conditions: [{method_equals: vendor/read}, {param_exists: a}], actions: [{block: "not here"}]}
+  - {id: broken, conditions: [{method_equals: vendor/break}], actions: [{set_param: {field: "a[0]", value: 1}}]}
+  - id: told
+    on: response
+    conditions:
+      - {any: [{error_message_contains: "not here"}, {error_message_contains: limit}, {error_code_equals: -32600}, {error_message_contains: applied}]}
+    actions: [{inject_error: {code: 9, message: "told ${method} ${params.x}"}}]
+"""  # noqa: E501 - a line for each rule
+
+
+@pytest.mark.parametrize("method", ["block", "inject", "limit"])
+async def test_the_errors_of_rules_pass_the_response_rules(tmp_path: Path, method: str) -> None:
+    """They are answers, as those from a cache or the snapshot are."""
+    asked = b'{"jsonrpc":"2.0","id":"i","method":"vendor/%s","params":{"x":5}}' % method.encode()
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(asked)).body)
+        assert got == {
+            "jsonrpc": "2.0",
+            "id": "i",
+            "error": {"code": 9, "message": f"told vendor/{method} 5"},
+        }
+        assert not between.upstream.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b'"method":"vendor/read","params":{"a":1,"a":2}', -32600),
+        (b'"method":"vendor/break","params":{"a":[]}', -32001),
+    ],
+)
+async def test_the_errors_of_what_no_rule_decided_stay_as_they_are(
+    tmp_path: Path, said: bytes, code: int
+) -> None:
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(b'{"jsonrpc":"2.0","id":1,%s}' % said)).body)
+        assert got["error"]["code"] == code
+
+
+async def test_the_errors_of_rules_in_a_batch_pass_the_response_rules(tmp_path: Path) -> None:
+    member = b'{"jsonrpc":"2.0","id":%d,"method":"vendor/block","params":{"x":%d}}'
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(b"[%s,%s]" % (member % (1, 1), member % (2, 2)))).body)
+        assert [one["error"]["message"] for one in got] == [
+            "told vendor/block 1",
+            "told vendor/block 2",
+        ]
+
+
+# What rules do with messages on a WebSocket.
+
+
+async def test_websocket_messages_are_judged(tmp_path: Path) -> None:
+    rules = BLOCK + REDACT + WAIT
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while await socket.hear() is not None:
+            await socket.say(SECRET)
+
+    async with ruled(tmp_path, rules, respond=respond) as between:
+        socket = await connect(between.client.reader, between.client.writer)
+        await socket.say(call("read_file", '{"path":"/etc/x"}'))
+        assert await socket.hear() == blocked("no-etc", "not there")
+        await socket.say(call("read_file"))
+        assert await socket.hear() == HIDDEN
+
+
+NO_SAMPLING = """
+  - {id: no-sampling, conditions: [from: server, method_equals: sampling/createMessage],
+     actions: [block: no models here]}
+"""
+
+SAMPLE = b'{"jsonrpc":"2.0","id":%s,"method":"sampling/createMessage","params":{}}'
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered(
+    tmp_path: Path, waits: bool
+) -> None:
+    heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        await socket.say(b"[" + SAMPLE % b"7" + b"," + PING + b"," + SAMPLE % b"8" + b"]")
+        await socket.say(b"[" + SAMPLE % b"10" + b"]")
+        while (message := await socket.hear()) is not None:
+            heard.put_nowait(message)
+
+    slow = "  - {id: slow, priority: 1, conditions: [from: server], actions: [delay: 50ms]}\n"
+    async with ruled(tmp_path, NO_SAMPLING + (slow if waits else ""), respond=respond) as between:
+        socket = await connect(between.client.reader, between.client.writer)
+        assert await socket.hear() == b"[" + PING + b"]"
+        async with asyncio.timeout(20):
+            answers = [await heard.get() for _ in range(3)]
+        assert answers == [
+            blocked("no-sampling", "no models here", "7"),
+            blocked("no-sampling", "no models here", "8"),
+            b"[" + blocked("no-sampling", "no models here", "10") + b"]",
+        ]
+
+
+@pytest.mark.parametrize("on_sockets", [False, True], ids=["mitmproxy", "sockets"])
+async def test_fork_works_over_a_websocket(on_sockets: bool, tmp_path: Path) -> None:
+    """A copy is not judged again, or it would be forked too; its answer is dropped."""
+    rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (message := await socket.hear()) is not None:
+            heard.append(message)
+            id = json.dumps(json.loads(message)["id"])
+            await socket.say(SECRET.replace(b'"id":1', b'"id":' + id.encode()))
+
+    async with ruled(tmp_path, rules, respond=respond, on_sockets=on_sockets) as between:
+        socket = await connect(between.client.reader, between.client.writer)
+        await socket.say(call("read_file", '{"a":1}'))
+        assert await socket.hear() == SECRET
+        async with asyncio.timeout(20):
+            while len(heard) < 3:
+                await asyncio.sleep(0.01)
+        await socket.say(PING)
+        answer = json.loads(await socket.hear() or b"")
+        assert answer["id"] == 9
+        assert len(heard) == 4
+        copies = [json.loads(one) for one in heard if b"read_file" in one]
+        assert len({str(one["id"]) for one in copies}) == 3
+        assert [one["params"] for one in copies] == [
+            {"name": "read_file", "arguments": {"a": 1}}
+        ] * 3

@@ -1,4 +1,4 @@
-"""The spans of requests of both sides, in each transport, as a real collector gets them."""
+"""Traces: what a real collector gets of calls, and how their spans end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,34 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.adapters.mitmproxy.filtered import Filtered, filtered
-from tests.adapters.mitmproxy.traced import CALL, CLIENTS, spans_of
+from tests.adapters.mitmproxy.filtered import Filtered, filtered, legacy_upstream
 from tests.collector import Collector, attributes
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
+CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
+
+
+def call(**meta: str) -> bytes:
+    params = {"name": "read_file", "_meta": meta}
+    said = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return json.dumps(said).encode()
+
+
+CALL = call(traceparent=CLIENTS)
+
+
+async def spans_of(sent_to: Collector, count: int) -> list[Span]:
+    return await asyncio.to_thread(sent_to.wait_for, count)
+
+
+# The spans of requests of both sides, in each transport, as a real collector gets them.
+
 UPSTREAMS = f"00-{'b' * 32}-{'2' * 16}-01"
+
 RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
+
 SAMPLED = b'{"jsonrpc":"2.0","id":"s-1","result":{"role":"assistant"}}'
 
 
@@ -132,3 +151,54 @@ async def test_requests_on_a_calls_own_stream_are_spans(sent_to: Collector, tmp_
     sampled = by_method["sampling/createMessage"]
     assert sampled.trace_id.hex() == "b" * 32
     assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
+
+
+# Spans that no answer ends: the client has left, or the upstream has answered with an error.
+
+
+async def mute(_request: RawRequest, peer: Peer) -> None:
+    await peer.left()
+
+
+async def mute_socket(request: RawRequest, peer: Peer) -> None:
+    socket = await accept(peer.reader, peer.writer, request.head)
+    while await socket.hear() is not None:
+        pass
+
+
+@pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
+async def test_a_client_that_hangs_up_ends_its_spans(
+    transport: str, sent_to: Collector, tmp_path: Path
+) -> None:
+    respond = {"HTTP": mute, "websocket": mute_socket, "legacy stream": legacy_upstream}[transport]
+    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
+        match transport:
+            case "HTTP":
+                await between.client.say(post(CALL, headers=MCP_HEADERS))
+            case "websocket":
+                socket = await connect(between.client.reader, between.client.writer)
+                await socket.say(CALL)
+            case _:
+                await between.client.say(get(path="/sse"))
+                await between.client.head()
+                await between.client.chunk()
+                async with raw_client(between.port) as poster:
+                    await poster.ask(post(CALL, path="/messages?session=1", headers=MCP_HEADERS))
+        while not between.upstream.asked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not sent_to.spans
+        between.client.abort()
+        (span,) = await spans_of(sent_to, 1)
+    assert attributes(span)["error.type"] == "client_left"
+    assert span.status.code == Status.STATUS_CODE_ERROR
+
+
+async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -> None:
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(answer(b"no such session", status="404 Not Found", kind="text/plain"))
+
+    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
+        await between.client.ask(post(CALL, headers=MCP_HEADERS))
+        (span,) = await spans_of(sent_to, 1)
+    assert attributes(span)["error.type"] == "404"

@@ -1,36 +1,128 @@
-"""Decisions that wait: only the message that waits is held, in each transport."""
+"""Decisions that wait: until the test opens a gate, in a real mitmproxy."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from mitmproxy import ctx
 
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
 from mcp_tool_filter.adapters.rules import carry_out
-from mcp_tool_filter.policy.effects import Decision
+from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, InOrder
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
-from tests.adapters.mitmproxy.filtered import call, not_found
-from tests.adapters.mitmproxy.gated import (
-    DELETE,
-    READ,
-    DelaysSlow,
-    echo,
-    event,
-    gated,
-    hosts,
-    news,
-    result,
-    slow,
-)
-from tests.mcp_upstream import tool_list
-from tests.raw_client import get
+from tests.adapters.mitmproxy.filtered import ENDPOINT, call, lost, not_found
+from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool, tool_list
+from tests.proxy import proxy
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
+
+READ, DELETE = tool("read_file"), tool("delete_file")
+
+TIMEOUT = 20.0
+
+hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
+
+
+class DelaysSlow:
+    """A link that delays whatever has the word "slow" in it."""
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
+        return self._wait() if b"slow" in message.place.raw else Forward()
+
+    def _wait(self) -> Deciding[Verdict]:
+        yield Delay(60.0)
+        return Forward()
+
+
+@dataclass
+class Gate:
+    """What the delays wait for."""
+
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: int = 0
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds == 60.0
+        self.waiting += 1
+        try:
+            await self.opened.wait()
+        finally:
+            self.waiting -= 1
+
+    async def reached(self, number: int = 1) -> None:
+        """Wait until so many delays wait."""
+        async with asyncio.timeout(TIMEOUT):
+            while self.waiting != number:
+                await asyncio.sleep(0.002)
+
+
+@dataclass
+class Gated:
+    upstream: McpUpstream
+    port: int
+    gate: Gate
+    tool_filter: ToolFilter
+    _stack: AsyncExitStack
+
+    async def client(self) -> RawClient:
+        return await self._stack.enter_async_context(raw_client(self.port))
+
+    async def ask(self, body: bytes, path: str = "/mcp") -> Answer:
+        client = await self.client()
+        return await client.ask(post(body, path=path, headers=MCP_HEADERS))
+
+
+@asynccontextmanager
+async def gated(
+    home: Path, monkeypatch: pytest.MonkeyPatch, respond: Respond, host: str = "plain"
+) -> AsyncIterator[Gated]:
+    gate = Gate()
+    monkeypatch.setattr(carry_out, "sleep", gate.sleep)
+    tool_filter = ToolFilter(links=(DelaysSlow(),), report=lambda _text: None)
+    options = {"deny": ["^delete_"], "endpoint": ENDPOINT}
+    async with (
+        AsyncExitStack() as stack,
+        mcp_upstream(tools=[READ, DELETE], respond=respond) as upstream,
+        proxy(tool_filter, to=upstream.url, home=home, host=host, **options) as running,
+        stack,
+    ):
+        yield Gated(upstream, running.port, gate, tool_filter, stack)
+        gate.opened.set()
+
+
+def slow(id: str) -> bytes:
+    return call("read_file", '{"speed":"slow"}', id)
+
+
+def result(text: str, id: str = "1") -> bytes:
+    return f'{{"jsonrpc":"2.0","id":{id},"result":{{"text":"{text}"}}}}'.encode()
+
+
+def news(text: str) -> bytes:
+    return f'{{"jsonrpc":"2.0","method":"notifications/{text}"}}'.encode()
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+async def echo(request: RawRequest, peer: Peer) -> None:
+    """Answer with a slow result what asks for one."""
+    speed = "slow result" if b"slowly" in request.body else "result"
+    await peer.say(answer(result(speed)))
+
+
+# Decisions that wait: only the message that waits is held, in each transport.
 
 
 @hosts
@@ -179,3 +271,115 @@ async def test_a_delay_sleeps_for_its_time(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(carry_out, "sleep", nap)
         assert (await on.ask(slow("1"))).body == result("result")
         assert naps == [60.0]
+
+
+# An event that waits: what comes behind it, and what becomes of it when one side leaves.
+
+
+@hosts
+async def test_a_waiting_event_holds_back_only_later_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(event(news("first"))))
+        await peer.say(chunk(event(news("slow"))) + chunk(event(news("behind")) + b": ping\n\n"))
+        await peer.say(chunk(event(result("last"))) + LAST_CHUNK)
+
+    async with gated(tmp_path, monkeypatch, respond, host) as on:
+        held, other = await on.client(), await on.client()
+        for client in (held, other):
+            await client.say(post(call("read_file"), headers=MCP_HEADERS))
+            await client.head()
+            assert await client.chunk() == event(news("first"))
+        await on.gate.reached(2)
+        on.gate.opened.set()
+        for client in (held, other):
+            rest, is_clean = await client.rest_of_chunks()
+            assert is_clean
+            assert rest == event(news("slow")) + event(news("behind")) + b": ping\n\n" + event(
+                result("last")
+            )
+        assert on.tool_filter.proxy.effects.under_way == 0
+
+
+@hosts
+async def test_an_event_that_has_waited_is_sent_before_the_stream_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    peers: list[Peer] = []
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        peers.append(peer)
+        await peer.say(SSE_HEAD + chunk(event(news("slow"))))
+        await peer.left()
+
+    async with gated(tmp_path, monkeypatch, respond, host) as on:
+        client = await on.client()
+        await client.say(get(path="/mcp"))
+        await client.head()
+        await on.gate.reached()
+        on.gate.opened.set()
+        assert await client.chunk() == event(news("slow"))
+        await peers[0].say(chunk(event(news("later"))))
+        assert await client.chunk() == event(news("later"))
+
+
+async def test_an_event_that_waits_is_sent_after_the_upstream_has_hung_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upstream did answer; other requests that wait on the stream get an error."""
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        said = event(result("slow", id="1"))
+        await peer.say(SSE_HEAD + chunk(said))
+        peer.close()
+
+    async with gated(tmp_path, monkeypatch, respond) as on:
+        client = await on.client()
+        batch = b"[" + call("read_file", id="1") + b"," + call("read_file", id="2") + b"]"
+        await client.say(post(batch, headers=MCP_HEADERS))
+        await client.head()
+        await on.gate.reached()
+        on.gate.opened.set()
+        rest, _ = await client.rest_of_chunks()
+        assert rest == event(result("slow", id="1")) + event(lost("2"))
+
+
+async def waiting_client(on: Gated) -> RawClient:
+    """Open a stream; wait until its event waits."""
+    client = await on.client()
+    await client.say(get(path="/mcp"))
+    await client.head()
+    await on.gate.reached()
+    return client
+
+
+async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(event(news("slow")) + event(news("behind"))))
+        await peer.left()
+
+    async with gated(tmp_path, monkeypatch, respond) as on:
+        client = await waiting_client(on)
+        client.writer.close()
+        await on.gate.reached(0)
+        assert on.tool_filter.proxy.effects.under_way == 0
+    gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, InOrder) and one.is_waiting]
+    assert held == []
+
+
+async def test_a_shutdown_cancels_decisions_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(event(news("slow"))))
+        await peer.left()
+
+    async with gated(tmp_path, monkeypatch, respond) as on:
+        client = await waiting_client(on)
+        on.tool_filter.done()
+        await on.gate.reached(0)
+        client.writer.close()

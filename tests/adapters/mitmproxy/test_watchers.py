@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.watch.dashboard import Dashboard, serve_dashboard
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
 from tests.adapters.mitmproxy.filtered import call, filtered
-from tests.adapters.mitmproxy.traced import CALL, CLIENTS, spans_of
+from tests.adapters.mitmproxy.test_spans import CALL, CLIENTS, spans_of
 from tests.collector import Collector
 
 OTHERS = f"00-{'c' * 32}-{'3' * 16}-01"

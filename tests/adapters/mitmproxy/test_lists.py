@@ -1,0 +1,576 @@
+"""Lists of tools: new, changed, of one user, and what stays hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.upstream.fetch import fetch
+from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
+from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
+from tests.adapters.mitmproxy.relisting import Changing, ask
+from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
+from tests.proxy import SCRIPT, TIMEOUT, RunningProxy, proxy
+from tests.proxy import tool as run_tool
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer, free_port, raw_upstream
+from tests.websocket import accept, connect
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+HELLO = (
+    b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"u","version":"1"}}}'
+)
+
+SILENT_HELLO = HELLO.replace(b'"listChanged":true', b"")
+
+NOTICE = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+
+CHANGED = b"data: " + NOTICE + b"\n\n"
+
+LAST = b'{"jsonrpc":"2.0","method":"notifications/last"}'
+
+IN_SESSION = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
+
+MODERN = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n"
+
+LISTEN = (
+    b'{"jsonrpc":"2.0","id":%s,"method":"subscriptions/listen","params":{"_meta":'
+    b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    b'"io.modelcontextprotocol/clientCapabilities":{}},"notifications":{"toolsListChanged":true}}}'
+)
+
+ACKNOWLEDGED = (
+    b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":'
+    b'{"io.modelcontextprotocol/subscriptionId":%s},"notifications":{%s}}}'
+)
+
+SUBSCRIBED = (
+    b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed",'
+    b'"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}\n\n'
+)
+
+
+@dataclass
+class Scene:
+    """An upstream whose clients keep a stream open until the list has changed."""
+
+    declares: bool = True
+    acknowledged: bytes = b""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    tools: list[bytes] = field(default_factory=lambda: [tool("read"), tool("delete_all")])
+
+    async def respond(self, request: RawRequest, peer: Peer) -> None:
+        if b"upgrade: websocket" in request.head.lower():
+            await self._speak_over_websocket(request, peer)
+        elif request.line.startswith("GET /sse"):
+            hello = HELLO if self.declares else SILENT_HELLO
+            endpoint = b"event: endpoint\ndata: /messages?s=1\n\n"
+            await self._stream(peer, endpoint, b"data: " + hello + b"\n\n")
+        elif request.line.startswith("GET"):
+            await self._stream(peer, b": hello\n\n")
+        elif b"subscriptions/listen" in request.body:
+            await self._stream(peer, b"data: " + self.acknowledged + b"\n\n")
+        else:
+            await peer.say(answer(RESULT))
+
+    async def _stream(self, peer: Peer, *begin: bytes) -> None:
+        await peer.say(STREAM + begin[0])
+        for more in begin[1:]:
+            await self.asked.wait()
+            await peer.say(more)
+        await self.go.wait()
+        await peer.say(b": last\n\n")
+        await peer.left()
+
+    async def _speak_over_websocket(self, request: RawRequest, peer: Peer) -> None:
+        end = await accept(peer.reader, peer.writer, request.head)
+        await end.hear()
+        await end.say(HELLO if self.declares else SILENT_HELLO)
+        await self.go.wait()
+        await end.say(LAST)
+        await end.hear()
+
+    def lists(self, _request: RawRequest, id: str) -> bytes:
+        return answer(tool_list(self.tools, id=id))
+
+
+type Change = Callable[[ToolFilter, RunningProxy, Scene], Awaitable[None]]
+
+
+async def edit(_tool_filter: ToolFilter, running: RunningProxy, _scene: Scene) -> None:
+    running.master.options.update(tools_list=["upstream"])  # changes no pattern
+    running.master.options.update(deny=["^delete_"])
+
+
+async def list_anew(tool_filter: ToolFilter, _running: RunningProxy, scene: Scene) -> None:
+    await tool_filter.proxy.changes.take_all_lists()  # the same: nobody is told
+    scene.tools.append(tool("new"))
+    await tool_filter.proxy.changes.take_all_lists()
+
+
+CHANGES = pytest.mark.parametrize("change", [edit, list_anew])
+
+DECLARES = pytest.mark.parametrize("declares", [True, False], ids=["declared", "not declared"])
+
+
+async def play(
+    scene: Scene,
+    change: Change,
+    home: Path,
+    client: Callable[[RunningProxy, Callable[[], Awaitable[None]]], Awaitable[None]],
+) -> None:
+    """Let a client open its stream; then ``change`` what it may see."""
+    tool_filter = ToolFilter(report=lambda _text: None)
+    options = {"deny": ["^x"], "endpoint": ["/mcp"]}
+    upstreams = mcp_upstream(respond=scene.respond, lists=scene.lists, session=b"s1")
+    async with upstreams as upstream:
+        upstream.declares_changes = scene.declares
+        async with proxy(tool_filter, to=upstream.url, home=home, **options) as running:
+            await tool_filter.proxy.ready.wait()
+
+            async def happen() -> None:
+                await change(tool_filter, running, scene)
+                scene.go.set()
+
+            async with asyncio.timeout(TIMEOUT):
+                await client(running, happen)
+
+
+@CHANGES
+@DECLARES
+async def test_a_list_change_is_announced_on_the_sessions_stream(
+    declares: bool, change: Change, tmp_path: Path
+) -> None:
+    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
+        async with raw_client(running.port) as asker, raw_client(running.port) as reader:
+            await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
+            await reader.say(get(headers=IN_SESSION))
+            await reader.until(b": hello\n\n")
+            await happen()
+            assert (await reader.until(b": last")).count(CHANGED) == declares
+            listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
+            assert (b"delete_all" in listed) is (change is list_anew)
+            assert (b"new" in listed) is (change is list_anew)
+
+    await play(Scene(declares), change, tmp_path, client)
+
+
+@CHANGES
+@DECLARES
+async def test_a_list_change_is_announced_on_the_older_transport(
+    declares: bool, change: Change, tmp_path: Path
+) -> None:
+    scene = Scene(declares)
+
+    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
+        async with raw_client(running.port) as asker, raw_client(running.port) as reader:
+            await reader.say(get(path="/sse"))
+            await reader.until(b"/messages?s=1\n\n")
+            hello = INITIALIZE.replace(b'"id":1', b'"id":0')
+            await asker.ask(post(hello, path="/messages?s=1"))
+            scene.asked.set()
+            await reader.until(b'"u"')
+            await happen()
+            assert (await reader.until(b": last")).count(CHANGED) == declares
+
+    await play(scene, change, tmp_path, client)
+
+
+@CHANGES
+@DECLARES
+async def test_a_list_change_is_announced_over_a_websocket(
+    declares: bool, change: Change, tmp_path: Path
+) -> None:
+    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
+        async with raw_client(running.port) as opener:
+            end = await connect(opener.reader, opener.writer)
+            await end.say(INITIALIZE.replace(b'"id":1', b'"id":0'))
+            assert b"serverInfo" in (await end.hear() or b"")
+            await happen()
+            heard = [await end.hear()]
+            while heard[-1] != LAST:
+                heard.append(await end.hear())
+            assert heard.count(NOTICE) == declares
+
+    await play(Scene(declares), change, tmp_path, client)
+
+
+@CHANGES
+@pytest.mark.parametrize(
+    ("id", "named", "agreed", "told"),
+    [
+        (b"7", b"7", b'"toolsListChanged":true', True),
+        (b'"a b"', b'"a b"', b'"toolsListChanged":true', True),
+        (b"7", b'"7"', b'"toolsListChanged":true', True),  # some write it as a text
+        (b"7", b"7", b'"toolsListChanged":false', False),
+        (b"7", b"7", b'"promptsListChanged":true', False),
+        (b"7", b"8", b'"toolsListChanged":true', False),
+    ],
+)
+async def test_a_list_change_is_announced_to_subscribers(
+    id: bytes, named: bytes, agreed: bytes, told: bool, change: Change, tmp_path: Path
+) -> None:
+    """Clients of 2026-07-28 have no session; the notification names what they asked with."""
+
+    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
+        async with raw_client(running.port) as reader:
+            await reader.say(post(LISTEN % id, headers=MODERN))
+            await reader.until(b"acknowledged")
+            await happen()
+            heard = await reader.until(b": last")
+            assert heard.count(SUBSCRIBED % named) == told
+            assert heard.count(b"list_changed") == told
+
+    await play(Scene(acknowledged=ACKNOWLEDGED % (named, agreed)), change, tmp_path, client)
+
+
+async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> None:
+    changing, other, ports = Scene(), Scene(), [free_port(), free_port()]
+    tool_filter = ToolFilter(report=lambda _text: None)
+    async with (
+        mcp_upstream(respond=changing.respond, lists=changing.lists, session=b"s1") as one,
+        mcp_upstream(respond=other.respond, lists=other.lists, session=b"s1") as two,
+        proxy(
+            tool_filter,
+            to=[f"reverse:{one.url}@{ports[0]}", f"reverse:{two.url}@{ports[1]}"],
+            home=tmp_path,
+            deny=["^x"],
+            endpoint=["/mcp"],
+        ),
+    ):
+        await tool_filter.proxy.ready.wait()
+        heard: list[bytes] = []
+        async with asyncio.timeout(TIMEOUT):
+            for scene, port in zip((changing, other), ports, strict=True):
+                async with raw_client(port) as asker, raw_client(port) as reader:
+                    await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
+                    await reader.say(get(headers=IN_SESSION))
+                    await reader.until(b": hello\n\n")
+                    changing.tools.append(tool(f"new_{port}"))
+                    await tool_filter.proxy.changes.take_all_lists()
+                    scene.go.set()
+                    heard.append(await reader.until(b": last"))
+        assert [CHANGED in one for one in heard] == [True, False]
+
+
+# New snapshots while we run: each upstream's by itself, and one line says what has changed.
+
+
+async def test_mitmdump_takes_new_snapshots_on_sighup(tmp_path: Path) -> None:
+    lists = Changing()
+    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
+        words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", "--set", "deny=^delete_"]
+        async with run_tool("mitmdump", *words, "--set", "endpoint=/mcp", home=tmp_path) as it:
+            found = await it.says(r"MCP tool filter: http://127.0.0.1:(\d+)")
+            port = int(found[1])
+            assert await ask(port, "goes") == RESULT
+            lists.names = ["stays", "comes", "delete_all"]
+            it.interrupt(signal.SIGHUP)
+            await it.says("took a new list: new tool comes, new tool delete_all, tool goes is gone")
+            assert await ask(port, "comes") == RESULT
+            for name in ("goes", "delete_all"):
+                assert await ask(port, name) == not_found(name)
+            it.interrupt(signal.SIGHUP)
+            await it.says("its tools are the same")
+            assert it.stderr.count("took a new list") == 2
+
+
+async def test_each_upstream_keeps_its_old_list_if_it_cannot_give_a_new_one(
+    tmp_path: Path,
+) -> None:
+    """Two listeners in one process; the first upstream fails, the second has new tools."""
+    lists, ports, is_down = Changing(), (free_port(), free_port()), False
+
+    def failing(_request: RawRequest, id: str) -> bytes:
+        if is_down:
+            return answer(b"no", status="503 Service Unavailable", kind="text/plain")
+        return answer(tool_list([tool("steady")], id=id))
+
+    async with (
+        mcp_upstream(respond=saying(RESULT), lists=failing) as one,
+        mcp_upstream(respond=saying(RESULT), lists=lists) as two,
+    ):
+        modes = [f"reverse:{each.url}@{port}" for each, port in zip((one, two), ports, strict=True)]
+        words = ["-s", SCRIPT, "--set", "deny=^delete_", "--set", "endpoint=/mcp"]
+        words += [word for mode in modes for word in ("--mode", mode)]
+        async with run_tool("mitmdump", *words, home=tmp_path) as it:
+            await it.says(rf"MCP tool filter: http://127.0.0.1:{ports[1]}")
+            assert await ask(ports[0], "steady") == RESULT
+            is_down = True
+            lists.names = ["stays", "comes"]
+            it.interrupt(signal.SIGHUP)
+            await it.says(
+                rf"SIGHUP: took a new list of {two.url}: new tool comes, tool goes is gone"
+            )
+            await it.says(rf"Warning: SIGHUP: the old list of {one.url} stays: .*503")
+            assert await ask(ports[0], "steady") == RESULT
+            assert await ask(ports[1], "comes") == RESULT
+            assert await ask(ports[0], "comes") == not_found("comes")
+            await one.raw.stop()
+            it.interrupt(signal.SIGHUP)
+            await it.says(rf"the old list of {one.url} stays: Connection refused")
+            assert await ask(ports[1], "stays") == RESULT
+
+
+# An upstream that lists its tools only to users, and says how they log in, can be filtered.
+
+CHALLENGE = '401 Unauthorized\r\nWWW-Authenticate: Bearer resource_metadata="/.well-known/x"'
+
+HELLO_OF_USER = (
+    b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{"tools":{}},"serverInfo":{"name":"u","version":"1"}}}'
+)
+
+TOKENS = {"Bearer ann": ["of_ann", "delete_ann"], "Bearer bob": ["of_bob"]}
+
+
+def target(url: str, *headers: tuple[str, str]) -> Target:
+    return Target(
+        url=url,
+        endpoint="/mcp",
+        headers=headers,
+        connect_timeout=10,
+        list_timeout=10,
+        tls=None,
+        limit=1 << 20,
+    )
+
+
+async def users_only(peer: Peer) -> None:
+    while True:
+        await answer_user(await peer.request(), peer)
+
+
+async def answer_user(request: RawRequest, peer: Peer) -> None:
+    """Answer each known user with their own tools; refuse others."""
+    [token] = request.all("authorization") or [""]
+    said = json.loads(request.body or b"{}")
+    if token not in TOKENS:
+        await peer.say(answer(b"no", status=CHALLENGE, kind="text/plain"))
+    elif said.get("method") == "tools/list":
+        tools = [tool(name) for name in TOKENS[token]]
+        await peer.say(answer(tool_list(tools, id=json.dumps(said["id"]))))
+    else:
+        await peer.say(answer(RESULT))
+
+
+async def test_a_401_that_says_how_to_log_in_is_recognised() -> None:
+    async with raw_upstream(users_only) as upstream:
+        with pytest.raises(ListsAfterLogin) as wanted:
+            await fetch(target(upstream.url))
+        assert wanted.value.path == "/mcp"
+        with pytest.raises(FetchFailed) as failed:
+            await fetch(target(upstream.url, ("Authorization", "Bearer wrong")))
+        assert not isinstance(failed.value, ListsAfterLogin)
+
+
+async def test_each_user_is_served_with_their_own_list(tmp_path: Path) -> None:
+    reports: list[str] = []
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
+    async with (
+        raw_upstream(users_only) as upstream,
+        proxy(
+            ToolFilter(report=reports.append), to=upstream.url, home=tmp_path, **options
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+
+        async def ask(body: bytes, user: bytes) -> bytes:
+            version = b"MCP-Protocol-Version: 2025-11-25\r\n"
+            headers = (
+                MCP_HEADERS
+                + version
+                + (b"Authorization: Bearer " + user + b"\r\n" if user else b"")
+            )
+            return (await client.ask(post(body, headers=headers))).body
+
+        refused = await client.ask(post(INITIALIZE, headers=MCP_HEADERS))
+        assert refused.status == 401
+        assert "when the first client logs in" in reports[0]
+        assert await ask(call("delete_ann"), b"") == not_found("delete_ann")
+        assert await ask(call("delete_ann"), b"ann") == not_found("delete_ann")
+        assert await ask(call("of_bob"), b"ann") == not_found("of_bob")
+        assert await ask(call("of_ann"), b"ann") == RESULT
+        assert await ask(call("of_ann"), b"bob") == not_found("of_ann")
+        assert b"of_ann" in await ask(LIST, b"ann")
+        assert b"delete_ann" not in await ask(LIST, b"ann")
+        assert b"of_bob" in await ask(LIST, b"bob")
+
+
+async def test_the_start_can_require_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool_filter = ToolFilter(report=lambda _text: None)
+    ended = asyncio.Event()
+    said: list[str] = []
+
+    def fail(why: str) -> None:
+        said.append(why)
+        ended.set()
+
+    monkeypatch.setattr(tool_filter.proxy, "fail", fail)
+    async with (
+        raw_upstream(users_only) as upstream,
+        proxy(tool_filter, to=upstream.url, home=tmp_path, deny=["^x"], require_list=["true"]),
+    ):
+        async with asyncio.timeout(20):
+            await ended.wait()
+        tool_filter.proxy.ready.set()
+    assert "401" in said[0]
+
+
+@pytest.mark.parametrize("has_sessions", [False, True], ids=["without session", "in sessions"])
+async def test_a_user_identified_by_the_url_gets_their_own_list(
+    has_sessions: bool, tmp_path: Path
+) -> None:
+    """Some upstreams take a token in the URL; some have several servers, each at its own path."""
+    lists = {"/mcp": ["shared"], "/mcp?token=ann": ["shared", "of_ann"], "/other": ["elsewhere"]}
+
+    def session_at(url: str) -> bytes:
+        return b"Mcp-Session-Id: s%d\r\n" % list(lists).index(url) if has_sessions else b""
+
+    async def answer_url(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            url, said = request.line.split()[1], json.loads(request.body or b"{}")
+            id = json.dumps(said.get("id"))
+            if said.get("method") == "tools/list":
+                await peer.say(answer(tool_list([tool(name) for name in lists[url]], id=id)))
+            elif said.get("method") == "server/discover":
+                await peer.say(answer(b"no", status="400 Bad Request", kind="text/plain"))
+            elif said.get("method") == "initialize":
+                hello = HELLO_OF_USER.replace(b'"id":1', b'"id":' + id.encode())
+                await peer.say(answer(hello).replace(b"\r\n", b"\r\n" + session_at(url), 1))
+            else:
+                await peer.say(answer(RESULT))
+
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
+    async with (
+        raw_upstream(answer_url) as upstream,
+        proxy(
+            ToolFilter(report=lambda _: None), to=upstream.url, home=tmp_path, **options
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+
+        async def ask(body: bytes, url: str) -> bytes:
+            headers = MCP_HEADERS + b"MCP-Protocol-Version: 2025-11-25\r\n" + session_at(url)
+            return (await client.ask(post(body, path=url, headers=headers))).body
+
+        for url in lists:
+            if has_sessions:
+                await client.ask(post(INITIALIZE, path=url, headers=MCP_HEADERS))
+        for _ in range(2):
+            for url, names in lists.items():
+                for name in ("shared", "of_ann", "elsewhere", "delete_it"):
+                    is_there = name in names
+                    assert await ask(call(name), url) == (RESULT if is_there else not_found(name))
+                listed = json.loads(await ask(LIST, url))["result"]["tools"]
+                assert [one["name"] for one in listed] == names
+
+
+# A tool that is hidden for another reason than a pattern is named once for each kind of asker.
+
+LONG = "x" * 257
+
+FAULTY = [tool("read"), tool("read"), tool(LONG), b'{"name":7,"inputSchema":{}}', tool("delete_x")]
+
+OPTIONS = {"deny": "^delete_", "endpoint": "/mcp", "tools_list": "upstream"}
+
+REASONS = (
+    "lists read twice",
+    "x… is longer than 256 characters: not exposed; to get the tool",
+    "a tool without a name: not exposed",
+)
+
+NEW = "new tool later: hidden until you restart the filter; with --new-tools judge"
+
+
+def lists(request: RawRequest, id: str) -> bytes:
+    """List more to clients than to the filter's own fetch at start."""
+    is_ours = b"mcp-tool-filter" in request.head.lower()
+    is_at_start = is_ours and b"authorization" not in request.head.lower()
+    return answer(tool_list([tool("read")] if is_at_start else [*FAULTY, tool("later")], id=id))
+
+
+async def asked_by(port: int, body: bytes, revision: str, user: str = "") -> bytes:
+    headers = MCP_HEADERS + f"MCP-Protocol-Version: {revision}\r\n".encode()
+    headers += f"Authorization: Bearer {user}\r\n".encode() if user else b""
+    async with raw_client(port) as client:
+        return (await client.ask(post(body, headers=headers))).body
+
+
+async def check(port: int, stderr: Callable[[], str]) -> None:
+    """Ask as several kinds of asker, twice; read what the user reads."""
+    for _ in range(2):
+        assert b"later" not in await asked_by(port, LIST, "2025-06-18")
+        assert b"later" in await asked_by(port, LIST, "2025-11-25")
+        assert (
+            await asked_by(port, call("read"), "2025-11-25", "ann") == RESULT
+        )  # asks for the list
+    async with asyncio.timeout(TIMEOUT):
+        while "credentials)" not in stderr():
+            await asyncio.sleep(0.01)
+    said = stderr()
+    [new] = [line for line in said.splitlines() if NEW in line]
+    assert "2025-06-18" in new
+    for reason in REASONS:
+        lines = [line for line in said.splitlines() if reason in line]
+        assert all(line.startswith("Warning: ") for line in lines)
+        assert [line for line in lines if "2025-06-18" in line] == lines[:1]
+        assert len([line for line in lines if line.endswith("credentials)")]) == 1
+        assert len(lines) == 3
+    assert "delete_x" not in said  # a pattern hides it
+    assert "ann" not in said
+
+
+@pytest.mark.parametrize("more", [(), ("-q",)], ids=["usual", "quiet"])
+async def test_mitmdump_names_hidden_tools(more: tuple[str, ...], tmp_path: Path) -> None:
+    options = [part for name, value in OPTIONS.items() for part in ("--set", f"{name}={value}")]
+    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
+        words = [*more, "-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *options]
+        async with run_tool("mitmdump", *words, home=tmp_path) as running:
+            found = await running.says(r"MCP tool filter: http://127.0.0.1:(\d+)")
+            await check(int(found[1]), lambda: running.stderr)
+
+
+@pytest.mark.parametrize("more", [(), ("-q",), ("-v",)], ids=["usual", "quiet", "verbose"])
+async def test_the_launcher_names_hidden_tools(more: tuple[str, ...], tmp_path: Path) -> None:
+    port = free_port()
+    flags = [*more, "--deny", "^delete_", "--tools-list", "upstream", "--port", str(port)]
+
+    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
+        words = ["-m", "mcp_tool_filter", "-u", f"{upstream.url}/mcp", *flags]
+        with (tmp_path / "stderr").open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *words, stderr=stderr, stdin=asyncio.subprocess.DEVNULL
+            )
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await accepting(port)
+            await check(port, (tmp_path / "stderr").read_text)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def accepting(port: int) -> None:
+    while True:
+        with suppress(ConnectionRefusedError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return
+        await asyncio.sleep(0.02)
