@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Condition, Thread
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.stdio.child import write_all
+from mcp_tool_filter.adapters.stdio.child import LateWriter, write_all
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.errors import InvalidOption
 
@@ -191,7 +191,7 @@ def open_recorder(path: str) -> LineRecorder:
     return LineRecorder(os.fdopen(descriptor, "wb"), on_failure=give_up)
 
 
-_MOST_WAITING = 256 * 1024  # characters that nobody has read yet
+_MOST_WAITING = 256 * 1024  # bytes that nobody has read yet
 _LAST_WORDS = 1.0  # seconds for a client to read them at the end
 
 
@@ -225,11 +225,8 @@ def patient_stderr() -> Iterator[None]:
 
 class _PatientStderr(io.TextIOBase):
     def __init__(self) -> None:
-        self._waiting: list[str] = []
-        self._size = 0
+        self._writer = LateWriter(partial(write_all, 2), most=_MOST_WAITING)
         self._dropped = 0
-        self._changed = Condition()
-        self._thread: Thread | None = None
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # as in TextIOWrapper
@@ -245,36 +242,14 @@ class _PatientStderr(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        with self._changed:
-            if self._size > _MOST_WAITING:
-                self._dropped += 1
-                return len(text)
-            self._waiting.append(text)
-            self._size += len(text)
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = Thread(target=self._run, daemon=True)
-                self._thread.start()
+        more = f"({self._dropped} texts were lost: nobody read stderr)\n" if self._dropped else ""
+        data = (text + more).encode("utf-8", "backslashreplace")
+        self._dropped = 0 if self._writer.add(data, waits=False) else self._dropped + 1
         return len(text)
 
     def close(self) -> None:
         """Wait until everything is written, but not for long."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._size, timeout=_LAST_WORDS)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                texts, self._waiting = self._waiting, []
-                if self._dropped:
-                    texts.append(f"({self._dropped} texts were lost: nobody read stderr)\n")
-                    self._dropped = 0
-            with suppress(OSError):
-                write_all(2, "".join(texts).encode("utf-8", "backslashreplace"))
-            with self._changed:
-                self._size = sum(map(len, self._waiting))
-                self._changed.notify_all()
+        self._writer.wait_until_written(_LAST_WORDS)
 
 
 def take_over_stdio() -> tuple[int, int]:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ConnectFailed
@@ -175,6 +175,51 @@ def write_all(descriptor: int, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
             _wait_until_ready(descriptor, is_read=False)
+
+
+class LateWriter:
+    """Writes in a thread of its own, which is started when it is first needed.
+
+    So nobody waits for a reader that does not read, unless ``most`` bytes wait for it already.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], *, most: int) -> None:
+        self._write = write
+        self._most = most
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    def add(self, data: bytes, *, waits: bool = True) -> bool:
+        """Write this soon; while there is no room, wait, or return False."""
+        with self._changed:
+            timeout = None if waits else 0
+            if not self._changed.wait_for(lambda: self._size <= self._most, timeout):
+                return False
+            self._waiting.append(data)
+            self._size += len(data)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = Thread(target=self._run, daemon=True)
+                self._thread.start()
+            return True
+
+    def wait_until_written(self, seconds: float) -> None:
+        """Wait until all has been written, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size, timeout=seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                data, self._waiting = b"".join(self._waiting), []
+            with suppress(OSError):
+                self._write(data)
+            with self._changed:
+                self._size -= len(data)
+                self._changed.notify_all()
 
 
 def _wait_until_ready(descriptor: int, *, is_read: bool) -> None:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Condition, Event, Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import (
     KILL,
     Child,
+    LateWriter,
     in_own_thread,
     read_some,
     write_all,
@@ -138,7 +139,7 @@ class Relay:
 
     def tell_command(self, message: bytes) -> None:
         """Send our own message to the command."""
-        self._lines.replies.add(without_line_ends(message))
+        self._lines.replies.add(without_line_ends(message) + b"\n")
 
     # The threads
 
@@ -314,7 +315,9 @@ class RelayedLines:
 
     def __post_init__(self) -> None:
         most = self.limits.pending
-        self.replies = _Replies(self.child, most=most)
+        # A command that is busy writing does not read. If the thread that reads it waited for
+        # that, both would wait for ever.
+        self.replies = LateWriter(self.child.write, most=most)
         self._to_client = Lock()
         if self.deciding:
             self.deciding.hold_lines(self.judge, self._release, on_bug=self._note_bug, most=most)
@@ -381,7 +384,7 @@ class RelayedLines:
             onward, back = routes(line, decision, from_client=False)
             passed += onward
             for reply in back:
-                self.replies.add(reply)
+                self.replies.add(reply + b"\n")
             if isinstance(decision, Drop) and isinstance(line, bytes):
                 show_stray_line(line, self.limits, self.say)
         self._pass_from_child(passed)
@@ -406,48 +409,6 @@ class RelayedLines:
                 write_all(self.stdout, _joined(lines))
         except OSError:  # the client does not read any more
             self.happened.put(_ClientEnded())
-
-
-class _Replies:
-    """Our own messages to the command, written by a thread of their own.
-
-    A command that is busy writing does not read. If the thread that reads it waited for that, both
-    would wait for ever.
-    """
-
-    def __init__(self, child: Child, *, most: int) -> None:
-        self._child = child
-        self._most = most
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._changed = Condition()
-        self._thread: Thread | None = None
-
-    def add(self, message: bytes) -> None:
-        """Add a message; wait if the command has not read the last few megabytes."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._size <= self._most)
-            self._waiting.append(message)
-            self._size += len(message)
-            self._changed.notify_all()
-            if self._thread is None:
-                self._thread = Thread(target=self._write, daemon=True)
-                self._thread.start()
-
-    def wait_until_written(self, seconds: float) -> None:
-        """Wait until the command has taken all messages, but not for long."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._size, timeout=seconds)
-
-    def _write(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                lines, self._waiting = self._waiting, []
-            self._child.write(_joined(lines))
-            with self._changed:
-                self._size -= sum(map(len, lines))
-                self._changed.notify_all()
 
 
 def _joined(lines: list[bytes]) -> bytes:
