@@ -1,0 +1,375 @@
+"""Who asks: may they, whose list do they get, and what may their web page read?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.http.asker import (
+    CorsMemory,
+    Page,
+    asker_in,
+    credentials_in,
+    is_like_the_fetch,
+    page_of,
+    problem_in_source,
+)
+from mcp_tool_filter.http.exchange import Passed
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.config import AllowedHosts
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.tools import parse_list_request
+from tests.http.listening import BOTH, INITIALIZE, JSON, answer, listener, send
+from tests.make import answering, asking, definition, head, raw_head, request
+
+OURS = AllowedHosts(frozenset({"https://tools.example"}))
+
+
+def problem(
+    allowed: AllowedHosts,
+    *,
+    host: str | None,
+    origins: Sequence[str] = (),
+    sites: Sequence[str] = (),
+) -> str | None:
+    fields = [("Host", host)] if host else []
+    fields += [("Origin", one) for one in origins] + [("Sec-Fetch-Site", one) for one in sites]
+    head = Head("POST", "/mcp", tuple((name.encode(), value.encode()) for name, value in fields))
+    return problem_in_source(allowed, head)
+
+
+@pytest.mark.parametrize(
+    "site",
+    ["cross-site", "same-site", "Cross-Site", " cross-site ", "", "x", "none, cross-site"],
+)
+def test_cross_site_requests_without_an_origin_are_refused(site: str) -> None:
+    """An ``<img>`` sends no Origin. What a browser may send later is refused, too."""
+    assert problem(OURS, host="localhost", sites=[site]) == "Sec-Fetch-Site"
+
+
+def test_one_same_origin_value_does_not_outweigh_a_cross_site_one() -> None:
+    sites = ["same-origin", "cross-site"]
+    assert problem(OURS, host="localhost", sites=sites) == "Sec-Fetch-Site"
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none", "None"])
+def test_same_origin_and_typed_requests_are_accepted(site: str) -> None:
+    assert problem(OURS, host="localhost", sites=[site]) is None
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:6274", "https://tools.example"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin"])
+def test_an_allowed_origin_may_ask_from_any_site(origin: str, site: str) -> None:
+    """A page at localhost is cross-site to 127.0.0.1, and same-site to another port."""
+    assert problem(OURS, host="127.0.0.1:1", origins=[origin], sites=[site]) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])
+def test_an_unknown_origin_is_refused_from_any_site(site: str) -> None:
+    origins = ["http://evil.example"]
+    found = problem(OURS, host="localhost", origins=origins, sites=[site])
+    assert found == "Origin"
+
+
+@pytest.mark.parametrize("host", [None, "evil.example"])
+def test_an_unknown_host_is_refused_from_any_site(host: str | None) -> None:
+    assert problem(OURS, host=host, sites=["none"]) == "Host"
+
+
+def test_a_request_that_names_two_hosts_is_refused() -> None:
+    head = Head("POST", "/mcp", ((b"Host", b"localhost"), (b"host", b"127.0.0.1")))
+    assert problem_in_source(OURS, head) == "Host"
+    head = Head("POST", "/mcp", ((b"Host", b"localhost"),))
+    assert problem_in_source(OURS, head, authority="127.0.0.1") == "Host"
+    assert problem_in_source(OURS, head, authority="LOCALHOST") is None
+
+
+def test_requests_without_fetch_metadata_are_accepted() -> None:
+    assert problem(OURS, host="localhost") is None
+
+
+def test_a_star_switches_all_checks_off() -> None:
+    anyone = AllowedHosts(frozenset({"*"}))
+    assert problem(anyone, host="x", origins=["null"], sites=["cross-site"]) is None
+    assert problem(anyone, host="x", sites=["cross-site"]) is None
+
+
+# What makes no difference to an upstream
+
+
+ORIGIN = "http://localhost:6274"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"accept": "x", "content_type": "x", "content_length": "1", "host": "h", "user_agent": "u"},
+        {"mcp_session_id": "1", "mcp_protocol_version": "x", "mcp_method": "x", "mcp_name": "x"},
+        {"accept_language": "*", "sec_fetch_mode": "cors", "accept_encoding": "br, gzip"},
+        {"traceparent": "00-1-1-01", "tracestate": "a=b"},
+        {"connection": "keep-alive", "transfer_encoding": "chunked", "te": "trailers"},
+    ],
+)
+def test_headers_that_every_client_sends_do_not_identify_a_user(headers: dict[str, str]) -> None:
+    assert is_like_the_fetch(head(**headers))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization", "proxy-authorization", "cookie", "x-api-key", "cf-access-jwt-assertion",
+        "x-forwarded-user", "x-tenant", "x-anything", "x_real_ip", "forwarded", "via", "from",
+        "baggage", "accept-language", "origin", "referer", "mcp-session", "mcp-param-a", "dpop",
+        "x-amz-security-token", "tailscale-user-login", "remote-user", "if-none-match", "range",
+    ],
+)  # fmt: skip
+def test_any_other_header_may_identify_a_user(name: str) -> None:
+    for spelling in (name, name.upper()):
+        assert not is_like_the_fetch(raw_head("POST", "/mcp", ("accept", "x"), (spelling, "x")))
+
+
+def test_a_page_whose_origin_was_answered_is_no_other_user() -> None:
+    page = head(origin=ORIGIN, referer=f"{ORIGIN}/", sec_fetch_site="cross-site")
+    assert is_like_the_fetch(page, known_origin=True)
+    assert not is_like_the_fetch(page)
+
+
+def test_a_page_that_sends_more_than_its_origin_may_be_another_user() -> None:
+    page = head(origin=ORIGIN, referer=f"{ORIGIN}/tenants/1")
+    assert not is_like_the_fetch(page, known_origin=True)
+
+
+def test_replaced_credentials_do_not_identify_a_user() -> None:
+    replaced = frozenset({b"authorization"})
+    assert is_like_the_fetch(head(authorization="x"), replaced=replaced)
+    assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
+
+
+@pytest.mark.parametrize(
+    ("params", "is_usual"),
+    [
+        ("{}", True),
+        ('{"_meta":{}}', True),
+        ('{"_meta":{"progressToken":1}}', True),
+        ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"x"}}}', True),
+        ('{"_meta":{"com.example/user":"ann"}}', False),
+        ('{"_meta":[]}', False),
+        ('{"_meta":"ann"}', False),
+        ('{"user":"ann"}', False),
+    ],
+)
+def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None:
+    asked = parse_list_request(request(asking("tools/list", params=params)))
+    assert asked.is_usual is is_usual
+
+
+def test_empty_params_do_not_identify_a_user() -> None:
+    assert parse_list_request(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')).is_usual
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authorization", "cookie", "x-api-key", "apikey", "x-access-key", "cf-access-jwt-assertion"],
+)
+def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
+    one, other = (raw_head("POST", "/mcp", (name.title(), value)) for value in "ab")
+    assert credentials_in(one) != credentials_in(other)
+    assert credentials_in(raw_head("POST", "/mcp", ("X-User", "a"))) == b""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("/mcp",), ("/mcp",), True),
+        (("/mcp?token=a",), ("/mcp?token=b",), False),
+        (("/mcp",), ("/other/mcp",), False),
+        (("/mcp", ("X-Forwarded-User", "a")), ("/mcp", ("X-Forwarded-User", "b")), False),
+        (("/mcp", ("X-Tenant", "a")), ("/mcp",), False),
+        (("/mcp", ("Accept-Language", "de")), ("/mcp", ("Accept-Language", "fr")), False),
+        (("/mcp", ("X-Request-Id", "1")), ("/mcp", ("X-Request-Id", "2")), True),
+        (("/mcp", ("X-Forwarded-For", "1.1.1.1")), ("/mcp",), True),
+        (("/mcp", ("Mcp-Param-Region", "eu")), ("/mcp", ("Mcp-Param-Region", "us")), True),
+        (("/mcp", ("Mcp-Session-Id", "1")), ("/mcp", ("Mcp-Session-Id", "2")), True),
+    ],
+)
+def test_requests_of_the_same_asker_may_share_an_answer(
+    one: Any, other: Any, is_same: bool
+) -> None:
+    assert (asker_in(raw_head("POST", *one)) == asker_in(raw_head("POST", *other))) is is_same
+
+
+# What the upstream lets pages read
+
+
+PAGE = Page("http://localhost:6274", "/mcp")
+ALLOWED = (b"access-control-allow-origin", b"http://localhost:6274")
+STAR = (b"access-control-allow-origin", b"*")
+CREDENTIALS = (b"access-control-allow-credentials", b"true")
+EXPOSE = (b"access-control-expose-headers", b"Mcp-Session-Id")
+METHODS = (b"access-control-allow-methods", b"GET, POST")
+
+
+def test_an_answer_has_the_cors_headers_of_the_last_one() -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [ALLOWED, CREDENTIALS, EXPOSE, (b"Server", b"x")])
+    assert memory.headers_for(PAGE) == (ALLOWED, CREDENTIALS, EXPOSE)
+    memory.learn(PAGE, 200, [STAR])
+    assert memory.headers_for(PAGE) == (STAR,)
+
+
+def test_a_star_is_not_combined_with_credentials_of_another_answer() -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS, METHODS], is_preflight=True)
+    memory.learn(PAGE, 200, [STAR])
+    assert memory.headers_for(PAGE) == (STAR,)
+
+
+def test_a_preflight_alone_is_enough() -> None:
+    """A page's first request may be one that we answer."""
+    memory = CorsMemory()
+    memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS, METHODS], is_preflight=True)
+    assert memory.headers_for(PAGE) == (ALLOWED, CREDENTIALS)
+
+
+def test_an_answer_counts_more_than_a_preflight() -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [ALLOWED, EXPOSE])
+    memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS], is_preflight=True)
+    assert memory.headers_for(PAGE) == (ALLOWED, EXPOSE)
+
+
+@pytest.mark.parametrize("status", [200, 202, 400, 401, 403, 404])
+def test_permissions_that_the_upstream_withdraws_end(status: int) -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 204, [ALLOWED], is_preflight=True)
+    memory.learn(PAGE, status, [])
+    assert memory.headers_for(PAGE) == ()
+    assert not memory.is_allowed(PAGE)
+
+
+def test_an_error_page_without_cors_changes_nothing() -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [ALLOWED])
+    memory.learn(PAGE, 500, [])
+    assert memory.headers_for(PAGE) == (ALLOWED,)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Page("http://localhost:6275", "/mcp"),
+        Page("https://localhost:6274", "/mcp"),
+        Page("http://localhost:6274", "/token"),
+        Page("http://localhost:6274", "/mcp", has_cookie=True),
+    ],
+)
+def test_other_pages_and_paths_get_no_cors_headers(other: Page) -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [ALLOWED])
+    assert memory.headers_for(other) == ()
+
+
+@pytest.mark.parametrize(
+    ("vary", "says_so"),
+    [(b"Origin", True), (b"Accept, origin", True), (b"*", True), (b"Accept", False), (b"", False)],
+)
+def test_vary_is_sent_where_the_upstream_sends_it(vary: bytes, says_so: bool) -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [ALLOWED, (b"Vary", vary)])
+    assert ((b"vary", b"Origin") in memory.headers_for(PAGE)) is says_so
+
+
+def test_the_memory_is_bounded() -> None:
+    memory = CorsMemory()
+    for number in range(1000):
+        memory.learn(Page(f"http://localhost:{number}", "/"), 200, [STAR])
+        memory.learn(Page(f"http://localhost:{number}", "/no"), 200, [])
+    assert len(memory) == 256
+    memory.learn(PAGE, 200, [(EXPOSE[0], b"x" * 100_000)])
+    assert memory.headers_for(PAGE) == ()
+
+
+def test_the_least_recently_used_page_is_forgotten_first() -> None:
+    memory = CorsMemory()
+    memory.learn(PAGE, 200, [STAR])
+    for number in range(1000):
+        memory.learn(Page(f"http://localhost:{number}", "/"), 200, [STAR])
+        assert memory.is_allowed(PAGE)
+
+
+def test_a_page_is_identified_by_its_path() -> None:
+    def page_from(*fields: tuple[bytes, bytes]) -> Page | None:
+        return page_of(Head("POST", "/mcp/?a=1", fields))
+
+    assert page_from((b"Origin", PAGE.origin.encode())) == PAGE
+    assert page_from() is None
+    with_cookie = page_from((b"Origin", PAGE.origin.encode()), (b"Cookie", b"a=b"))
+    assert with_cookie == Page(PAGE.origin, PAGE.path, has_cookie=True)
+    assert page_from((b"Origin", b"http://" + b"x" * 5000)) is None
+
+
+# Ten thousand askers of a filter that remembers a thousand take little more memory than two
+
+
+REVISION = "2025-11-25"
+MANY = int(os.environ.get("FILTER_TESTS_ASKERS", "1000"))
+FEW = MANY // 5
+REMEMBERED = MANY // 10
+LIST_SIZE = 4_000
+MOST_EACH = 1_000  # bytes: what is known of a session, but not its list
+HELLO = answering(f'{{"protocolVersion":"{REVISION}","capabilities":{{}}}}', id="0")
+
+
+def list_of(number: int) -> bytes:
+    """Write the list of one user."""
+    long = ',"description":"' + "x" * LIST_SIZE + '"'
+    return answering('{"tools":[' + definition(f"of_{number}", long).decode() + "]}")
+
+
+def list_with_token(door: Listener, number: int) -> None:
+    """Ask for the list without a session, with a token of one's own; get tools of one's own."""
+    headers = {**BOTH, "authorization": f"Bearer {number}", "mcp_protocol_version": REVISION}
+    outcome = send(door, head(**headers), asking("tools/list"))
+    assert isinstance(outcome, Passed)
+    answer(door, outcome.exchange, 200, JSON, "", list_of(number))
+
+
+def list_in_session(door: Listener, number: int) -> None:
+    """Do the same in a session."""
+    headers = {**BOTH, "authorization": f"Bearer {number}"}
+    hello = send(door, head(**headers), INITIALIZE)
+    assert isinstance(hello, Passed)
+    door.note_answer_head(hello.exchange, 200, f"session-{number}")
+    answer(door, hello.exchange, 200, JSON, "", HELLO)
+    outcome = send(door, head(**headers, mcp_session_id=f"session-{number}"), asking("tools/list"))
+    assert isinstance(outcome, Passed)
+    answer(door, outcome.exchange, 200, JSON, "", list_of(number))
+
+
+@pytest.mark.parametrize("visit", [list_with_token, list_in_session])
+def test_memory_stays_flat_with_ten_thousand_askers(
+    visit: Callable[[Listener, int], None],
+) -> None:
+    door = listener()
+    door.policy.adopt(replace(door.config, limits=Limits(sessions=REMEMBERED)))
+    tracemalloc.start()
+    try:
+        sizes: list[int] = []
+        for number in range(MANY):
+            visit(door, number)
+            if number + 1 in (FEW, MANY):
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    few, many = sizes
+    assert few > REMEMBERED * LIST_SIZE  # lists are kept, at first
+    assert many - few < (MANY - FEW) * MOST_EACH, sizes
