@@ -41,7 +41,7 @@ from mcp_tool_filter.observers.audit.entry import (
     has_failed,
     is_refused,
 )
-from mcp_tool_filter.observers.sentences import is_tool_error
+from mcp_tool_filter.observers.sentences import is_tool_error, pattern_of
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
@@ -218,9 +218,10 @@ class RefusedMessage:
     """A call or another message that was refused."""
 
     at: float
-    why: Why
     tool: str
-    detail: str
+    """Or what was wrong, if it names no tool."""
+    why: str
+    """Which pattern has refused it, or more about what was wrong."""
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -281,8 +282,10 @@ class Statistics:
                 self.invalid += 1
             case _:
                 self.refused += 1
-                names = [shown(tool) for tool in reason.tools]
-                for name in names:
-                    count_bounded(self.refused_calls, name, most=_MOST_NAMES)
-                for name in names or ("",):
-                    self.refusals.appendleft(RefusedMessage(now, reason.why, name, reason.detail))
+                for tool in reason.tools:
+                    count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
+                    said = pattern_of(tool, snapshot)  # now: the patterns may change later
+                    self.refusals.appendleft(RefusedMessage(now, shown(tool), said))
+                if not reason.tools:
+                    said = reason.detail
+                    self.refusals.appendleft(RefusedMessage(now, str(reason.why), said))

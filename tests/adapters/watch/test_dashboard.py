@@ -65,7 +65,7 @@ def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> N
     assert edited.deny == ["^delete_"]
 
 
-def test_an_exception_can_be_applied_and_undone() -> None:
+def test_an_exception_can_be_applied_and_undone(caplog: pytest.LogCaptureFixture) -> None:
     """A pattern stays as it was typed: after a restart, it also hides what is new."""
     edited = Edited("^delete_")
     assert edited.board.apply(["^delete_"], ["^delete_file$"]) == {"problem": ""}
@@ -76,6 +76,15 @@ def test_an_exception_can_be_applied_and_undone() -> None:
     for exceptions in (["^delete_file$"], []):
         assert edited.board.undo() == {"problem": ""}
         assert (edited.deny, edited.board.state()["except"]) == (["^delete_"], exceptions)
+    assert caplog.messages == [
+        f"The patterns were changed on the page: --deny '^delete_'{more}"
+        for more in (
+            " --except '^delete_file$'",
+            " --deny '^rm$' --except '^delete_file$'",
+            " --except '^delete_file$'",
+            "",
+        )
+    ]
 
 
 def test_the_command_that_keeps_the_current_patterns_can_be_pasted_into_a_shell() -> None:

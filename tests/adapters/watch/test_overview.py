@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.watch.dashboard import (
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
+from mcp_tool_filter.policy.config import parse_config
 from tests.http.listening import INITIALIZE, INITIALIZED, RM, answer, ask, asked, listener
 from tests.make import answering, calling, listing
 
@@ -73,6 +74,8 @@ def test_refusals_say_when_and_why() -> None:
     newest, oldest = lines_of(overview)["refusals"]
     assert (oldest["tool"], oldest["why"], oldest["seconds_ago"]) == ("rm", "denied by ^rm", 7.0)
     assert (newest["tool"], newest["why"]) == ("malformed", "not valid JSON")
+    door.policy.adopt(parse_config(deny=["^read"]))
+    assert lines_of(overview)["refusals"] == [newest, oldest]
 
 
 def test_a_session_is_shown_without_enough_of_its_id_to_take_it_over() -> None:

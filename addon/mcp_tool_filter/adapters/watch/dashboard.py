@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 _FILES = Path(__file__).parents[1] / "mitmproxy" / "web" / "files"
 _HTML = "text/html; charset=UTF-8"
@@ -117,7 +120,7 @@ class Overview:
             "refused": counted.refused,
             "invalid": counted.invalid,
             "sessions": list(_session_lines(listener)),
-            "refusals": [_refusal_line(one, snapshot, self.clock()) for one in counted.refusals],
+            "refusals": [_refusal_line(one, self.clock()) for one in counted.refusals],
             "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
             "metrics": {shown(name): value for name, value in at_work.metrics},
             "rule_sessions": [_rule_session_line(one) for one in at_work.sessions],
@@ -239,13 +242,9 @@ def _rule_session_line(one: SessionAtWork) -> JsonObject:
     }
 
 
-def _refusal_line(refusal: RefusedMessage, snapshot: Snapshot, now: float) -> JsonObject:
-    why = pattern_of(refusal.tool, snapshot) if refusal.tool else refusal.detail
-    return {
-        "seconds_ago": round(now - refusal.at, 1),
-        "tool": refusal.tool or str(refusal.why),
-        "why": why,
-    }
+def _refusal_line(refusal: RefusedMessage, now: float) -> JsonObject:
+    seconds = round(now - refusal.at, 1)
+    return {"seconds_ago": seconds, "tool": refusal.tool, "why": refusal.why}
 
 
 def _warnings(snapshot: Snapshot) -> Iterator[str]:
@@ -320,6 +319,7 @@ class Dashboard:
         after = list(deny), before[1] if exceptions is None else list(exceptions)
         problem = self._edit(*after)
         if not problem and before != after:
+            _tell_of_change(*after)
             self._before = [*self._before[-_MOST_UNDONE:], before]
         return {"problem": problem}
 
@@ -330,12 +330,18 @@ class Dashboard:
         deny, exceptions = self._before[-1]
         problem = self._edit(deny or [NOTHING], exceptions)
         if not problem:
+            _tell_of_change(deny, exceptions)
             self._before.pop()
         return {"problem": problem}
 
     def _patterns(self) -> tuple[list[str], list[str]]:
         config = self._config()
         return [one.regex for one in config.deny], [one.text for one in config.exceptions]
+
+
+def _tell_of_change(deny: Sequence[str], exceptions: Sequence[str]) -> None:
+    flags = shlex.join(_flags(deny, exceptions)) or "no pattern"
+    log.warning("The patterns were changed on the page: %s", flags)
 
 
 def _names_in(snapshot: Snapshot) -> list[str]:
