@@ -61,7 +61,7 @@ def test_the_newest_refusal_comes_first() -> None:
     counted = note(refused("rm_rf"), Drop(Reason(Why.MALFORMED, detail="not JSON")))
     assert [(one.tool, one.why, one.at) for one in counted.refusals] == [
         ("malformed", "not JSON", 1.0),
-        ("rm_rf", "the upstream has no such tool", 0.0),
+        ("rm_rf", "denied by ^rm", 0.0),
     ]
     assert counted.refused_calls == {"rm_rf": 1}
 
