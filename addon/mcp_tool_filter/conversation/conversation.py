@@ -232,8 +232,8 @@ class Conversation:
             decision = self._decide_for_client(message, judged, arrival)
         except ProtocolError as error:
             judged.message = judged.exchange = None
-            refused = refusal(raw, Why.MALFORMED, limits=limits)
-            return self._tell(judged, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
+            refused = refusal(raw, Why.MALFORMED, limits=limits, detail=str(error))
+            return self._tell(judged, refused)
         if isinstance(decision, VERDICTS):
             return self._decided_for_client(judged, decision)
         return then(decision, partial(self._waited_for_client, judged))

@@ -110,8 +110,7 @@ class Arrival:
         """Decide on a message that cannot be read. Observers are not told if it is forwarded."""
         if isinstance(error, OverLimit):
             return oversized(raw, str(error))
-        refused = refusal(raw, Why.MALFORMED, limits=limits)
-        return Reply(refused.text, Reason(Why.MALFORMED, detail=str(error)))
+        return refusal(raw, Why.MALFORMED, limits=limits, detail=str(error))
 
 
 def oversized(beginning: bytes, detail: str, ids: list[str] | None = None) -> Reply:

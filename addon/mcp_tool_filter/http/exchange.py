@@ -14,7 +14,7 @@ from mcp_tool_filter.conversation.policy_in_force import Arrival, oversized
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.policy.chain import refusal
-from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Verdict, Why
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits, OverLimit, has_initialize
 from mcp_tool_filter.protocol.messages import (
     HEADER_MISMATCH,
@@ -201,7 +201,7 @@ def refused(body: bytes, why: Why, detail: str, limits: Limits) -> Reply:
         text = detail[:1].upper() + detail[1:]
     if why is Why.MISMATCH:
         code = HEADER_MISMATCH
-    return Reply(refusal(body, why, code, text, limits).text, Reason(why, detail=detail))
+    return refusal(body, why, code, text, limits, detail)
 
 
 def _accepts_both(head: Head) -> bool:

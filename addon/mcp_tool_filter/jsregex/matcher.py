@@ -161,8 +161,7 @@ class Matcher:
 
     @cached_property
     def _alphabet(self) -> Alphabet:
-        units = [node.chars for node in walk(self._regex.root) if isinstance(node, Unit)]
-        return Alphabet([WORD, *units])
+        return _alphabet_of(self._regex.root)
 
     @cached_property
     def _program(self) -> Program:
@@ -194,13 +193,16 @@ class Matcher:
         )
 
 
+def _alphabet_of(root: Node) -> Alphabet:
+    return Alphabet([WORD, *(node.chars for node in walk(root) if isinstance(node, Unit))])
+
+
 class PatternFinder:
     """Finds the matches of one pattern."""
 
     def __init__(self, regex: Regex) -> None:
         self._allowance = Allowance(longest=FOR_A_MESSAGE)
-        units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
-        self._alphabet = Alphabet([WORD, *units])
+        self._alphabet = _alphabet_of(regex.root)
         whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
         self._exact_up_to = whole.exact_up_to
         self._backtracker = Backtracker(

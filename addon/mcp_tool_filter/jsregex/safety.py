@@ -28,7 +28,8 @@ backtracks: ``.*a.*a.*a`` fails only on texts with at most two a's, and those le
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from itertools import combinations, product
 from math import inf, log, prod
 
@@ -58,117 +59,100 @@ _MOST_ROUNDS = 30
 
 def can_share(automaton: Automaton, loop: set[int], later: set[int]) -> bool:
     """Tell whether some text leads round one loop, on to a later one, and round that."""
-    return any(_can_share_at(automaton, loop, later, start, end) for start in loop for end in later)
+    return any(_Sharing(automaton, loop, later, *both).can() for both in product(loop, later))
 
 
-def _can_share_at(
-    automaton: Automaton, loop: set[int], later: set[int], start: int, end: int
-) -> bool:
-    text = _find_text(automaton, loop, later, start, end)
-    if text is None:
-        return False
-    if automaton.conditional or not automaton.succeeding or not _succeeds(automaton, start, text):
-        return True
-    return _can_share_and_fail(automaton, loop, later, start, end)
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """Two loops, and a place in each where a text that they share would begin and end."""
 
+    automaton: Automaton
+    loop: set[int]
+    later: set[int]
+    start: int
+    end: int
 
-def _find_text(
-    automaton: Automaton, loop: set[int], later: set[int], start: int, end: int
-) -> _Text | None:
-    """Return a shortest text that the loops can share."""
-    letters, following = automaton.letters, automaton.following
-    waiting: deque[tuple[int, int, int, _Text]] = deque([(start, start, end, ())])
-    seen = {(start, start, end)}
-    while waiting:
-        one, between, other, text = waiting.popleft()
-        if len(seen) > _MOST_STEPS_TO_SHARE:
-            return text
-        ones = [place for place in following[one] if place in loop]
-        others = [place for place in following[other] if place in later]
-        for triple in product(ones, following[between], others):
-            common = letters[triple[0]] & letters[triple[1]] & letters[triple[2]]
-            if triple == (start, end, end) and common:
-                return (*text, common & -common)
-            if common and triple not in seen:
-                seen.add(triple)
-                waiting.append((*triple, (*text, common & -common)))
-    return None
-
-
-def _can_share_and_fail(
-    automaton: Automaton, loop: set[int], later: set[int], start: int, end: int
-) -> bool:
-    """Tell whether the loops can share a text whose repetition never makes the pattern match.
-
-    Each repetition leads to more places, until there are no new ones. So we look for a text that
-    leads from all these places back to the same places.
-    """
-    first = (start, frozenset({start}))
-    waiting = [first]
-    seen = {first}
-    while waiting:
-        one, places = waiting.pop()
-        if len(seen) > _FEW_STEPS:
+    def can(self) -> bool:
+        automaton, text = self.automaton, self._find_text()
+        if text is None:
+            return False
+        if automaton.conditional or not automaton.succeeding:
             return True
-        if (
-            one == start
-            and end in places
-            and _leads_back(automaton, loop, later, start, end, places)
-        ):
-            return True
-        for bit in _letters(automaton):
-            reached = _step(automaton, places, bit)
-            if reached & automaton.succeeding:
-                continue
-            new = {(place, reached) for place in _go(automaton, one, loop, bit)} - seen
-            seen |= new
-            waiting += new
-    return False
+        return not _succeeds(automaton, self.start, text) or self._can_fail()
 
+    def _find_text(self) -> _Text | None:
+        """Return a shortest text that the loops can share."""
+        letters, following = self.automaton.letters, self.automaton.following
+        start, end = self.start, self.end
+        waiting: deque[tuple[int, int, int, _Text]] = deque([(start, start, end, ())])
+        seen = {(start, start, end)}
+        while waiting:
+            one, between, other, text = waiting.popleft()
+            if len(seen) > _MOST_STEPS_TO_SHARE:
+                return text
+            ones = [place for place in following[one] if place in self.loop]
+            others = [place for place in following[other] if place in self.later]
+            for triple in product(ones, following[between], others):
+                common = letters[triple[0]] & letters[triple[1]] & letters[triple[2]]
+                if triple == (start, end, end) and common:
+                    return (*text, common & -common)
+                if common and triple not in seen:
+                    seen.add(triple)
+                    waiting.append((*triple, (*text, common & -common)))
+        return None
 
-def _leads_back(
-    automaton: Automaton,
-    loop: set[int],
-    later: set[int],
-    start: int,
-    end: int,
-    places: frozenset[int],
-) -> bool:
-    """Tell whether some text that the loops can share leads from these places back to them."""
-    first = (start, start, end, places)
-    waiting = [first]
-    seen = {first}
-    while waiting:
-        one, between, other, now = waiting.pop()
-        if len(seen) > _FEW_STEPS:
-            return True
-        for bit in _letters(automaton):
-            reached = _step(automaton, now, bit)
-            if reached & automaton.succeeding:
-                continue
-            new = {
-                (*step, reached)
-                for step in product(
-                    _go(automaton, one, loop, bit),
-                    _go(automaton, between, reached, bit),
-                    _go(automaton, other, later, bit),
-                )
-            }
-            if (start, end, end, places) in new:
+    def _can_fail(self) -> bool:
+        """Tell whether the loops can share a text whose repetition never makes the pattern match.
+
+        Each repetition leads to more places, until there are no new ones. So we look for a text
+        that leads from all these places back to the same places.
+        """
+        first = (self.start, frozenset({self.start}))
+        waiting, seen = [first], {first}
+        while waiting:
+            one, places = waiting.pop()
+            if len(seen) > _FEW_STEPS:
                 return True
-            new -= seen
-            seen |= new
-            waiting += new
-    return False
+            if one == self.start and self.end in places and self._leads_back(places):
+                return True
+            for bit, reached in self._failing_steps(places):
+                new = {(place, reached) for place in self._go(one, self.loop, bit)} - seen
+                seen |= new
+                waiting += new
+        return False
 
+    def _leads_back(self, places: frozenset[int]) -> bool:
+        """Tell whether some text that the loops can share leads from these places back to them."""
+        first = (self.start, self.start, self.end, places)
+        waiting, seen = [first], {first}
+        while waiting:
+            one, between, other, now = waiting.pop()
+            if len(seen) > _FEW_STEPS:
+                return True
+            for bit, reached in self._failing_steps(now):
+                steps = product(
+                    self._go(one, self.loop, bit),
+                    self._go(between, reached, bit),
+                    self._go(other, self.later, bit),
+                )
+                new = {(*step, reached) for step in steps}
+                if (self.start, self.end, self.end, places) in new:
+                    return True
+                new -= seen
+                seen |= new
+                waiting += new
+        return False
 
-def _letters(automaton: Automaton) -> list[int]:
-    return [1 << letter for letter in range(automaton.alphabet.size)]
+    def _failing_steps(self, places: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
+        """Yield each letter that does not make the pattern match, and where it leads."""
+        for letter in range(self.automaton.alphabet.size):
+            reached = _step(self.automaton, places, 1 << letter)
+            if not reached & self.automaton.succeeding:
+                yield 1 << letter, reached
 
-
-def _go(automaton: Automaton, place: int, within: Set[int], letter: int) -> list[int]:
-    onward = automaton.following[place]
-    return [to for to in onward if to in within and automaton.letters[to] & letter]
+    def _go(self, place: int, within: Set[int], letter: int) -> list[int]:
+        onward = self.automaton.following[place]
+        return [to for to in onward if to in within and self.automaton.letters[to] & letter]
 
 
 def _succeeds(automaton: Automaton, start: int, text: _Text) -> bool:

@@ -61,13 +61,11 @@ _ESCAPE = (
 )
 _NAME_CHAR = re.compile(rf"{_ESCAPE}|(?P<pair>[\ud800-\udbff][\udc00-\udfff])|(?P<plain>[^\\>])")
 
-# Unicode, PropList.txt: Other_ID_Start and Other_ID_Continue. _NEVER is the one letter (category
-# Lm) that is Pattern_Syntax, so identifiers must not contain it.
-_ALSO_START = frozenset("$_\u1885\u1886\u2118\u212e\u309b\u309c")
-_ALSO_CONTINUE = frozenset(
-    "\u00b7\u0387\u1369\u136a\u136b\u136c\u136d\u136e\u136f\u1370\u1371\u19da\u200c\u200d\u30fb\uff65"
+# Python's identifiers are those of Unicode except letters that normalizing changes (XID_Start).
+_ALSO_LETTERS = frozenset(
+    "\u037a\u0e33\u0eb3\u309b\u309c\ufc5e\ufc5f\ufc60\ufc61\ufc62\ufc63\ufdfa\ufdfb"
+    "\ufe70\ufe72\ufe74\ufe76\ufe78\ufe7a\ufe7c\ufe7e\uff9e\uff9f$"
 )
-_NEVER = frozenset("\u2e2f")
 
 
 def parse_group_name(text: str, start: int) -> tuple[str, int]:
@@ -98,16 +96,9 @@ def _decode(found: re.Match[str]) -> str:
 
 
 def _may_stand(char: str, *, first: bool) -> bool:
-    if char.isascii():
-        return char in "$_" or char.isalpha() or (char.isdigit() and not first)
-    import unicodedata  # only here: start-up need not wait for it
-
-    category = unicodedata.category(char)
-    if char in _NEVER:
-        return False
-    if category[0] == "L" or category == "Nl" or char in _ALSO_START:
-        return True
-    return not first and (category in {"Mn", "Mc", "Nd", "Pc"} or char in _ALSO_CONTINUE)
+    if first:
+        return char.isidentifier() or char in _ALSO_LETTERS
+    return f"a{char}".isidentifier() or char in _ALSO_LETTERS or char in "\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True)

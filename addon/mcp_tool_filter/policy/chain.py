@@ -102,13 +102,19 @@ def judge_by_filter(message: Single, situation: Situation) -> Verdict:
 
 
 def refusal(
-    raw: bytes, why: Why, code: int = INVALID_REQUEST, text: str = "", limits: Limits = _LIMITS
+    raw: bytes,
+    why: Why,
+    code: int = INVALID_REQUEST,
+    text: str = "",
+    limits: Limits = _LIMITS,
+    detail: str = "",
 ) -> Reply:
-    """Refuse a message that we cannot judge, with an error for each id in it."""
+    """Refuse a message that we cannot judge, with an error for each id in it; only observers see
+    the detail."""
     message = text or "Invalid Request"
     replies = [render_error(id, code, message) for id in ids_in(raw, limits)]
     body = render_batch(replies) if len(replies) > 1 else (replies or [b""])[0]
-    return Reply(body or render_error(None, code, message), Reason(why, detail=message))
+    return Reply(body or render_error(None, code, message), Reason(why, detail=detail or message))
 
 
 def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:

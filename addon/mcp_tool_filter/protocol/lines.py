@@ -38,7 +38,7 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
-from mcp_tool_filter.protocol.messages import ids_guessed_in
+from mcp_tool_filter.protocol.messages import ids_guessed_in, is_utf8
 from mcp_tool_filter.protocol.scan import Outline, Value, scan
 
 _SPACE = b" \t\r"
@@ -150,13 +150,14 @@ def refuse_hidden_line(line: bytes) -> None:
 
 def ids_in_cut(cut: CutLine) -> list[str]:
     """Return the id of a cut message; several possible ids if we have to guess."""
-    found = _id_at_the_beginning(cut.beginning) or _id_at_the_end(cut.end)
+    text = _text_of(cut.beginning)
+    begun = _beginnings_of_messages(text) if text.startswith(b"{") else []
+    if begun and begun[0].ids:
+        return begun[0].ids[:1]
+    found = _id_at_the_end(cut.end)
     if found is None:
         return list(dict.fromkeys(ids_guessed_in(cut.beginning) + ids_guessed_in(cut.end)))
-    try:
-        return [found.decode()]
-    except UnicodeDecodeError:
-        return []
+    return [found.decode()] if is_utf8(found) else []
 
 
 def ids_answered(line: bytes | CutLine) -> list[str] | None:
@@ -174,7 +175,7 @@ def ids_answered(line: bytes | CutLine) -> list[str] | None:
         beginning, end = line.beginning, line.end
     else:
         beginning, end = line[:_SEARCHED], line[_SEARCHED:][-_SEARCHED:]
-    text = beginning.removeprefix(_BOM).lstrip(_SPACE)
+    text = _text_of(beginning)
     if text[:1] not in (b"{", b"["):
         return None if isinstance(line, CutLine) else []
     ids: list[str] = []
@@ -184,6 +185,10 @@ def ids_answered(line: bytes | CutLine) -> list[str] | None:
             return None
         ids += found
     return ids
+
+
+def _text_of(beginning: bytes) -> bytes:
+    return beginning.removeprefix(_BOM).lstrip(_SPACE)
 
 
 class _Beginning:
@@ -241,30 +246,7 @@ def _key(written: bytes) -> str:
 
 
 def _is_id(written: bytes) -> bool:
-    return _IS_ID(written) is not None and _is_utf8(written)
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _id_at_the_beginning(beginning: bytes) -> bytes | None:
-    """Find the id among the members of the outermost object."""
-    depth, before = 0, [b"", b""]
-    for token in _TOKEN.finditer(beginning):
-        text = token[0]
-        if text == b'"':
-            return None
-        if depth == 1 and before == [b'"id"', b":"]:
-            is_whole = token.end() < len(beginning) and _IS_ID(text)
-            return text if is_whole else None
-        depth += (text in b"{[") - (text in b"}]")
-        before = [before[1], text]
-    return None
+    return _IS_ID(written) is not None and is_utf8(written)
 
 
 def _id_at_the_end(end: bytes) -> bytes | None:

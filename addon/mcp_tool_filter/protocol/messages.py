@@ -238,7 +238,7 @@ def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
 def ids_guessed_in(raw: bytes) -> list[str]:
     """Return every possible id near the ends of a message that cannot be parsed."""
     ends = raw if len(raw) <= 2 * _NEAR else raw[:_NEAR] + b" " + raw[-_NEAR:]
-    return [id.decode() for id in _LIKE_AN_ID.findall(ends) if _is_utf8(id)]
+    return [id.decode() for id in _LIKE_AN_ID.findall(ends) if is_utf8(id)]
 
 
 def id_value(written: str) -> str:
@@ -457,7 +457,7 @@ def _all_named(value: Value, key: str) -> list[Value]:
     return [member.value for member in value.members or () if fold(member.key) == key]
 
 
-def _is_utf8(raw: bytes) -> bool:
+def is_utf8(raw: bytes) -> bool:
     try:
         raw.decode()
     except UnicodeDecodeError:

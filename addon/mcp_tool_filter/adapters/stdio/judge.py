@@ -128,8 +128,7 @@ class LineJudge:
     def _refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Judged:
         """Refuse a client's line after our own code has raised."""
         limits, raw = self._limits, _text(line)
-        refused = refusal(raw, Why.MALFORMED, INTERNAL_ERROR, _OUR_FAULT, limits=limits)
-        verdict = Reply(refused.text, Reason(Why.MALFORMED, detail=repr(bug)))
+        verdict = refusal(raw, Why.MALFORMED, INTERNAL_ERROR, _OUR_FAULT, limits, detail=repr(bug))
         return self._conversation.refuse_from_client(verdict, len(raw))
 
     # Lines of the upstream
@@ -251,8 +250,7 @@ class _Line(Arrival):
         try:
             refuse_hidden_line(raw)
         except ProtocolError as error:
-            refused = refusal(raw, Why.MALFORMED, limits=limits)
-            return Reply(refused.text, Reason(Why.MALFORMED, detail=str(error)))
+            return refusal(raw, Why.MALFORMED, limits=limits, detail=str(error))
         return None
 
 
