@@ -74,10 +74,12 @@ def print_table(
     colour_of: Callable[[tuple[str, ...]], Colour | None] = lambda _row: None,
     *,
     is_cut: bool = False,
+    always_has_head: bool = False,
 ) -> None:
     """Print a table; for people with its head, and if ``is_cut`` each row on one line."""
     if not is_terminal(sys.stdout):
-        print("\n".join(columns(rows, is_terminal=False)))
+        shown = [head, *rows] if always_has_head else rows
+        print("\n".join(columns(shown, is_terminal=False)))
         return
     first, *lines = columns([head, *rows], is_terminal=True)
     print(paint(first, Colour.BOLD))

@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,17 +20,35 @@ from tests.cli.launched import run
 ASKED = [
     (["--de"], ["--deny", "--deny-glob"]),
     (["doc"], ["doctor"]),
-    (["config", "c"], ["claude-code", "claude-desktop", "codex", "cursor"]),
+    (["config", "c"], ["claude-code", "claude-desktop", "cline", "codex", "copilot", "cursor"]),
     (["--tools-list", ""], ["auto", "cache", "upstream"]),
     (["completion", "f"], ["fish"]),
     (["wrap", "--sc"], ["--scope"]),
-    (["wrap", "--scope", ""], ["local", "project", "user"]),
+    (["wrap", "--scope", ""], ["all", "local", "project", "user"]),
     (["doctor", "--sta"], []),  # a flag of the demo
     (["demo", "--sta"], ["--stay"]),
     (["rules", "ch"], ["check"]),
+    (["wrap", "codex", ""], ["files", "linear"]),
+    (["unwrap", "codex", "li"], ["linear"]),
 ]
 
 
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home with a client's file, where our command is on the PATH."""
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "config.toml").write_text(
+        '[mcp_servers.files]\ncommand = "x"\n[mcp_servers.linear]\ncommand = "y"\n'
+    )
+    program = tmp_path / "mcp-tool-filter"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_tool_filter "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+
+
+@pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
 @pytest.mark.parametrize(("words", "offered"), [*ASKED, (["--deny", "a"], [])])
 def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
@@ -44,6 +63,7 @@ def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path
     assert sorted(ended.stdout.split()) == offered
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here")
 @pytest.mark.parametrize(("words", "offered"), ASKED)
 def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path: Path) -> None:
@@ -64,6 +84,7 @@ def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path
         assert all(said for _, _, said in found)
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here")
 @pytest.mark.parametrize(
     ("line", "shown"),
@@ -72,6 +93,7 @@ def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path
         ("lo", r"login +-- log in to an MCP server with your browser"),
         ("config claude", r"claude-code +claude-desktop"),
         ("wrap --sc", r"wrap --scope"),
+        ("wrap codex ", r"files +linear"),
         ("wrap --scope ", r"local +project +user"),
         ("demo --", r"--stay +-- keep both running"),
         ("--list", r"mcp-tool-filter --list-tools"),

@@ -44,6 +44,7 @@ async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(
 ) -> None:
     _, stdout, stderr = await said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
     assert stdout.splitlines() == [
+        "TOOL\tSTATUS\tTOKENS\tDESCRIPTION",
         "read_file\texposed\t24\tReads",
         'rm_rf\tdenied by "^rm_"\t15\t',
         "a\\x1b[31m\texposed\t16\t",

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_tool_filter.cli.flags import WORDS, Given
-from mcp_tool_filter.cli.table import COMMANDS, FILTER, Command
+from mcp_tool_filter.cli.table import CLIENTS, COMMANDS, FILTER, Command
 from mcp_tool_filter.options import Option
 
 _PATHS = ("FILE", "DIR")
+_CLIENTS = "mcp-tool-filter clients 2>/dev/null"
+_SERVERS = f"{_CLIENTS} | awk -F'\\t'"
+_OF_CLIENT = "$1 == client {print $3}"
 _BASH = """\
 # eval "$(mcp-tool-filter completion bash)"
 _mcp_tool_filter() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
-    local command="" flags words=""
+    local command="" flags words="" servers=""
     [[ "$COMP_CWORD" -gt 1 ]] && command="${{COMP_WORDS[1]}}"
     case "$command" in
 {commands}
@@ -23,6 +26,9 @@ _mcp_tool_filter() {{
     elif [[ "$COMP_CWORD" == 1 ]]; then
         COMPREPLY=($(compgen -W "{names}" -- "$current"))
     elif [[ "$COMP_CWORD" == 2 ]]; then
+        COMPREPLY=($(compgen -W "$words" -- "$current"))
+    elif [[ "$COMP_CWORD" == 3 && -n "$servers" ]]; then
+        words="$({servers} -v client="${{COMP_WORDS[2]}}" "$servers")"
         COMPREPLY=($(compgen -W "$words" -- "$current"))
     fi
 }}
@@ -57,9 +63,15 @@ def run(typed: Given) -> int:
     return 0
 
 
+def _names_server(command: Command) -> bool:
+    """Tell whether the second word of a command is a server in a client's file."""
+    return command.choices == CLIENTS and command.most_words > 1
+
+
 def _bash() -> str:
     parts = [*map(_bash_case, COMMANDS.values()), _bash_case(FILTER)]
-    return _BASH.format(commands="\n".join(parts), names=" ".join(COMMANDS))
+    names = " ".join(COMMANDS)
+    return _BASH.format(commands="\n".join(parts), names=names, servers=_SERVERS)
 
 
 def _bash_case(command: Command) -> str:
@@ -68,6 +80,7 @@ def _bash_case(command: Command) -> str:
         f"    {command.name or '*'})",
         f'        flags="{" ".join(f"--{flag.name}" for flag in flags)}"',
         *([f'        words="{" ".join(command.choices)}"'] if command.choices else []),
+        *([f"        servers='{_OF_CLIENT}'"] if _names_server(command) else []),
         '        case "$previous" in',
         *(_bash_values(flag) for flag in flags if flag.value),
         "        esac ;;",
@@ -101,6 +114,8 @@ def _zsh_case(command: Command) -> str:
     specs = [spec for flag in command.all_flags for spec in _zsh_flags(flag)]
     if command.choices:
         specs.append(_quoted(f"1:word:({' '.join(command.choices)})"))
+    if _names_server(command):
+        specs.append(f'"2:server:($({_SERVERS} -v client="$words[2]" {_quoted(_OF_CLIENT)}))"')
     specs.append(_quoted("*:file:_files"))
     listed = " \\\n            ".join(specs)
     arguments = f"        _arguments \\\n            {listed}"
@@ -129,13 +144,18 @@ def _fish() -> str:
         where = (
             seen if command.name else f"-n 'not __fish_seen_subcommand_from {' '.join(COMMANDS)}'"
         )
+        if _names_server(command):
+            named = f"__fish_seen_subcommand_from {command.name}; and {_FISH_CLIENT}"
+            lines.append(f"{_FISH} -n '{named}' -f -a '({_CLIENTS} | cut -f3)'")
+            seen = f"-n '__fish_seen_subcommand_from {command.name}; and not {_FISH_CLIENT}'"
         if command.choices:
-            lines.append(f'{_FISH} {where} -f -a "{" ".join(command.choices)}"')
+            lines.append(f'{_FISH} {seen} -f -a "{" ".join(command.choices)}"')
         lines += [f"{_FISH} {where} {_fish_flag(flag)}" for flag in command.all_flags]
     return "\n".join(lines) + "\n"
 
 
 _FISH = "complete -c mcp-tool-filter"
+_FISH_CLIENT = f"__fish_seen_subcommand_from {' '.join(CLIENTS)}"
 
 
 def _fish_flag(flag: Option) -> str:

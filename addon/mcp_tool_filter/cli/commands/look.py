@@ -187,6 +187,7 @@ def _print_tools(known: KnownTools) -> None:
             list(map(_row, known.tools)),
             lambda row: None if row[1] == "exposed" else Colour.RED,
             is_cut=True,
+            always_has_head=True,
         )
     tokens = sentences.estimate_tokens(known.snapshot.denied_bytes)
     gone = len(known.snapshot.denied)
