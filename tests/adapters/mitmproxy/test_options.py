@@ -41,7 +41,7 @@ from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import REPOSITORY, SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port, raw_upstream
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 
@@ -482,3 +482,29 @@ async def test_a_call_under_way_is_answered_before_the_process_ends(tmp_path: Pa
                 may_answer.set()
                 assert (await client.answer()).body == RESULT
             assert await it.exit_code() == 0
+
+
+async def test_a_client_that_leaves_during_the_start_does_no_harm(tmp_path: Path) -> None:
+    """mitmproxy said that it has crashed."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        await may_answer.wait()
+        peer.close()
+
+    port = free_port()
+    async with raw_upstream(script) as slow:
+        words = ["-s", SCRIPT, "--mode", f"reverse:{slow.url}@{port}", "--set", "deny=^rm_"]
+        async with mitmproxys("mitmdump", *words, home=tmp_path) as it:
+            await asked.wait()
+            while True:
+                try:
+                    async with raw_client(port):
+                        break
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.02)
+            may_answer.set()
+            assert await it.exit_code() == 1
+            assert "crashed" not in it.stderr + it.stdout

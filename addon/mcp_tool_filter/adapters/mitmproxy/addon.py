@@ -330,6 +330,8 @@ class ToolFilter:
         if client.transport_protocol == "tcp":
             self.proxy.crowd.seats.enter(connections.Newcomer(client))
         await self.proxy.ready.wait()
+        if connections.has_left(client):
+            client.error = "The client has left"
 
     async def client_disconnected(self, client: Client) -> None:
         self.proxy.crowd.seats.leave(connections.Newcomer(client))

@@ -120,6 +120,13 @@ def close_leftover(data: ServerConnectionHookData) -> None:
         io.writer.close()
 
 
+def has_left(client: Client) -> bool:
+    """Tell whether a client has left before mitmproxy reads from it, which would then crash."""
+    handler = handler_of(client)
+    io = handler.transports.get(client) if handler else None
+    return bool(io and isinstance(io.reader, asyncio.StreamReader) and io.reader.at_eof())
+
+
 async def close_client(client: Client) -> None:
     """In the ``client_disconnected`` hook: close a socket that mitmproxy may have left open.
 
