@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox
 from mcp_tool_filter.protocol.limits import Limits
@@ -92,12 +94,15 @@ async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:
         assert not ours.is_in_use
 
 
-async def test_waiting_requests_get_an_error_when_the_command_ends() -> None:
+@pytest.mark.parametrize(("tool", "code"), [("crash", 3), ("close", 143)])
+async def test_waiting_requests_get_an_error_when_the_command_ends_or_closes_its_output(
+    tool: str, code: int
+) -> None:
     async with session() as ours:
-        outbox = await ask(ours, calling("crash"), "1")
+        outbox = await ask(ours, calling(tool), "1")
         [answer] = await heard(outbox)
         assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
-        assert await ours.ended == 3
+        assert await ours.ended == code
         assert ours.is_closing
         late = Outbox()
         assert ours.expect(["2"], late)
@@ -112,6 +117,15 @@ async def test_an_answer_that_cannot_be_passed_on_is_replaced_by_an_error() -> N
         assert answer["id"] == 1
         assert answer["error"]["message"] == "The server sent an invalid response"
     assert said[0].startswith("Warning: The command sent an invalid message: ")
+
+
+async def test_an_error_without_an_id_answers_the_only_request() -> None:
+    """Some servers answer so what they do not understand; nobody should wait for another."""
+    nameless = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}'
+    async with session() as ours:
+        line = calling("say", id="1", arguments=json.dumps({"raw": nameless}))
+        [answer] = await heard(await ask(ours, line, "1"))
+        assert (answer["id"], answer["error"]["code"]) == (1, -32603)
 
 
 async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind() -> None:

@@ -263,7 +263,7 @@ class ChildSession:
             return False
         for id, value in zip(ids, values, strict=True):
             self._waiting[value] = (id, outbox)
-        if self.ended.done():
+        if self.is_closing:
             self._fail_all()
         return True
 
@@ -337,9 +337,9 @@ class ChildSession:
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
         self._child.close_output()
-        code = self._child.wait()
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._end, code)
+            self._loop.call_soon_threadsafe(self._end_silent)
+            self._loop.call_soon_threadsafe(self._end, self._child.wait())
 
     def _in_loop(self, lines: list[bytes | CutLine]) -> None:
         if lines:
@@ -368,6 +368,8 @@ class ChildSession:
             self._end_if_answered(found)
         elif not responses:
             await self.receive_other(line)
+        elif all(one.id is None for one in responses):
+            await self._replace(line, "an answer without an id")
 
     async def receive_other(self, line: bytes) -> None:
         """Deliver a message that answers no request."""
@@ -408,6 +410,11 @@ class ChildSession:
 
     # The end
 
+    def _end_silent(self) -> None:
+        """End a command that has closed its output: it can answer nothing any more."""
+        self._fail_all()
+        self.begin_to_close(eof=self._patience)
+
     def _end(self, code: int) -> None:
         if self.ended.done():
             return
@@ -416,8 +423,6 @@ class ChildSession:
         self._fail_all()
         if self._stream:
             self._stream.end()
-        if self._closing is None:  # its children may still run
-            self._closing = in_own_thread(lambda: end_child(self._child))
         self._on_end(self, code)
 
     def _fail_all(self) -> None:
