@@ -67,14 +67,9 @@ class LoginPaths:
         """Learn the paths in a metadata document; ignore anything else."""
         if len(body) > _LONGEST_DOCUMENT:
             return
-        try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(document, dict):
-            for name, value in document.items():
-                if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):
-                    self._learn(value)
+        for name, value in (object_in(body) or {}).items():
+            if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):
+                self._learn(value)
 
     def learn_head(self, target: str, locations: Sequence[str], challenges: Sequence[str]) -> None:
         """Learn from an answer's head where a login continues, and where its metadata is."""
@@ -222,6 +217,15 @@ def _origin_of(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, parts.hostname or "", parts.port or default
+
+
+def object_in(body: bytes) -> dict[str, object] | None:
+    """Return the JSON object that a body is; None if it is something else."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _object(document: bytes) -> Mapping[str, object]:

@@ -29,7 +29,13 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
-from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN, ServerMetadata
+from mcp_tool_filter.http.login_metadata import (
+    AUTHORIZE,
+    REGISTER,
+    TOKEN,
+    ServerMetadata,
+    object_in,
+)
 from mcp_tool_filter.http.urls import (
     UpstreamNames,
     has_host,
@@ -152,11 +158,8 @@ def rewrite_resource_metadata(
 
     ``issuer`` is our name for its authorization server; None leaves the servers as they are.
     """
-    try:
-        found = json.loads(document)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or not isinstance(resource := found.get("resource"), str):
+    found = object_in(document)
+    if found is None or not isinstance(resource := found.get("resource"), str):
         return None
     if (named := our_url(resource, ours, upstream)) is None:
         is_odd = "@" in resource or not resource.isascii()

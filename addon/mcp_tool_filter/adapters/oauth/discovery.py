@@ -24,6 +24,7 @@ from mcp_tool_filter.http.login_metadata import (
     ServerMetadata,
     bearer_challenge,
     default_server,
+    object_in,
     parse_resource_metadata,
     parse_server_metadata,
     resource_documents,
@@ -88,10 +89,9 @@ def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
     try:
         return parse_resource_metadata(body, endpoint)
     except ProtocolError:
-        with suppress(ValueError, RecursionError):
-            said = json.loads(body).get("resource")
-            if isinstance(said, str):
-                return parse_resource_metadata(body, said)
+        said = (object_in(body) or {}).get("resource")
+        if isinstance(said, str):
+            return parse_resource_metadata(body, said)
         raise
 
 

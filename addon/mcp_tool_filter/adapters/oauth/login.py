@@ -38,7 +38,12 @@ from mcp_tool_filter.adapters.sockets.server import (
     http_server,
 )
 from mcp_tool_filter.errors import reason_of
-from mcp_tool_filter.http.login_metadata import ServerMetadata, is_same_issuer, missing_scopes
+from mcp_tool_filter.http.login_metadata import (
+    ServerMetadata,
+    is_same_issuer,
+    missing_scopes,
+    object_in,
+)
 
 _HOST = "127.0.0.1"
 _PATH = "/callback"
@@ -208,7 +213,7 @@ async def register(
     }
     try:
         answer = await web.post_json(server.registration_endpoint, json.dumps(about_us).encode())
-        known = _read(answer.body)
+        known = object_in(answer.body) or {}
     except WebFailed as error:
         raise LoginFailed(endpoint, why=f"Registration: {error}") from None
     if answer.status not in (200, 201) or not isinstance(known.get("client_id"), str):
@@ -225,14 +230,6 @@ async def register(
         redirect_uri=redirect_uri,
         scopes=scopes,
     )
-
-
-def _read(body: bytes) -> dict[str, object]:
-    try:
-        known = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
 
 
 _OFFLINE = "offline_access"
@@ -270,8 +267,17 @@ async def log_in(
     old = store.load(found.endpoint)
     scopes = wishes.scopes if wishes.scopes is not None else _scopes(found, old)
     async with AsyncExitStack() as listening:
-        back = await _listen(found, wishes.callback_port, listening)
-        registration = await _registration(web, found, back, wishes, scopes)
+        waiting = callback(wishes.callback_port, secrets.token_urlsafe(32), found.server)
+        try:
+            back = await listening.enter_async_context(waiting)
+        except OSError as error:
+            why = f"Cannot listen on 127.0.0.1:{wishes.callback_port}: {reason_of(error)}"
+            raise LoginFailed(found.endpoint, why=why) from None
+        uri = back.redirect_uri
+        if wishes.client:
+            registration = as_given(wishes.client, found.server, uri, found.endpoint)
+        else:  # again for each login, because some authorization servers forget their clients
+            registration = await register(web, found.server, uri, scopes, found.endpoint)
         state = LoginState(
             endpoint=found.endpoint,
             resource=found.resource,
@@ -340,25 +346,6 @@ def _scopes(found: Discovered, old: LoginState | None) -> tuple[str, ...]:
     if wanted and _OFFLINE in found.server.scopes:
         wanted.append(_OFFLINE)
     return tuple(dict.fromkeys(wanted))
-
-
-async def _listen(found: Discovered, port: int, listening: AsyncExitStack) -> Callback:
-    """Listen for the redirect."""
-    state = secrets.token_urlsafe(32)
-    try:
-        return await listening.enter_async_context(callback(port, state, found.server))
-    except OSError as error:
-        why = f"Cannot listen on 127.0.0.1:{port}: {reason_of(error)}"
-        raise LoginFailed(found.endpoint, why=why) from None
-
-
-async def _registration(
-    web: Web, found: Discovered, back: Callback, wishes: Wishes, scopes: tuple[str, ...]
-) -> Registration:
-    """Register again for each login, because some authorization servers forget their clients."""
-    if wishes.client:
-        return as_given(wishes.client, found.server, back.redirect_uri, found.endpoint)
-    return await register(web, found.server, back.redirect_uri, scopes, found.endpoint)
 
 
 def _authorization_url(

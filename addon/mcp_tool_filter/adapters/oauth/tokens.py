@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import math
 import re
 import time
@@ -36,7 +35,7 @@ from mcp_tool_filter.adapters.oauth.store import (
 )
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
-from mcp_tool_filter.http.login_metadata import missing_scopes
+from mcp_tool_filter.http.login_metadata import missing_scopes, object_in
 
 _TOKEN = re.compile(r"[!-~]+")
 _LONGEST_LIFE = 10 * 365 * 24 * 3600.0
@@ -98,7 +97,10 @@ async def _ask(web: Web, state: LoginState, fields: dict[str, str], now: float) 
     if state.resource:
         fields["resource"] = state.resource
     answer = await _post(web, state.token_endpoint, state.registration, fields)
-    said = _object(answer)
+    said = object_in(answer.body)
+    if said is None and answer.status == 200:
+        raise WebFailed("The token endpoint gave no JSON object")
+    said = said or {}
     if answer.status != 200:
         raise TokenRefused(answer.status, _plain(said, "error"), _plain(said, "error_description"))
     return _tokens(said, now)
@@ -144,18 +146,6 @@ def _seconds(said: object) -> float | None:
     if math.isnan(seconds) or isinstance(said, bool):
         return None
     return min(max(seconds, 0.0), _LONGEST_LIFE)
-
-
-def _object(answer: WebAnswer) -> Mapping[str, object]:
-    try:
-        said = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        said = None
-    if isinstance(said, dict):
-        return said
-    if answer.status == 200:
-        raise WebFailed("The token endpoint gave no JSON object")
-    return {}
 
 
 def _plain(said: Mapping[str, object], name: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from threading import Event, Thread
+from concurrent.futures import Future
+from threading import Thread
 from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.sockets.server import (
@@ -170,30 +171,24 @@ class MetricsServer:
         self._metrics = metrics
         self._hosts = hosts
         self._wanted = port
-        self._begun = Event()
-        self._problems: list[OSError] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self.port = 0
+        self._begun: Future[tuple[int, Callable[[], object]]] = Future()
         self._thread = Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
-        self._begun.wait()
-        for problem in self._problems:
+        try:
+            self.port, self._stop = self._begun.result()
+        except OSError as error:
             what = f"Cannot serve metrics on 127.0.0.1:{port}"
-            raise StartError(what, why=reason_of(problem))
+            raise StartError(what, why=reason_of(error)) from None
 
     def close(self) -> None:
-        if self._loop and self._stop:
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(timeout=5)
+        self._stop()
+        self._thread.join(timeout=5)
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
         except OSError as error:
-            self._problems.append(error)
-        finally:
-            self._begun.set()
+            self._begun.set_exception(error)
 
     async def _serve(self) -> None:
         async with http_server(
@@ -202,10 +197,9 @@ class MetricsServer:
             judge_head=self._judge_head,
             limits=PAGE_LIMITS,
         ) as server:
-            self.port = server.port
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            self._begun.set()
-            await self._stop.wait()
+            loop, stop = asyncio.get_running_loop(), asyncio.Event()
+            self._begun.set_result((server.port, lambda: loop.call_soon_threadsafe(stop.set)))
+            await stop.wait()
 
     def _judge_head(self, request: ServedRequest) -> ServedResponse | None:
         if request.method not in ("GET", "HEAD"):
