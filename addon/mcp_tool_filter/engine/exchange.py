@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +39,7 @@ from mcp_tool_filter.engine.wire import (
     AnswerHead,
     AnswerNotes,
     RequestHead,
+    RequestNotes,
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError
@@ -296,10 +297,10 @@ class Exchange:
 
     def change_head(self, method: str, target: str, fields: Fields) -> None:
         """Send another head than the client's."""
-        old = self.head
-        self.head = RequestHead(
-            method, target, fields, old.is_11, old.keeps, old.length, old.is_chunked, old.expects
-        )
+        self.head = replace(
+            self.head, method=method, target=target, fields=fields, authority=None,
+            notes=RequestNotes(),
+        )  # fmt: skip
 
     def answer_by_script(
         self, status: int, reason: bytes, fields: Fields, body: bytes, *, is_early: bool
@@ -316,8 +317,7 @@ class Exchange:
     def change_answer(self, status: int, reason: bytes, fields: Fields, body: bytes) -> None:
         """Replace an answer before it is sent; also an event stream, which then ends."""
         if self.stream is not None:
-            self._drop_upstream()
-            self._close_stream()
+            self._let_go()
             self.stream = None
         if self.answer is not None and not self.was_changed:
             self._links = _links_in(self.answer.fields)
@@ -624,8 +624,7 @@ class Exchange:
 
     def _end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
         """End a stream that has begun, with these last messages."""
-        self._drop_upstream()
-        self._close_stream()
+        self._let_go()
         self._say(b"".join(map(render_event, replies)))
         self._over(outcome)
         self.point("error", nothing)
@@ -983,8 +982,7 @@ class Exchange:
         """Answer ourselves."""
         if self.is_over:
             return None
-        self._drop_upstream()
-        self._close_stream()
+        self._let_go()
         self.phase, self.outcome = Phase.DECIDING, outcome
         self._course += 1
         answer = self.answer = Answer(answered.status, body=answered.body)
@@ -1035,8 +1033,7 @@ class Exchange:
         """End an event stream cleanly, with these last bytes; False if there is none."""
         if self.phase is not Phase.STREAMING:
             return False
-        self._drop_upstream()
-        self._close_stream()
+        self._let_go()
         self._say(last)
         self.point("response", self._end_stream)
         self.down.host.wake()
@@ -1082,8 +1079,7 @@ class Exchange:
             return
         if self.seat is not None:
             self.seat.close()
-        self._drop_upstream()
-        self._close_stream()
+        self._let_go()
         self._over(outcome)
         self.point("error", nothing)
 
@@ -1095,6 +1091,11 @@ class Exchange:
         self.service.exchanges.discard(self)
         if self.service.note_over is not None:
             self.service.note_over(self)
+
+    def _let_go(self) -> None:
+        """The answer is not wanted any more."""
+        self._drop_upstream()
+        self._close_stream()
 
     def _close_stream(self) -> None:
         if self.stream is not None and self.asked is not None:
