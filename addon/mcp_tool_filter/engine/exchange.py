@@ -37,30 +37,26 @@ from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.engine.wire import (
     NO_BODY,
     AnswerHead,
-    AnswerNotes,
     RequestHead,
-    RequestNotes,
     render_request,
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.asker import Page, page_of, problem_in_source
 from mcp_tool_filter.http.bodies import is_event_stream, refuse_partial
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.http.forwarding import AnswerNotes, RequestNotes, fields_for_upstream, links_in
 from mcp_tool_filter.http.head import (
-    LONGEST_VALUE,
-    MOST_HEADERS,
     SAFE_METHODS,
     Fields,
     Head,
     describes_body,
     is_websocket,
     text_of,
-    values_of,
     without_our_cookie,
 )
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import is_login_document
-from mcp_tool_filter.http.urls import WITH_URLS, keep_links, leads_away
+from mcp_tool_filter.http.urls import WITH_URLS
 from mcp_tool_filter.policy.effects import Deciding, InOrder
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.messages import (
@@ -93,19 +89,7 @@ FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
 _TOO_MUCH = "Too many unfinished messages: try again later"
 _RETRY = ((b"retry-after", b"1"),)
 
-# They are about one connection: we drop them in both directions.
-_HOP_BY_HOP = frozenset({
-    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
-    b"content-length", b"upgrade", b"http2-settings",
-})  # fmt: skip
-_NOT_SENT = frozenset({
-    *_HOP_BY_HOP, b"proxy-authorization", b"range", b"if-range", b"expect", b"sec-websocket-key",
-    b"sec-websocket-version", b"sec-websocket-extensions",
-})  # fmt: skip
-_NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
 _LOGIN_OF_CONNECTION = re.compile(rb"(?:ntlm|negotiate)\b", re.IGNORECASE)
-_CONTROL = re.compile(rb"[\r\n\0]")
-_SCHEMA = b"inputschema"  # every tool has one
 _SAFE_MESSAGES = frozenset({
     "initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get",
     "resources/list", "resources/templates/list", "resources/read", "completion/complete",
@@ -311,7 +295,7 @@ class Exchange:
     def change_stream_head(self, status: int, fields: Fields) -> None:
         """Change the head of an event stream before it is sent."""
         assert self.answer is not None
-        self._links = _links_in(self.answer.fields)
+        self._links = links_in(self.answer.fields)
         self.answer.status, self.answer.fields, self.was_changed = status, fields, True
 
     def change_answer(self, status: int, reason: bytes, fields: Fields, body: bytes) -> None:
@@ -320,7 +304,7 @@ class Exchange:
             self._let_go()
             self.stream = None
         if self.answer is not None and not self.was_changed:
-            self._links = _links_in(self.answer.fields)
+            self._links = links_in(self.answer.fields)
         self.answer, self.was_changed = Answer(status, reason, fields, body), True
 
     # The request
@@ -490,40 +474,21 @@ class Exchange:
 
     def _fields_for_upstream(self, head: Head, passed: Passed) -> Fields:
         listener, elsewhere = self.service.listener, self.address
+        host = self.authority
+        if host is None and elsewhere is not None:
+            host = elsewhere.authority
+        elif host is None and listener.keeps_host:
+            host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
         ours = () if elsewhere is not None else listener.headers_for(head)
         added = [(name.encode(), value.encode()) for name, value in ours]
-        added += self.added
-        gone = {name.lower() for name, _ in added}
-        gone.update(name.encode() for name, _ in passed.headers)
-        if passed.body is not None:
-            gone.add(b"content-encoding")
-        if self.authority is not None:
-            host = self.authority
-        elif elsewhere is not None:
-            host = elsewhere.authority
-        elif listener.keeps_host:
-            host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
-        else:
-            host = self.service.authority
-        out = [(b"host", host)]
-        for field in head.headers:
-            name = field[0].lower()
-            if name == b"accept-encoding" or name == b"host" or name in _NOT_SENT or name in gone:
-                continue
-            out.append(field)
-        if self.proxy_login is not None:
-            out.append((b"proxy-authorization", self.proxy_login))
-        out.append((b"accept-encoding", b"identity"))
-        out += [(n.encode(), v.encode()) for n, v in passed.headers if v is not None]
-        if self.socket is not None:
-            key = (head.get(b"sec-websocket-key") or "").encode("latin-1")
-            out += [
-                (b"connection", b"Upgrade"),
-                (b"upgrade", b"websocket"),
-                (b"sec-websocket-version", b"13"),
-                (b"sec-websocket-key", key),
-            ]
-        return (*out, *added)
+        login = ((b"proxy-authorization", self.proxy_login),) if self.proxy_login else ()
+        return fields_for_upstream(
+            head,
+            passed,
+            host=self.service.authority if host is None else host,
+            added=(*login, *added, *self.added),
+            is_socket=self.socket is not None,
+        )
 
     def add_field(self, name: bytes, value: bytes) -> None:
         """Send a header with the request that nobody else sees, in place of one of that name."""
@@ -667,7 +632,7 @@ class Exchange:
             self.tap.head(status, head.fields)
         notes = head.notes
         if notes.names is not listener.names:
-            judge_fields(head, listener)
+            notes_on(head, listener)
         self._notes, fields, date_at = notes, notes.fields, notes.date_at
         if date_at is not None and fields[date_at][1] != head.date:
             changed = [*fields]
@@ -768,7 +733,7 @@ class Exchange:
             raise ProtocolError("an answer of MCP to a request that is refused")
         asked = self.asked = outcome.exchange
         self.has_all = True
-        notes = judge_fields(head, listener)
+        notes = notes_on(head, listener)
         answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
         listener.note_answer_head(asked, head.status, notes.session)
         self.stream = self._filter(asked)
@@ -924,8 +889,8 @@ class Exchange:
         if answer.status == 101:
             raise ProtocolError("an upgrade that was not requested")
         head = AnswerHead(answer.status, answer.reason or b"", answer.fields)
-        notes = judge_fields(head, self.service.listener)
-        links = _links_in(answer.fields)
+        notes = notes_on(head, self.service.listener)
+        links = links_in(answer.fields)
         if links == self._links:  # they were judged, or are our own
             kept = [one for one in notes.fields if one[0].lower() not in WITH_URLS]
             notes.fields = (*kept, *links)
@@ -1061,10 +1026,10 @@ class Exchange:
         if not self.is_over:
             self.cut("Connection killed.")
 
-    def cut(self, why: str, outcome: Outcome = Outcome.CUT) -> None:
+    def cut(self, why: str) -> None:
         """Cut the exchange off, so that the client notices."""
         self.why = why
-        self._end(outcome)
+        self._end(Outcome.CUT)
         self.down.cut(self)
 
     def client_left(self) -> None:
@@ -1158,39 +1123,11 @@ class Exchange:
                 self.fail(error)
 
 
-def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
+def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:
     """Note with an answer's head which of its fields may pass, and what they say."""
-    fields, notes = head.fields, head.notes
-    values = b"".join([value for _, value in fields])
-    if len(fields) > MOST_HEADERS or any(len(value) > LONGEST_VALUE for _, value in fields):
-        raise ProtocolError("a header that is too long, or too many of them")
-    if _CONTROL.search(values):
-        raise ProtocolError("a control character in a header")
-    kept = [one for one in fields if one[0].lower() not in _NOT_ANSWERED]
-    if _SCHEMA in values.lower():
-        kept = [one for one in kept if _SCHEMA not in one[1].lower()]
-    stays = True
-    if not listener.is_forward and not WITH_URLS.isdisjoint(name.lower() for name, _ in kept):
-        kept = keep_links(kept, listener.names)
-        stays = not (300 <= head.status < 400 and leads_away(kept))
-
-    places = [at for at, (name, _) in enumerate(kept) if name.lower() == b"date"]
-    notes.fields, notes.stays = tuple(kept), stays
-    notes.date_at = places[0] if len(places) == 1 else None
-    notes.reason = b"" if _SCHEMA in head.reason.lower() else head.reason
-    notes.kind = text_of(fields, b"content-type")
-    notes.coding = text_of(fields, b"content-encoding")
-    notes.session = text_of(fields, b"mcp-session-id") or None
-    notes.challenges = tuple(
-        one.decode("latin-1") for one in values_of(fields, b"www-authenticate")
-    )
-    notes.locations = tuple(one.decode("latin-1") for one in values_of(fields, b"location"))
-    notes.names = listener.names
+    notes = head.notes
+    notes.judge(head.status, head.reason, head.fields, listener)
     return notes
-
-
-def _links_in(fields: Fields) -> Fields:
-    return tuple([one for one in fields if one[0].lower() in WITH_URLS])
 
 
 def _lost(id: str | None) -> bytes:

@@ -35,10 +35,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
+from mcp_tool_filter.http.forwarding import AnswerNotes, RequestNotes
+
 if TYPE_CHECKING:
-    from mcp_tool_filter.http.head import Fields, Head
-    from mcp_tool_filter.http.urls import UpstreamNames
-    from mcp_tool_filter.policy.config import Config
+    from mcp_tool_filter.http.head import Fields
 
 type State = Literal[
     "head", "count", "close", "size", "chunk", "chunk end", "trailers", "end", "done", "switched"
@@ -96,22 +96,6 @@ class Fault(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class RequestNotes:
-    """What was decided on a request's head; all heads that are equal share it."""
-
-    config: Config | None = None
-    """The configuration under which this was decided; None if nothing was."""
-    problem: str | None = None
-    """Why the gate refuses the request, or None."""
-    head: Head | None = None
-    """The head as the core reads it."""
-    out_fields: Fields | None = None
-    """The fields that the upstream gets, if it gets the client's own body."""
-    out_head: bytes = b""
-    """The same, written, with the request line."""
-
-
-@dataclass(slots=True, eq=False)
 class RequestHead:
     """A request's head as the client sent it."""
 
@@ -144,27 +128,6 @@ class RequestHead:
         if absolute := _ABSOLUTE.fullmatch(self.target):
             self.authority, path = absolute[1], absolute[2] or "/"
             self.target = path if path.startswith("/") else f"/{path}"
-
-
-@dataclass(slots=True, eq=False)
-class AnswerNotes:
-    """What was decided on an answer's head; remembered with it."""
-
-    names: UpstreamNames | None = None
-    """The names of the upstream by which the fields were judged; None if they were not yet."""
-    fields: Fields = ()
-    """The fields that may pass."""
-    date_at: int | None = None
-    """The place of Date among them."""
-    stays: bool = True
-    """False for a redirect that leads away from us."""
-    reason: bytes = b""
-    kind: str = ""
-    """The content type."""
-    coding: str = ""
-    session: str | None = None
-    challenges: tuple[str, ...] = ()
-    locations: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

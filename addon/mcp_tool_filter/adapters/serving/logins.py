@@ -23,10 +23,10 @@ from mcp_tool_filter.adapters.serving.site import Site, head_of
 from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.engine.wire import RequestNotes
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import JSON, Answered
+from mcp_tool_filter.http.forwarding import RequestNotes
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
