@@ -171,13 +171,7 @@ class Conversation:
         judged.snapshot = (
             self._snapshot_for(message, kind, judged.exchange) if is_answer else kind.snapshot
         )
-        situation = Situation(
-            snapshot=judged.snapshot,
-            direction=judged.direction,
-            exchange=judged.exchange,
-            limits=self.policy.config.limits,
-        )
-        return judge_again(message, verdict, situation)
+        return judge_again(message, verdict, self._situation_of(judged))
 
     def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
         """Return the record of a message about which we know nothing yet."""
@@ -213,10 +207,7 @@ class Conversation:
         """Decide on a message on its way to the upstream."""
         policy = self.policy
         limits = policy.config.limits
-        before = policy.kinds.start.snapshot
-        judged = Judged(
-            Direction.FROM_CLIENT, None, FORWARD, self.client, before, None, len(raw), origin
-        )
+        judged = self._judged(Direction.FROM_CLIENT, len(raw), origin)
         try:
             message = parse_message(raw, limits)
         except ProtocolError as error:
@@ -252,18 +243,23 @@ class Conversation:
         now = self.policy.clock()
         begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
         members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
+        judged.members = tuple(members)
         decisions = [
             self._decide_for_client(member, each, arrival)
             for member, each in zip(batch.members, members, strict=True)
         ]
+        return together(decisions, partial(self._decided_for_members, batch, judged))
 
-        def decided(verdicts: list[Verdict]) -> Judged:
-            for each, verdict in zip(members, verdicts, strict=True):
-                self._settle_for_client(each, self._by_policy_now(each, verdict))
-            return self._tell(judged, join_from_client(batch, [one.verdict for one in members]))
-
-        judged.members = tuple(members)
-        return together(decisions, decided)
+    def _decided_for_members(self, batch: Batch, judged: Judged, verdicts: list[Verdict]) -> Judged:
+        """Settle each member of a batch, and tell the observers what the batch becomes."""
+        is_ours = judged.direction is Direction.FROM_CLIENT
+        settle = self._settle_for_client if is_ours else self._settle_for_upstream
+        for each, verdict in zip(judged.members, verdicts, strict=True):
+            settle(each, self._by_policy_now(each, verdict))
+        became = [one.verdict for one in judged.members]
+        if is_ours:
+            return self._tell(judged, join_from_client(batch, became))
+        return self._tell_answer(judged, join_from_upstream(batch, became))
 
     def _decide_for_client(
         self, message: Single, judged: Judged, arrival: Arrival
@@ -366,25 +362,29 @@ class Conversation:
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Situation:
-        policy = self.policy
-        situation = Situation(
-            snapshot=judged.snapshot,
-            client=self.client,
-            exchange=judged.exchange,
-            links=policy.links,
-            limits=policy.config.limits,
-            origin=judged.origin,
-        )
+        situation, config = self._situation_of(judged), self.policy.config
         if isinstance(message, Request) and message.method == "tools/list":
-            situation.list_from = policy.config.tools_list
+            situation.list_from = config.tools_list
             situation.envelope = kind.envelope
-            asks_anew = kind.is_stale or policy.config.judges_new_tools
+            asks_anew = kind.is_stale or config.judges_new_tools
             is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
             if not kind.is_listed or (asks_anew and not is_forced):
                 situation.list_from = ListFrom.UPSTREAM
             else:
                 situation.may_use_cache = arrival.may_use_snapshot(message)
         return situation
+
+    def _situation_of(self, judged: Judged) -> Situation:
+        policy = self.policy
+        return Situation(
+            snapshot=judged.snapshot,
+            direction=judged.direction,
+            client=self.client,
+            exchange=judged.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+            origin=judged.origin,
+        )
 
     def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
         return self._decided_for_client(judged, self._by_policy_now(judged, verdict))
@@ -557,20 +557,12 @@ class Conversation:
 
     def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
         members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
+        judged.members = tuple(members)
         decisions = [
             self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)
         ]
-
-        def decided(verdicts: list[Verdict]) -> Judged:
-            for each, verdict in zip(members, verdicts, strict=True):
-                self._settle_for_upstream(each, self._by_policy_now(each, verdict))
-            return self._tell_answer(
-                judged, join_from_upstream(batch, [one.verdict for one in members])
-            )
-
-        judged.members = tuple(members)
-        return together(decisions, decided)
+        return together(decisions, partial(self._decided_for_members, batch, judged))
 
     def _decide_for_upstream(
         self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
@@ -580,15 +572,7 @@ class Conversation:
         judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_settled:
             judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
-        situation = Situation(
-            snapshot=judged.snapshot,
-            direction=Direction.FROM_UPSTREAM,
-            client=self.client,
-            exchange=judged.exchange,
-            links=policy.links,
-            limits=policy.config.limits,
-            origin=judged.origin,
-        )
+        situation = self._situation_of(judged)
         if not policy.links:
             return filter_from_upstream(message, situation)
         decide = decide_accepted if is_accepted else decide_from_upstream

@@ -42,7 +42,7 @@ from mcp_tool_filter.policy.patterns import (
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
-_PATH = re.compile(r"/[!-)+-~]*\*?|\*")  # a star only at the end
+_PATH = re.compile(r'/[!"$-)+->@-~]*\*?|\*')  # no query; a star only at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,20 @@ def plain_path(target: str) -> str:
 
 def parse_paths(values: Sequence[str], *, option: str) -> Paths:
     """Parse a user's paths; commas separate several. Raises InvalidOption."""
-    given = [path.strip() for value in values for path in value.split(",")]
-    texts = [path for path in given if path]
-    for text in texts:
-        if not _PATH.fullmatch(text) or "?" in text or "#" in text:
-            why = "It must be a path such as /files, all paths below one (/files/*), or * for all"
-            raise InvalidOption(option, text, why=why)
+    why = "It must be a path such as /files, all paths below one (/files/*), or * for all"
+    texts = _parse_several(values, option, _PATH, why)
     below = tuple("/" if text == "*" else text[:-1] for text in texts if text.endswith("*"))
     return Paths(frozenset(plain_path(text) for text in texts if not text.endswith("*")), below)
+
+
+def _parse_several(
+    values: Sequence[str], option: str, form: re.Pattern[str], why: str
+) -> list[str]:
+    """Split at commas; raise InvalidOption if one of the texts has another form."""
+    texts = [text for value in values for part in value.split(",") if (text := part.strip())]
+    if bad := next((text for text in texts if not form.fullmatch(text)), None):
+        raise InvalidOption(option, bad, why=why)
+    return texts
 
 
 LOOPBACK = "127.0.0.1"
@@ -437,25 +443,20 @@ def _parse_limits(text: str) -> Limits:
     return Limits(message=size, pending=2 * size, unfinished=max(_UNFINISHED, 8 * size))
 
 
+_VISIBLE = re.compile(r"[!-~]+")
+_NAME_OR_ADDRESS = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+
+
 def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
-    given = [host.strip().lower() for value in values for host in value.split(",")]
-    hosts = [host for host in given if host]
-    if bad := next((host for host in hosts if not re.fullmatch(r"[!-~]+", host)), None):
-        why = "It must be a host name, host:port, an origin, or *"
-        raise InvalidOption("allowed_hosts", bad, why=why)
+    why = "It must be a host name, host:port, an origin, or *"
+    hosts = _parse_several([one.lower() for one in values], "allowed_hosts", _VISIBLE, why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
 
 
 def _parse_raw_hosts(values: Sequence[str]) -> frozenset[str]:
-    given = [host.strip().lower() for value in values for host in value.split(",")]
-    hosts = [host for host in given if host]
-    if bad := next(
-        (host for host in hosts if not re.fullmatch(r"[a-z0-9._-]+|[0-9a-f:.]+", host)), None
-    ):
-        raise InvalidOption(
-            "raw_hosts", bad, why="It must be a host name or an address, without a port"
-        )
-    return frozenset(hosts)
+    why = "It must be a host name or an address, without a port"
+    lower = [one.lower() for one in values]
+    return frozenset(_parse_several(lower, "raw_hosts", _NAME_OR_ADDRESS, why))
 
 
 def _parse_max_clients(text: str) -> int | None:
