@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard, serve_dashboard
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard, dashboard_server
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
 from tests.adapters.mitmproxy.filtered import call, filtered
@@ -71,22 +71,18 @@ def dashboard() -> Dashboard:
 
 async def test_a_dashboard_says_where_it_is_and_is_served_until_the_end() -> None:
     said: list[str] = []
-    serving = asyncio.create_task(serve_dashboard(dashboard(), 0, said.append))
-    while not said:
-        await asyncio.sleep(0)
-    (where,) = said
-    host = where.partition("http://")[2].partition("/")[0]
-    connection = HTTPConnection(host, timeout=20)
-    await asyncio.to_thread(connection.request, "GET", "/mcp/state")
-    assert (await asyncio.to_thread(connection.getresponse)).status == 403
-    connection.close()
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
+    async with dashboard_server(dashboard(), 0, said.append):
+        (where,) = said
+        host = where.partition("http://")[2].partition("/")[0]
+        connection = HTTPConnection(host, timeout=20)
+        await asyncio.to_thread(connection.request, "GET", "/mcp/state")
+        assert (await asyncio.to_thread(connection.getresponse)).status == 403
+        connection.close()
 
 
 async def test_a_port_that_is_taken_is_an_error_for_people() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match=f"Cannot serve the dashboard on 127.0.0.1:{port}"):
-            await serve_dashboard(dashboard(), port, lambda _text: None)
+            async with dashboard_server(dashboard(), port, lambda _text: None):
+                pass

@@ -224,8 +224,7 @@ class ToolFilter:
         self._hide_secrets()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         in_background(self._start())
-        if self.proxy.config.dashboard is not None:
-            in_background(self._serve_dashboard(self.proxy.config.dashboard))
+        in_background(self._serve_dashboard())
 
     async def _start(self) -> None:
         await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
@@ -261,11 +260,9 @@ class ToolFilter:
         )
         self.proxy.adopt(self.proxy.config)  # the options may have been edited meanwhile
 
-    async def _serve_dashboard(self, port: int) -> None:
-        from mcp_tool_filter.adapters.watch.dashboard import serve_dashboard
-
+    async def _serve_dashboard(self) -> None:
         try:
-            await serve_dashboard(self.proxy.dashboard, port, self._report)
+            await self.proxy.serve_dashboard()
         except StartError as error:
             self.proxy.fail(str(error))
 

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -135,6 +136,7 @@ class Proxy:
         self.changes = Changes(self)
         self.command: Command | None = None
         """The upstream, if it is a command in this process."""
+        self._opened = AsyncExitStack()
         self._is_running = False
         self._has_warned = False
 
@@ -194,6 +196,14 @@ class Proxy:
             lambda: [site.listener.snapshot for site in self.sites.values()],
             self.around.edit_deny,
         )
+
+    async def serve_dashboard(self) -> None:
+        """Serve the dashboard at a port of its own, if that is wanted. Raises StartError."""
+        if (port := self.config.dashboard) is not None:
+            from mcp_tool_filter.adapters.watch.dashboard import dashboard_server
+
+            server = dashboard_server(self.dashboard, port, self.around.report)
+            await self._opened.enter_async_context(server)
 
     async def open(
         self, name: str, find_target: TargetFinder, *, address: str, keeps_host: bool = False
@@ -356,6 +366,7 @@ class Proxy:
         self.effects.close()
         self.crowd.close()
         await self.rules.close()
+        await self._opened.aclose()
 
 
 def _is_waited_for(exchange: Exchange) -> bool:

@@ -96,7 +96,6 @@ class Server:
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._clients: Clients | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         proxy.more_holders = self._holders
 
     @property
@@ -120,8 +119,7 @@ class Server:
         proxy = self._proxy
         keep_free_memory()
         proxy.begin()
-        if (board := proxy.config.dashboard) is not None:
-            await self._serve_dashboard(board)
+        await proxy.serve_dashboard()
         target = self._find_target(proxy.config)
         site = await proxy.open(target.url, self._find_target, address=self.address)
         proxy.check_patterns()
@@ -149,23 +147,6 @@ class Server:
             server = await loop.create_server(self._clients.connect, sock=door, backlog=_BACKLOG)
             self._servers.append(server)
 
-    async def _serve_dashboard(self, port: int) -> None:
-        """Serve the dashboard in the background. Raises StartError."""
-        from mcp_tool_filter.adapters.watch.dashboard import serve_dashboard
-
-        is_served = asyncio.Event()
-
-        def say(text: str) -> None:
-            self._proxy.around.report(text)
-            is_served.set()
-
-        serving = asyncio.ensure_future(serve_dashboard(self._proxy.dashboard, port, say))
-        serving.add_done_callback(lambda _: is_served.set())
-        self._tasks.add(serving)
-        await is_served.wait()
-        if serving.done():
-            await serving
-
     async def close(self) -> None:
         """Accept no new clients, and close every connection when its last bytes are sent."""
         self._proxy.watchers.has_ended = True
@@ -179,8 +160,6 @@ class Server:
             for one in list(clients.all):
                 one.abort()
             clients.pool.close()
-        for task in self._tasks:
-            task.cancel()
         await self._proxy.close()
 
     def _close_doors(self) -> None:

@@ -103,7 +103,7 @@ class ServerLimits:
     """Seconds for requests in progress at the end."""
 
 
-PAGE_LIMITS = ServerLimits(body=256 * 1024, connections=100)
+PAGE_LIMITS = ServerLimits(body=256 * 1024, connections=100, grace=0.0)
 """For the page and the metrics: no client can fill our memory or lock others out."""
 
 

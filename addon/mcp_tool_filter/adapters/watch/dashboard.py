@@ -12,12 +12,12 @@ only to its own pages.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hmac import compare_digest
@@ -487,8 +487,11 @@ def _served(answer: Answered) -> ServedResponse:
     return ServedResponse(answer.status, [kind, *_SAFE], answer.body)
 
 
-async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
-    """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
+@asynccontextmanager
+async def dashboard_server(
+    dashboard: Dashboard, port: int, say: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Serve the page; ``say`` gets its address. Raises StartError."""
     page = DashboardServer(dashboard)
     try:
         running = http_server(
@@ -496,7 +499,7 @@ async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], 
         )
         async with running as server:
             say(f"Dashboard: {page.address(server.port)}")
-            await asyncio.Event().wait()
+            yield
     except OSError as error:
         what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
         raise StartError(what, why=reason_of(error)) from error
