@@ -592,7 +592,7 @@ class Exchange:
         self._let_go()
         self._say(b"".join(map(render_event, replies)))
         self._over(outcome)
-        self.point("error", nothing)
+        self.tell("error")
         self.down.finish()
         self.down.done()
 
@@ -824,7 +824,7 @@ class Exchange:
     def _end_stream(self) -> None:
         self._over(Outcome.ANSWERED)
         self.down.finish()
-        self.point("answered", nothing)
+        self.tell("answered")
         self.down.done()
 
     def _judge_body(self, raw: bytes, notes: AnswerNotes, go_on: Callable[[], None]) -> None:
@@ -907,7 +907,7 @@ class Exchange:
         self._over(self.outcome or Outcome.ANSWERED)
         self.down.respond(answer, is_bare=self.head.method == "HEAD")
         if self.outcome is Outcome.ANSWERED:
-            self.point("answered", nothing)
+            self.tell("answered")
         self.down.done()
 
     def _switch(self) -> None:
@@ -919,7 +919,7 @@ class Exchange:
         self.phase = Phase.TALKING
         self.seat = Socket(self)
         ahead = self.down.switch(self.answer)
-        self.point("answered", nothing)
+        self.tell("answered")
         self.seat.begin(ahead, self.up.switch())
 
     def talked(self, *, is_lost: bool) -> None:
@@ -963,7 +963,7 @@ class Exchange:
     def _page(self) -> Page | None:
         """Return the web page that sent the request, if one did."""
         known = self.head.notes.head
-        return page_of(known) if known is not None else None
+        return page_of(known) if known is not None and b"origin" in known.names.places else None
 
     def refuse_answer(self, error: Exception) -> None:
         """End the exchange because the upstream's answer must not pass."""
@@ -1046,7 +1046,7 @@ class Exchange:
             self.seat.close()
         self._let_go()
         self._over(outcome)
-        self.point("error", nothing)
+        self.tell("error")
 
     def _over(self, outcome: Outcome) -> None:
         self.phase, self.outcome = Phase.OVER, outcome
@@ -1080,10 +1080,13 @@ class Exchange:
         point = self.down.host.point
         if point is None:
             go_on()
-        elif self.is_over:
-            point(name, self, nothing)
         else:
             point(name, self, self._going_on(go_on))
+
+    def tell(self, name: str) -> None:
+        """Tell other addons what they can no longer change."""
+        if (point := self.down.host.point) is not None:
+            point(name, self, nothing)
 
     def _going_on(self, step: Callable[[], None]) -> Callable[[], None]:
         """Return a function that takes a step once, unless the exchange takes another course."""

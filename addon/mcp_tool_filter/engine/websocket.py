@@ -34,7 +34,6 @@ from wsproto.events import (
 from wsproto.utilities import ProtocolError as FrameError
 
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER, Judged
-from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import values_of
 from mcp_tool_filter.policy.effects import InOrder, waits
@@ -407,7 +406,7 @@ class Socket:
         for side in (self._client, self._upstream):
             side.queue.abandon()
             side.close(event)
-        self.exchange.point("websocket_end", nothing)
+        self.exchange.tell("websocket_end")
 
 
 def _outcome(from_client: bool, raw: bytes, is_text: bool, outcome: Judged | Exception) -> _Outcome:
