@@ -13,7 +13,7 @@ import pytest
 from mcp_tool_filter.adapters.run.client import (
     TRUSTED,
     CannotRun,
-    NoProxy,
+    Proxy,
     environment_for,
     find_program,
     find_proxy,
@@ -218,4 +218,4 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(url: str) -> 
     ],
 )
 def test_no_proxy_hosts_are_reached_directly(entry: str, host: str, is_direct: bool) -> None:
-    assert NoProxy((entry,)).has(host) is is_direct
+    assert Proxy("", None, (entry,)).is_direct(host) is is_direct

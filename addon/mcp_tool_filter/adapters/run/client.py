@@ -114,7 +114,6 @@ def _is_in_foreground() -> bool:
 
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY")
-_EXCEPTIONS = ("NO_PROXY",)
 TRUSTED = (
     "SSL_CERT_FILE",  # OpenSSL, and with it Python; Go; curl; uv
     "REQUESTS_CA_BUNDLE",  # Python's requests
@@ -136,12 +135,10 @@ def environment_for(before: Mapping[str, str], proxy: str, certificates: Path) -
 
     We set each variable in upper and lower case, because programs differ in which they read.
     """
-    proxies = dict.fromkeys(_PROXIES, proxy)
-    exceptions = dict.fromkeys(_EXCEPTIONS, "")
-    both = {**proxies, **exceptions}
-    lower = {name.lower(): value for name, value in both.items()}
+    upper = {**dict.fromkeys(_PROXIES, proxy), "NO_PROXY": ""}
+    lower = {name.lower(): value for name, value in upper.items()}
     trusted = dict.fromkeys(TRUSTED, str(certificates))
-    return {**before, **both, **lower, **trusted, "NODE_USE_ENV_PROXY": "1"}
+    return {**before, **upper, **lower, **trusted, "NODE_USE_ENV_PROXY": "1"}
 
 
 _BEGIN = b"-----BEGIN"
@@ -186,24 +183,15 @@ _NAMES = ("https_proxy", "all_proxy", "http_proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class NoProxy:
-    """The hosts that are reached without the proxy."""
-
-    entries: tuple[str, ...] = ()
-
-    def has(self, host: str) -> bool:
-        return is_loopback(host) or any(_fits(host.lower(), one) for one in self.entries)
-
-
-@dataclass(frozen=True, slots=True)
 class Proxy:
     mode: str
     """In mitmproxy's spelling."""
     login: str | None = field(repr=False)
-    no_proxy: NoProxy
+    exceptions: tuple[str, ...] = ()
+    """The hosts that are reached without the proxy."""
 
     def is_direct(self, host: str) -> bool:
-        return self.no_proxy.has(host)
+        return is_loopback(host) or any(_fits(host.lower(), one) for one in self.exceptions)
 
 
 def find_proxy(environment: Mapping[str, str]) -> Proxy | None:
@@ -212,11 +200,11 @@ def find_proxy(environment: Mapping[str, str]) -> Proxy | None:
     for name in _NAMES:
         if url := lower.get(name):
             entries = (one.strip().lower() for one in lower.get("no_proxy", "").split(","))
-            return _parse(name, url, NoProxy(tuple(filter(None, entries))))
+            return _parse(name, url, tuple(filter(None, entries)))
     return None
 
 
-def _parse(name: str, url: str, no_proxy: NoProxy) -> Proxy:
+def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> Proxy:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -230,7 +218,7 @@ def _parse(name: str, url: str, no_proxy: NoProxy) -> Proxy:
     login = None
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return Proxy(f"upstream:{parts.scheme}://{where}:{port or usual}", login, no_proxy)
+    return Proxy(f"upstream:{parts.scheme}://{where}:{port or usual}", login, exceptions)
 
 
 def _fits(host: str, entry: str) -> bool:

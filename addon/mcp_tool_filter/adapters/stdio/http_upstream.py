@@ -122,7 +122,7 @@ class StreamableUpstream:
                     self._poster.session = lost
                     return False
         if self._stream and self._stream.done():
-            self._stream = asyncio.create_task(self._listen())
+            self._stream = asyncio.create_task(self._follow(_Place(endless=True)))
         return True
 
     async def _reopen(self, opening: bytes) -> bool:
@@ -160,7 +160,7 @@ class StreamableUpstream:
     def listen(self) -> None:
         """Open the GET stream, once a session is initialized."""
         if self._stream is None:
-            self._stream = asyncio.create_task(self._listen())
+            self._stream = asyncio.create_task(self._follow(_Place(endless=True)))
 
     async def close(self) -> None:
         """End the session."""
@@ -216,24 +216,31 @@ class StreamableUpstream:
         except (HttpFailed, ProtocolError) as error:
             if place.last_id is None:
                 raise ConnectionLost(str(error)) from None
-        while self._listener.waits_for(ids) and place.may_resume():
-            await place.wait()
+        await self._follow(place, ids)
+
+    async def _follow(self, place: _Place, ids: Sequence[str] = ()) -> None:
+        """Get a stream, again whenever it breaks, as long as one of these requests waits; if it is
+        endless, as long as the upstream offers one."""
+        is_first = place.endless
+        while place.may_resume and (place.endless or self._listener.waits_for(ids)):
+            if not is_first:
+                await place.wait()
+            is_first = False
+            headers = [EVENTS, *self._poster.headers]
+            if place.last_id:
+                headers.append((b"last-event-id", place.last_id))
             try:
-                await self._resume(place, ids)
+                async with self._poster.exchange(b"GET", headers) as response:
+                    if response.status == 200 and response.media_type == EVENT_STREAM:
+                        await self._receive_events(response, place, ids)
+                    elif place.endless or response.status < 500:
+                        return
             except NotConnected as error:
                 await self._listener.missed(error)
             except HttpFailed:
                 pass
-            except ProtocolError:
-                place.give_up()
-
-    async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
-        headers = [EVENTS, *self._poster.headers, (b"last-event-id", place.last_id or b"")]
-        async with self._poster.exchange(b"GET", headers) as response:
-            if response.status == 200 and response.media_type == EVENT_STREAM:
-                await self._receive_events(response, place, ids)
-            elif response.status < 500:
-                place.give_up()
+            except ProtocolError:  # a stream that we cannot read
+                return
 
     async def _receive_events(
         self, response: HttpResponse, place: _Place, ids: Sequence[str] = ()
@@ -245,26 +252,6 @@ class StreamableUpstream:
                 await read_away(response)
                 return
 
-    async def _listen(self) -> None:
-        """Receive the GET stream, as long as the upstream offers one."""
-        place = _Place(endless=True)
-        while place.may_resume():
-            headers = [EVENTS, *self._poster.headers]
-            if place.last_id:
-                headers.append((b"last-event-id", place.last_id))
-            try:
-                async with self._poster.exchange(b"GET", headers) as response:
-                    if response.status != 200 or response.media_type != EVENT_STREAM:
-                        return  # the upstream offers none
-                    await self._receive_events(response, place)
-            except NotConnected as error:
-                await self._listener.missed(error)
-            except HttpFailed:
-                pass
-            except ProtocolError:
-                return  # a stream that we cannot read
-            await place.wait()
-
 
 class _Place:
     """The position in a stream, and when it may be resumed."""
@@ -273,8 +260,7 @@ class _Place:
         self.last_id: bytes | None = None
         self._retry = _RETRY
         self._tries = 0
-        self._endless = endless
-        self._given_up = False
+        self.endless = endless
 
     def note(self, event: Event | Oversized) -> None:
         self._tries = 0
@@ -288,13 +274,9 @@ class _Place:
             elif key == b"retry" and value.isdigit():
                 self._retry = min(int(value[:9]) / 1000, _LONGEST_RETRY)
 
+    @property
     def may_resume(self) -> bool:
-        if self._given_up:
-            return False
-        return self._endless or (self.last_id is not None and self._tries < _MOST_TRIES)
-
-    def give_up(self) -> None:
-        self._given_up = True
+        return self.endless or (self.last_id is not None and self._tries < _MOST_TRIES)
 
     async def wait(self) -> None:
         delay = min(self._retry * 2 ** max(0, self._tries - 1), _LONGEST_RETRY)
