@@ -136,3 +136,37 @@ async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind() -> No
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert not ours.is_in_use
+
+
+MEBIBYTE = 1024 * 1024
+
+
+async def test_a_writer_waits_for_a_slow_reader() -> None:
+    outbox = Outbox()
+    await outbox.put(b"x" * (MEBIBYTE + 1))
+    writing = asyncio.create_task(outbox.put(b"more"))
+    await asyncio.sleep(0)
+    assert not writing.done()
+    await outbox.get()
+    assert await writing
+
+
+async def test_a_waiting_writer_is_told_that_the_reader_has_left() -> None:
+    outbox = Outbox()
+    await outbox.put(b"x" * (MEBIBYTE + 1))
+    writing = asyncio.create_task(outbox.put(b"more"))
+    await asyncio.sleep(0)
+    outbox.end()
+    assert not await writing
+    assert not await outbox.put(b"even more")
+    assert outbox.has_ended
+
+
+async def test_the_last_message_needs_a_reader_but_no_room() -> None:
+    outbox = Outbox()
+    await outbox.put(b"x" * (MEBIBYTE + 1))
+    outbox.put_last(b"lost")
+    outbox.end()
+    outbox.put_last(b"too late")
+    assert outbox.drain()[1:] == [b"lost"]
+    assert await outbox.get() is None

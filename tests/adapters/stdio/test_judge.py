@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, show_stray_line
 from mcp_tool_filter.conversation.policy_in_force import Judged as Told
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.stdio.judging_lines import FORWARDED, Judged
@@ -225,3 +226,39 @@ def test_an_effects_error_is_raised_in_the_waiting_decision() -> None:
     with pytest.raises(StopIteration) as made:
         waiting.throw(ValueError())
     assert isinstance(made.value.value, Drop)
+
+
+def shown(line: bytes) -> tuple[bool, list[str]]:
+    said: list[str] = []
+    return show_stray_line(line, Limits(), said.append), said
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"Listening on 8000", "Listening on 8000"),
+        (b"\x1b[31mred\a", "\\x1b[31mred\\x07"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+        (b"x" * 3000, "x" * 2000 + "…"),
+    ],
+)
+def test_text_is_marked_escaped_and_cut(line: bytes, text: str) -> None:
+    assert shown(line) == (True, [f"[not JSON, from the command] {text}"])
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[1]", b"null", b'{"jsonrpc":"2.0","id":1,"result":{}}'])
+def test_json_is_not_shown(line: bytes) -> None:
+    assert shown(line) == (False, [])
+
+
+def test_text_that_is_too_long_is_not_reported_as_no_json() -> None:
+    said: list[str] = []
+    assert not show_stray_line(b'{"a":1}', Limits(message=5), said.append)
+    assert said == []
+
+
+def test_a_broken_message_is_shown_differently_from_text() -> None:
+    """A request may wait for it."""
+    is_text, said = shown(b'{"jsonrpc":"2.0","id":1,"result":')
+    assert not is_text
+    assert len(said) == 1

@@ -11,7 +11,6 @@ import pytest
 
 from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
-from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.effects import Deciding, Delay
 
 
@@ -51,8 +50,3 @@ def test_a_decision_that_raises_is_reported(rules: DecidingThread) -> None:
 
     with pytest.raises(ZeroDivisionError):
         rules.outcome_of(raising())
-
-
-def test_an_unusable_rules_file_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(StartError):
-        RulesInForce(str(tmp_path / "missing.yaml"))
