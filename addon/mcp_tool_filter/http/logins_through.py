@@ -544,11 +544,6 @@ def registration_answer(
     return json.dumps(said).encode()
 
 
-def check_answer(body: bytes) -> None:
-    """Raise ProtocolError if an OAuth server would not answer like this."""
-    _object(body)
-
-
 class RefusedUri(ProtocolError):
     """A redirect URI to which we do not send browsers."""
 

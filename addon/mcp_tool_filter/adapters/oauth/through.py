@@ -29,6 +29,7 @@ from mcp_tool_filter.http.login_metadata import (
     TOKEN,
     ServerMetadata,
     is_login_document,
+    object_in,
     server_documents,
 )
 from mcp_tool_filter.http.logins_through import (
@@ -38,7 +39,6 @@ from mcp_tool_filter.http.logins_through import (
     RefusedUri,
     Registrations,
     authorize,
-    check_answer,
     come_back,
     metadata_urls_in,
     our_issuer,
@@ -62,23 +62,20 @@ class LoginAnswer:
 
     status: int
     body: bytes = b""
+    """JSON, if there is one."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
 def passed_on(got: WebAnswer, body: bytes) -> LoginAnswer:
     if 300 <= got.status < 400:
         raise WebFailed("a redirect that is not allowed here")
-    try:
-        check_answer(got.body)
-    except ProtocolError as error:
-        raise WebFailed(str(error)) from None
+    if object_in(got.body) is None:
+        raise WebFailed("an answer that is no JSON object")
     return json_answer(got.status, body)
 
 
 def json_answer(status: int, body: bytes) -> LoginAnswer:
-    return LoginAnswer(
-        status, body, (("content-type", "application/json"), ("cache-control", "no-store"))
-    )
+    return LoginAnswer(status, body, (("cache-control", "no-store"),))
 
 
 def redirect_to(url: str) -> LoginAnswer:

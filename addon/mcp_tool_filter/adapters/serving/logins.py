@@ -25,7 +25,7 @@ from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.bodies import decode_body
-from mcp_tool_filter.http.exchange import JSON, Answered
+from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.forwarding import RequestNotes
 from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
 from mcp_tool_filter.http.listener import Listener
@@ -362,10 +362,7 @@ def _reply(exchange: Exchange, said: LoginAnswer, head: Head) -> None:
     if origin := head.get(b"origin"):
         allowed = (b"access-control-allow-origin", origin.encode("latin-1"))
         fields += [allowed, (b"vary", b"Origin")]
-    kinds = [value.decode() for name, value in fields if name == b"content-type"]
-    answered = Answered(said.status, said.body, content_type=kinds[0] if kinds else JSON)
-    others = tuple(one for one in fields if one[0] != b"content-type")
-    exchange.reply(answered, with_cors=False, fields=others)
+    exchange.reply(Answered(said.status, said.body), with_cors=False, fields=tuple(fields))
 
 
 def _change(exchange: Exchange, *, target: str | None = None, fields: Fields | None = None) -> None:
