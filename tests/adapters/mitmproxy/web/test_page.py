@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def test_the_state_contains_all_that_the_page_shows(web: Web) -> None:
     assert tools["file_delete"]["refused"] == 1
     assert (state["lists"], state["calls"], state["refused"]) == (1, 1, 1)
     assert state["saved_bytes"] > 1000
+
+
+def test_details_of_a_call_are_shown_on_request(web: Web) -> None:
+    web.client.call("file_read")
+    [called] = [one for one in web.state()["recent"] if one.get("tool") == "file_read"]
+    status, text = web.api("POST", "/mcp/details", {"number": called["number"]})
+    assert status == 200
+    assert json.loads(json.loads(text)["arguments"])["name"] == "file_read"
+    assert "content" in json.loads(json.loads(text)["result"])
 
 
 def test_a_bad_pattern_is_refused_and_the_old_filter_stays(web: Web) -> None:
