@@ -14,7 +14,7 @@ import pytest
 from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.help import render_manual
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.cli.settings import settle
+from mcp_tool_filter.cli.settings import gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS
 from mcp_tool_filter.options import OPTIONS, RETIRED
 from tests.cli.launched import ADDON, run, surroundings
@@ -84,6 +84,16 @@ def test_every_command_line_shown_in_help_is_valid(line: str) -> None:
         return
     given = parse_flags(words)
     settle(given).config  # noqa: B018  it raises for what cannot be
+
+
+def test_the_file_with_settings_shown_in_help_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "t")
+    [text] = re.findall(r"^```toml\n(.*?)^```", (DOCS / "options.md").read_text(), re.M | re.S)
+    (tmp_path / "settings.toml").write_text(text)
+    found = settle(gather(parse_flags(["--config", str(tmp_path / "settings.toml")]), {}))
+    assert found.config().deny[0].exceptions == found.config().exceptions != ()
 
 
 def test_help_shows_command_lines() -> None:
