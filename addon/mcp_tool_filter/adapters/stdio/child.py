@@ -121,6 +121,7 @@ def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if child.has_ended() and child.has_left_nobody():
+                child.close_stdin()  # a write may have kept it open until now
                 return
             time.sleep(0.01)
         if number is not None:

@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import Any, Final
 
@@ -78,23 +79,18 @@ class IdTaken(Exception):
     """Another request in progress has this id."""
 
 
+@dataclass(eq=False)
 class BridgeSessions:
     """The sessions of a bridge. Create it in a running event loop."""
 
-    def __init__(
-        self,
-        start: Start,
-        limits: Limits,
-        *,
-        say: Callable[[str], None],
-        most: int = 32,
-        idle: float = _IDLE,
-    ) -> None:
-        self._start = start
-        self._limits = limits
-        self._say = say
-        self._most = most
-        self._idle = idle
+    start: Start
+    limits: Limits
+    _: KW_ONLY
+    say: Callable[[str], None]
+    most: int = 32
+    idle: float = _IDLE
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[str, ChildSession] = {}
         self._alive: set[ChildSession] = set()  # including those that are ending
@@ -150,13 +146,13 @@ class BridgeSessions:
     async def _spawn[Kind: ChildSession](self, kind: type[Kind]) -> Kind:
         self._wanted += 1
         try:
-            while len(self._alive) >= self._most and not self._is_closing:
+            while len(self._alive) >= self.most and not self._is_closing:
                 self._make_room()
                 self._changed.clear()
                 await self._changed.wait()
             if self._is_closing:
                 raise TooMany("Shutting down")
-            session = kind(self._start(), self._limits, say=self._say, on_end=self._note_end)
+            session = kind(self.start(), self.limits, say=self.say, on_end=self._note_end)
         finally:
             self._wanted -= 1
         self._alive.add(session)
@@ -169,13 +165,13 @@ class BridgeSessions:
         idle = [one for one in self._alive if not one.is_closing and not one.is_in_use]
         chosen = sorted(idle, key=lambda one: one.last_used)[: max(0, self._wanted - ending)]
         if not ending and not chosen:
-            raise TooMany(f"Too many sessions: --max-children {self._most}")
+            raise TooMany(f"Too many sessions: --max-children {self.most}")
         for session in chosen:
             self.end(session, eof=_LAST_EOF)
 
     def _note_end(self, session: ChildSession, code: int) -> None:
         if self._forget(session) and not self._is_closing:
-            self._say(f"Warning: The command of one session has ended with exit code {code}")
+            self.say(f"Warning: The command of one session has ended with exit code {code}")
         self.end(session)
 
     def _forget(self, session: ChildSession) -> bool:
@@ -192,33 +188,29 @@ class BridgeSessions:
     def _note_ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self._say(f"Warning: A command could not be ended: {error!r}")
+            self.say(f"Warning: A command could not be ended: {error!r}")
 
     async def _sweep(self) -> None:
         """End sessions that have been idle for long."""
         while True:
-            await asyncio.sleep(min(_SWEEP, self._idle))
-            latest = self._loop.time() - self._idle
+            await asyncio.sleep(min(_SWEEP, self.idle))
+            latest = self._loop.time() - self.idle
             for session in list(self._by_name.values()):
                 if not session.is_in_use and session.last_used < latest:
                     self.end(session)
 
 
+@dataclass(eq=False)
 class ChildSession:
     """Create it in a running event loop. ``on_end`` is called once, when the command has ended."""
 
-    def __init__(
-        self,
-        child: Child,
-        limits: Limits,
-        *,
-        say: Callable[[str], None],
-        on_end: Callable[[ChildSession, int], None],
-    ) -> None:
-        self._child = child
-        self._limits = limits
-        self._say = say
-        self._on_end = on_end
+    child: Child
+    limits: Limits
+    _: KW_ONLY
+    say: Callable[[str], None]
+    on_end: Callable[[ChildSession, int], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, tuple[str, Outbox]] = {}
@@ -285,7 +277,7 @@ class ChildSession:
         """Write a line; returns when the command has taken it."""
         self.last_used = self._loop.time()
         with suppress(RuntimeError):  # the command has ended
-            await self._loop.run_in_executor(self._writer, self._child.write, line + b"\n")
+            await self._loop.run_in_executor(self._writer, self.child.write, line + b"\n")
 
     def listen(self) -> Outbox:
         """Return a new stream for messages that answer no request; it replaces an older one."""
@@ -317,29 +309,29 @@ class ChildSession:
         """Begin to end the command with increasing force."""
         if self._closing is None or eof < self._patience:
             self._patience = eof
-            self._closing = in_own_thread(lambda: end_child(self._child, eof=eof))
+            self._closing = in_own_thread(lambda: end_child(self.child, eof=eof))
         return self._closing
 
     async def close(self, *, eof: float = _EOF) -> None:
         """End the command; return when it is gone."""
         await asyncio.shield(self.begin_to_close(eof=eof))
         await asyncio.wait([self.ended], timeout=_LAST_WORDS)
-        if self._child.has_ended():  # a process that has left its group may hold the output open
-            self._end(self._child.wait())
+        if self.child.has_ended():  # a process that has left its group may hold the output open
+            self._end(self.child.wait())
 
     # Messages of the command
 
     def _read(self) -> None:
         """Read in a thread, no faster than the lines can be delivered."""
-        parser = LineParser(max_pending=self._limits.pending)
+        parser = LineParser(max_pending=self.limits.pending)
         with suppress(OSError, RuntimeError):  # the event loop has ended before the command
-            while chunk := self._child.read():
+            while chunk := self.child.read():
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
-        self._child.close_output()
+        self.child.close_output()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end_silent)
-            self._loop.call_soon_threadsafe(self._end, self._child.wait())
+            self._loop.call_soon_threadsafe(self._end, self.child.wait())
 
     def _in_loop(self, lines: list[bytes | CutLine]) -> None:
         if lines:
@@ -352,9 +344,9 @@ class ChildSession:
                 continue
             try:
                 refuse_hidden_line(line)
-                message = parse_message(line, self._limits)
+                message = parse_message(line, self.limits)
             except ProtocolError as error:
-                if not show_stray_line(line, self._limits, self._say):
+                if not show_stray_line(line, self.limits, self.say):
                     await self._replace(line, str(error))
                 continue
             await self._receive(line, tuple(singles(message)))
@@ -396,7 +388,7 @@ class ChildSession:
 
     async def _replace(self, line: bytes | CutLine, detail: str) -> None:
         """Answer requests with an error, because the command's message cannot be delivered."""
-        self._say(f"Warning: The command sent an invalid message: {detail}")
+        self.say(f"Warning: The command sent an invalid message: {detail}")
         ids = ids_answered(line)
         if ids is None:
             ids = list(self._waiting) if len(self._waiting) == 1 else []
@@ -423,7 +415,7 @@ class ChildSession:
         self._fail_all()
         if self._stream:
             self._stream.end()
-        self._on_end(self, code)
+        self.on_end(self, code)
 
     def _fail_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -449,8 +441,8 @@ class SharedSession(ChildSession):
     all such requests are of one asker, as far as their credentials tell.
     """
 
-    def __init__(self, child: Child, limits: Limits, **more: Any) -> None:
-        super().__init__(child, limits, **more)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._numbers = Numbers()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -535,42 +527,33 @@ def _string_in(message: bytes, *keys: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+@dataclass(eq=False, kw_only=True)
 class Outbox:
     """A queue that a session fills and one response empties; the writer waits for a slow reader.
 
     With ``only_answers`` its reader takes nothing else, because it cannot show it.
     """
 
-    def __init__(
-        self,
-        *,
-        only_answers: bool = False,
-        is_subscription: bool = False,
-        least_level: int | None = None,
-        asker: object = None,
-    ) -> None:
-        """``asker`` wants log messages from ``least_level`` on."""
-        self.only_answers = only_answers
-        self.is_subscription = is_subscription
-        self.least_level = least_level
-        self.asker = asker
-        self.has_others = False
-        """True if it got anything but answers."""
+    only_answers: bool = False
+    is_subscription: bool = False
+    least_level: int | None = None
+    asker: object = None
+    """It wants log messages from ``least_level`` on."""
+    has_others: bool = field(default=False, init=False)
+    """True if it got anything but answers."""
+    has_ended: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._size = 0
-        self._ended = False
         self._changed = asyncio.Event()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended
 
     async def put(self, message: bytes, *, is_answer: bool = False) -> bool:
         """Add a message when there is room; return False if the reader is gone."""
-        while self._size > _ROOM and not self._ended:
+        while self._size > _ROOM and not self.has_ended:
             self._changed.clear()
             await self._changed.wait()
-        if self._ended:
+        if self.has_ended:
             return False
         self.has_others |= not is_answer
         self.put_last(message)
@@ -578,13 +561,13 @@ class Outbox:
 
     def put_now(self, message: bytes) -> None:
         """Add a message that is no answer, if there is room."""
-        if not self._ended and self._size <= _ROOM:
+        if not self.has_ended and self._size <= _ROOM:
             self.has_others = True
             self.put_last(message)
 
     def put_last(self, message: bytes) -> None:
         """Add an answer, even if there is no room."""
-        if not self._ended:
+        if not self.has_ended:
             self._messages.append(message)
             self._size += len(message)
             self._changed.set()
@@ -592,7 +575,7 @@ class Outbox:
     async def get(self) -> bytes | None:
         """Return the next message; None after the last one."""
         while not self._messages:
-            if self._ended:
+            if self.has_ended:
                 return None
             self._changed.clear()
             await self._changed.wait()
@@ -611,7 +594,7 @@ class Outbox:
 
     def end(self) -> None:
         """Accept no more messages; those in the queue can still be read."""
-        self._ended = True
+        self.has_ended = True
         self._changed.set()
 
     def drain(self) -> list[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -74,24 +74,20 @@ class _Held:
             self.made.cancel()
 
 
+@dataclass(eq=False)
 class HeldLines:
     """Use it in one event loop; only ``is_empty`` may be asked elsewhere."""
 
-    def __init__(
-        self,
-        judge: LineJudge,
-        effects: Effects,
-        pass_on: PassOn,
-        *,
-        on_bug: Callable[[Exception], None],
-        most: int,
-    ) -> None:
-        """``pass_on`` sends a line when it may leave; at ``most`` bytes, ``add`` waits."""
-        self._judge = judge
-        self._effects = effects
-        self._pass_on = pass_on
-        self._on_bug = on_bug
-        self._most = most
+    judge: LineJudge
+    effects: Effects
+    pass_on: PassOn
+    """Sends a line when it may leave."""
+    _: KW_ONLY
+    on_bug: Callable[[Exception], None]
+    most: int
+    """Bytes; when they are held, ``add`` waits."""
+
+    def __post_init__(self) -> None:
         self._lines: deque[_Held] = deque()
         self._left = asyncio.Event()  # set whenever a line has left
         self._releasing: asyncio.Task[None] | None = None
@@ -106,14 +102,14 @@ class HeldLines:
             return
         made: asyncio.Future[Verdict]
         if waits(decision):
-            made = asyncio.ensure_future(self._effects.outcome_of(decision))
+            made = asyncio.ensure_future(self.effects.outcome_of(decision))
         else:
             made = asyncio.get_running_loop().create_future()
             made.set_result(decision)
         self._lines.append(_Held(line, made))
         if len(self._lines) == 1:
             self._releasing = asyncio.create_task(self._release())
-        while sum(one.size for one in self._lines) > self._most:
+        while sum(one.size for one in self._lines) > self.most:
             await self._next_left()
 
     def _cancels(self, line: bytes | CutLine) -> bool:
@@ -124,7 +120,7 @@ class HeldLines:
         for held in self._lines if value else ():
             if value in held.waiting:
                 held.cancel({value})
-                self._judge.forget([value])
+                self.judge.forget([value])
                 return True
         return False
 
@@ -134,7 +130,7 @@ class HeldLines:
         for held in self._lines:
             lost += held.waiting.values()
             held.cancel(set(held.waiting))
-        self._judge.forget(lost)
+        self.judge.forget(lost)
         return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in lost]
 
     async def wait_until_empty(self) -> None:
@@ -153,10 +149,10 @@ class HeldLines:
             try:
                 if not is_cancelled:
                     verdict = _without(held.cancelled, held.line, held.made.result())
-                    self._judge.forget(list(held.cancelled))
-                    await self._pass_on(held.line, verdict)
+                    self.judge.forget(list(held.cancelled))
+                    await self.pass_on(held.line, verdict)
             except Exception as bug:
-                self._on_bug(bug)
+                self.on_bug(bug)
             self._lines.popleft()
             self._left.set()
 
