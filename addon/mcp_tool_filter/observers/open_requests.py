@@ -23,7 +23,7 @@ from mcp_tool_filter.policy.verdict import Rewrite, Verdict
 from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
 
 _CANCELLED = "notifications/cancelled"
-MOST_OPEN = 10_000
+MOST = 10_000  # open requests
 
 type RequestKey = tuple[int, str]
 type _Key = int | RequestKey
@@ -58,9 +58,10 @@ class Waiting(Protocol):
 class OpenRequests[T: Waiting]:
     """The open requests, oldest first."""
 
-    __slots__ = ("_by_id", "_open")
+    __slots__ = ("_by_id", "_most", "_open")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most or MOST
         self._open: dict[_Key, T] = {}
         self._by_id: dict[RequestKey, _Key] = {}  # of clients' requests
 
@@ -71,13 +72,19 @@ class OpenRequests[T: Waiting]:
     def all(self) -> list[T]:
         return list(self._open.values())
 
-    def add(self, request: T) -> None:
+    def add(self, request: T) -> list[T]:
+        """Remember a request; return those that are forgotten for it."""
+        forgotten: list[T | None] = []
         if request.exchange is None:
+            forgotten.append(self._take(request.by_id))  # the upstream has reused an id
             self._open[request.by_id] = request
-            return
-        key = id(request.exchange)
-        self._open[key] = request
-        self._by_id[request.by_id] = key
+        else:
+            key = id(request.exchange)
+            self._open[key] = request
+            self._by_id[request.by_id] = key
+        if len(self._open) > self._most:
+            forgotten.append(self.take_oldest())
+        return [one for one in forgotten if one is not None]
 
     def of(self, exchange: Exchange) -> T | None:
         return self._open.get(id(exchange))

@@ -33,6 +33,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers import open_requests
 from mcp_tool_filter.observers.open_requests import key_of
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Via
@@ -127,7 +128,7 @@ def test_requests_without_an_answer_end_with_the_process(traced: Traced) -> None
 
 
 def test_the_number_of_remembered_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MOST_OPEN", 10)
+    monkeypatch.setattr(open_requests, "MOST", 10)
     traced = Traced()
     for id in range(30):
         traced.ask(id)
@@ -430,7 +431,7 @@ def asked_by_upstream(client: Client, id: str = "1") -> OpenSpan:
 def keeping(*spans: OpenSpan, most: int = 10) -> OpenSpans:
     kept = OpenSpans(most)
     for one in spans:
-        assert list(kept.add_bounded(one)) == []
+        assert kept.add(one) == []
     return kept
 
 
@@ -494,7 +495,7 @@ def test_an_id_that_the_upstream_uses_again_gives_up_the_span_before() -> None:
     client = Client()
     first, second = asked_by_upstream(client), asked_by_upstream(client)
     kept = keeping(first)
-    assert list(kept.add_bounded(second)) == [first]
+    assert kept.add(second) == [first]
     assert kept.of_upstream(client, "1") is second
 
 
@@ -502,7 +503,7 @@ def test_above_the_limit_the_oldest_span_is_given_up() -> None:
     client = Client()
     first, second, third = asked(client, "1"), asked(client, "2"), asked(client, "3")
     kept = keeping(first, second, most=2)
-    assert list(kept.add_bounded(third)) == [first]
+    assert kept.add(third) == [first]
     assert kept.take_oldest() is second
     assert list(kept.take_all_with(client)) == [third]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
+from mcp_tool_filter.observers import open_requests
 from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Contents, Soon, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
@@ -272,7 +273,7 @@ def test_no_long_name_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_number_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OPEN", 10)
+    monkeypatch.setattr(open_requests, "MOST", 10)
     audited = Audited()
     for id in range(30):
         audited.ask(call(id))

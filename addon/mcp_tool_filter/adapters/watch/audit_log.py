@@ -20,6 +20,7 @@ process 4711 began because another one wrote ``audit.jsonl``.
 from __future__ import annotations
 
 import errno
+import glob
 import gzip
 import logging
 import os
@@ -74,12 +75,8 @@ def is_part(name: str) -> bool:
 
 def parts_of(path: Path) -> list[Path]:
     """Return the parts beside a log that are in use, or were."""
-    found = path.parent.glob(f"{glob_escape(path.name)}.pid*")
+    found = path.parent.glob(f"{glob.escape(path.name)}.pid*")
     return sorted(one for one in found if _PART.fullmatch(one.name))
-
-
-def glob_escape(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def age_of(path: Path) -> tuple[bool, str, int]:
@@ -96,7 +93,7 @@ def age_of(path: Path) -> tuple[bool, str, int]:
 def asides_of(path: Path) -> list[Path]:
     """Return the files that this one continues, the newest first."""
     found = [
-        one for one in path.parent.glob(f"{glob_escape(path.name)}.*")
+        one for one in path.parent.glob(f"{glob.escape(path.name)}.*")
         if one.name != path.name and chain_of(one.name) == path.name
     ]  # fmt: skip
     return sorted(found, key=age_of, reverse=True)

@@ -35,7 +35,6 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.observers.open_requests import (
-    MOST_OPEN,
     OpenRequests,
     RequestKey,
     key_of,
@@ -218,23 +217,17 @@ class OpenSpan:
 
 
 class OpenSpans(OpenRequests[OpenSpan]):
-    """A bounded set of open spans, which also finds all of one client."""
+    """The open spans, which also finds all of one client."""
 
-    __slots__ = ("_most", "_of_client")
+    __slots__ = ("_of_client",)
 
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__(most)
         self._of_client: dict[int, dict[int, OpenSpan]] = {}
 
-    def add_bounded(self, one: OpenSpan) -> Iterator[OpenSpan]:
-        """Remember a request; yield the ones that are forgotten for it."""
-        if one.exchange is None and (same := self._take(one.by_id)) is not None:
-            yield same  # the upstream has reused an id
-        self.add(one)
-        self._of_client.setdefault(id(one.client), {})[id(one)] = one
-        if len(self) > self._most and (oldest := self.take_oldest()):
-            yield oldest
+    def add(self, request: OpenSpan) -> list[OpenSpan]:
+        self._of_client.setdefault(id(request.client), {})[id(request)] = request
+        return super().add(request)
 
     def take_all_with(self, client: Client) -> Iterator[OpenSpan]:
         """Yield and forget all requests from and to this client."""
@@ -291,7 +284,7 @@ class Tracer:
             raise StartError("Cannot send traces", why=str(error)) from None
         self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
         self._clock = clock
-        self._open = OpenSpans(MOST_OPEN)
+        self._open = OpenSpans()
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
 
@@ -387,7 +380,7 @@ class Tracer:
             return
         by_id = key_of(judged.client, message.id)
         asked = OpenSpan(span, judged.client, message.id, exchange, by_id, in_header=said is None)
-        for forgotten in self._open.add_bounded(asked):
+        for forgotten in self._open.add(asked):
             self._give_up(forgotten, _NO_ANSWER)
 
     def _context(self, parent: TraceContext | None) -> Context:

@@ -36,7 +36,6 @@ from mcp_tool_filter.observers.audit.entry import (
     milliseconds,
 )
 from mcp_tool_filter.observers.open_requests import (
-    MOST_OPEN,
     OpenRequests,
     RequestKey,
     key_of,
@@ -355,9 +354,9 @@ class Auditor:
             if isinstance(arguments := kept.get("arguments"), LazyValue):
                 arguments.made()  # make it now: the answer may take long, or never come
         by_id = key_of(judged.client, exchange.id)
-        self._open.add(OpenRequest(exchange, kept, clock, judged.origin, judged.client, by_id))
-        if len(self._open) > MOST_OPEN and (oldest := self._open.take_oldest()):
-            self._write_unanswered(oldest, Unanswered())
+        asked = OpenRequest(exchange, kept, clock, judged.origin, judged.client, by_id)
+        for forgotten in self._open.add(asked):
+            self._write_unanswered(forgotten, Unanswered())
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
