@@ -36,36 +36,32 @@ Make a recording with ``mcp-tool-filter … --record session.flow``, and take it
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-    from mcp_tool_filter.adapters.recordings.flow_dump import (
-        Chunk,
-        RecordedFlow,
-        Recording,
-        Said,
-        UnreadableRecording,
-    )
-    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
-    from mcp_tool_filter.adapters.recordings.recorded_upstream import (
-        McpRecordedUpstream,
-        RecordedUpstream,
-        ToolsUnknown,
-        recorded_upstream,
-        running_upstream,
-    )
-    from mcp_tool_filter.adapters.recordings.replay import McpReplay, replay
-    from mcp_tool_filter.adapters.recordings.transcript import (
-        Call,
-        Judgement,
-        Transcript,
-        Turn,
-        find_changes,
-        find_leaks,
-    )
-
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    Chunk,
+    RecordedFlow,
+    Recording,
+    Said,
+    UnreadableRecording,
+)
+from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
+from mcp_tool_filter.adapters.recordings.recorded_upstream import (
+    McpRecordedUpstream,
+    RecordedUpstream,
+    ToolsUnknown,
+    recorded_upstream,
+    running_upstream,
+)
+from mcp_tool_filter.adapters.recordings.replay import McpReplay, replay
+from mcp_tool_filter.adapters.recordings.transcript import (
+    Call,
+    Judgement,
+    Transcript,
+    Turn,
+    find_changes,
+    find_leaks,
+)
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.verdict import Why
 

@@ -1,4 +1,4 @@
-"""Sessions over stdio as flow dumps: mitmproxy reads them, and replay goes through them."""
+"""Sessions over stdio as flow dumps, in the format of mitmproxy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 import stat
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+from mitmproxy.io import tnetstring
+
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows, read_recording
-from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder, write_value
 from mcp_tool_filter.adapters.recordings.replay import replay
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Why
 from tests.cli.launched import run
@@ -90,3 +94,16 @@ def test_our_own_answers_to_batch_members_are_recorded(tmp_path: Path) -> None:
     recorder.end()
     heard = [flow.heard for flow in read_recording(file).flows]
     assert any(json.loads(one)["id"] == 2 for one in heard if one.startswith(b"{"))
+
+
+# Values as mitmproxy's flow dumps hold them.
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.binary() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text("abc"), inner),
+)
+
+
+@given(value=VALUES)
+def test_mitmproxy_reads_each_value_as_it_was(value: object) -> None:
+    assert tnetstring.loads(write_value(value)) == value  # type: ignore[arg-type]  # any of these

@@ -8,22 +8,25 @@ filtered, so the client got the upstream's answer.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from mitmproxy.exceptions import FlowReadException
-from mitmproxy.flow import Flow
-from mitmproxy.http import Headers, HTTPFlow, Message
-from mitmproxy.io import FlowReader, FlowWriter
-
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.bodies import is_event_stream
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Transport
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+    from mitmproxy.exceptions import FlowReadException
+    from mitmproxy.flow import Flow
+    from mitmproxy.http import Headers, HTTPFlow, Message
+    from mitmproxy.io import FlowReader, FlowWriter
 
 KEY = "mcp_tool_filter"
 """Our key in ``flow.metadata``."""
@@ -182,7 +185,12 @@ def keep_chunk(kept: Kept, data: bytes, now: float) -> None:
 
 def read_flows(path: Path) -> list[HTTPFlow]:
     """Read the HTTP flows of a dump. Raises UnreadableRecording."""
-    return [flow for flow in read_all_flows(path) if isinstance(flow, HTTPFlow)]
+    return http_flows(read_all_flows(path))
+
+
+def http_flows(flows: Iterable[Flow]) -> list[HTTPFlow]:
+    """Leave out other protocols."""
+    return [flow for flow in flows if isinstance(flow, HTTPFlow)]
 
 
 def read_all_flows(path: Path) -> list[Flow]:

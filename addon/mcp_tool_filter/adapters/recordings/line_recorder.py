@@ -135,7 +135,7 @@ class LineRecorder:
         """Write the unanswered requests, and close the file."""
         with self._lock:
             for asked in self._waiting.values():
-                self._add(_flow(asked, None, None, self._clock()))
+                self._add(_flow(asked, None, b"POST", self._clock()))
             self._close()
 
     def _fields(self) -> RecordedFields:
@@ -158,13 +158,13 @@ class LineRecorder:
         if b"mcp-session-id" not in dict(asked.fields):
             fields = (*fields, (b"mcp-session-id", _SESSION))
         answer = _Answer(status, fields, heard, said)
-        self._add(_flow(asked, answer, "POST", now))
+        self._add(_flow(asked, answer, b"POST", now))
 
     def _write_event(self, line: bytes, heard: Sequence[bytes], now: float) -> None:
         fields = ((b"accept", _EVENTS), (b"mcp-session-id", _SESSION))
         body = b"".join(map(render_event, heard))
         answer = _Answer(200, ((b"content-type", _EVENTS),), body, render_event(line))
-        self._add(_flow(_Asked(b"", b"", now, fields), answer, "GET", now))
+        self._add(_flow(_Asked(b"", b"", now, fields), answer, b"GET", now))
 
     def _add(self, flow: dict[str, Dumpable]) -> None:
         if self._file.closed:  # a thread may still receive something at the end
@@ -207,9 +207,7 @@ def _read(line: bytes) -> Message | None:
         return None
 
 
-def _flow(
-    asked: _Asked, answer: _Answer | None, method: str | None, now: float
-) -> dict[str, Dumpable]:
+def _flow(asked: _Asked, answer: _Answer | None, method: bytes, now: float) -> dict[str, Dumpable]:
     """Return a flow in the format of mitmproxy's FlowReader."""
     kept: dict[str, Dumpable] = {
         "asked": {
@@ -243,7 +241,7 @@ def _flow(
             **_message(asked.fields, asked.sent, asked.at, asked.at),
             "authority": b"",
             "host": _HOST,
-            "method": (method or "POST").encode(),
+            "method": method,
             "path": b"/mcp",
             "port": 80,
             "scheme": b"http",
@@ -269,6 +267,9 @@ def _flow(
 
 
 _CLIENT: dict[str, Dumpable] = {"mitmcert": None, "proxy_mode": f"reverse:http://{_HOST}"}
+_UNKNOWN: dict[str, Dumpable] = dict.fromkeys(
+    ("alpn", "cipher", "error", "sni", "timestamp_end", "timestamp_tls_setup", "tls_version")
+)
 
 
 def _message(
@@ -287,20 +288,8 @@ def _message(
 
 def _connection(at: float, peer: tuple[str, int] | None) -> dict[str, Dumpable]:
     return {
-        "alpn": None,
-        "alpn_offers": [],
-        "certificate_list": [],
-        "cipher": None,
-        "cipher_list": [],
-        "error": None,
-        "id": str(uuid4()),
-        "peername": peer,
-        "sni": None,
-        "sockname": peer,
-        "timestamp_end": None,
-        "timestamp_start": at,
-        "timestamp_tls_setup": None,
-        "tls": False,
-        "tls_version": None,
-        "transport_protocol": "tcp",
+        **_UNKNOWN,
+        **{"alpn_offers": [], "certificate_list": [], "cipher_list": []},
+        **{"id": str(uuid4()), "peername": peer, "sockname": peer, "timestamp_start": at},
+        **{"tls": False, "transport_protocol": "tcp"},
     }

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import difflib
 import shlex
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +103,9 @@ def mcp_recorded_upstream(request: pytest.FixtureRequest) -> Iterator[McpRecorde
     with ExitStack() as stack:
 
         def run(path: str | Path) -> str:
-            with _quiet_imports():
-                from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
-                from mcp_tool_filter.adapters.recordings.recorded_upstream import running_upstream
+            from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+            from mcp_tool_filter.adapters.recordings.recorded_upstream import running_upstream
+
             recording = read_recording(_found(path, request))
             return stack.enter_context(running_upstream(recording)).url
 
@@ -168,31 +167,22 @@ class Broken(Exception):
 
 
 def _replay(path: Path, **options: Any) -> Transcript:
-    with _quiet_imports():
-        from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
-        from mcp_tool_filter.adapters.recordings.replay import replay
+    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+    from mcp_tool_filter.adapters.recordings.replay import replay
+
     return replay(read_recording(path), **options)
 
 
-@contextmanager
-def _quiet_imports() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-        yield
-
-
 def _leaks(file: RecordingFile) -> Iterator[str]:
-    transcript = file.transcript()  # imports mitmproxy, without its warnings
     from mcp_tool_filter.adapters.recordings.transcript import find_leaks
 
-    return find_leaks(transcript)
+    return find_leaks(file.transcript())
 
 
 def _changes(file: RecordingFile) -> Iterator[str]:
-    transcript = file.transcript()
     from mcp_tool_filter.adapters.recordings.transcript import find_changes
 
-    return find_changes(transcript)
+    return find_changes(file.transcript())
 
 
 def _differences(file: RecordingFile) -> Iterator[str]:

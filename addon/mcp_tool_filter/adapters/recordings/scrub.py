@@ -21,9 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
-
-from mitmproxy.http import HTTPFlow
+from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.adapters.recordings.flow_dump import KEY
 from mcp_tool_filter.errors import ProtocolError
@@ -31,6 +29,9 @@ from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.observers.redaction.finder import SecretFinder
 from mcp_tool_filter.observers.redaction.places import Findings, Secret, replace
 from mcp_tool_filter.protocol.limits import MEBIBYTE
+
+if TYPE_CHECKING:
+    from mitmproxy.http import HTTPFlow
 
 _MASK = re.compile(r"(?:scrubbed-[0-9]+-*|x(?:[0-9]+)?x*)")
 _NUMBERED = re.compile(r"scrubbed-([0-9]+)")

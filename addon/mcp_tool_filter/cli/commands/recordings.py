@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -128,12 +127,8 @@ class CannotWrite(StartError):
 
 def run_scrub(typed: Given) -> int:
     """Scrub a file into another; return the exit status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-        from mitmproxy.http import HTTPFlow
-
-        from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_all_flows
-        from mcp_tool_filter.adapters.recordings.scrub import Scrubber
+    from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, http_flows, read_all_flows
+    from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
     source, target = map(Path, typed[WORDS])
     scrubber = Scrubber(
@@ -141,7 +136,7 @@ def run_scrub(typed: Given) -> int:
         headers=frozenset(map(str.encode, typed.get("header", ()))),
     )
     everything = read_all_flows(source)
-    flows = [flow for flow in everything if isinstance(flow, HTTPFlow)]
+    flows = http_flows(everything)
     try:
         with damage_in(source):
             found = scrubber.scrub(flows)
