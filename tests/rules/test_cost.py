@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.cost import Allowance, Budget
+from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget
 from mcp_tool_filter.policy.effects import Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
@@ -247,3 +250,34 @@ def test_what_a_sender_can_make_impossible_never_passes() -> None:
     assert not judged(rule("", script % "t", host, top=top), call(), host=host).refusal
     setting = rule("", "set_param: {field: arguments.a.b, value: 1}", top=top)
     assert judged(setting, call(a="text")).refusal
+
+
+PATTERNS = [
+    "^/etc", "secret$", "a+b", "(sk|ghp)-[a-z]{3,}", r"\bkey\b", "x(?=y)", "(?<!n)o", "[^a-z ]",
+    r"\d{3}-\d{2}", "^a(b|c)*$", "é", "[à-ü]x", r"\x41b", ".b.c",
+]  # fmt: skip
+PIECES = ["/etc", "secret", "aab", "sk-abc", " key ", "xy", "no", "o", "1", "123-45", "abcbc", "é",
+          "éx", "Ab", "kbxc", "a", " ", "😀"]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=6), before=st.booleans())
+def test_a_long_text_is_searched_like_a_short_one(
+    pattern: str, pieces: list[str], before: bool
+) -> None:
+    """Python reads these patterns as JavaScript does."""
+    found = "".join(pieces)
+    text = "z" * 300 + found if before else found + "z" * 300
+    expected = re.search(pattern, text, re.ASCII) is not None
+    assert parse_rule_pattern(pattern).is_in(text, Budget()) is expected
+
+
+def test_a_text_without_the_required_part_costs_a_fraction() -> None:
+    """Else a client could keep everyone waiting with one long argument and many rules."""
+    text = "a" * 4_000_000
+    spent = []
+    for pattern, required in (("^/etc", "/etc"), ("b.c|d.e", "")):
+        budget, one = Budget(), parse_rule_pattern(pattern)
+        assert (one.required, one.is_in(text, budget)) == (required, False)
+        spent.append(FOR_A_MESSAGE - budget.steps)
+    assert spent[0] * 10 < spent[1]
