@@ -12,7 +12,7 @@ False
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import orjson
@@ -72,19 +72,20 @@ class OpenRequests[T: Waiting]:
     def all(self) -> list[T]:
         return list(self._open.values())
 
-    def add(self, request: T) -> list[T]:
+    def add(self, request: T) -> Sequence[T]:
         """Remember a request; return those that are forgotten for it."""
-        forgotten: list[T | None] = []
-        if request.exchange is None:
-            forgotten.append(self._take(request.by_id))  # the upstream has reused an id
+        same = None
+        if (exchange := request.exchange) is None:
+            same = self._take(request.by_id)  # the upstream has reused an id
             self._open[request.by_id] = request
         else:
-            key = id(request.exchange)
+            key = id(exchange)
             self._open[key] = request
             self._by_id[request.by_id] = key
-        if len(self._open) > self._most:
-            forgotten.append(self.take_oldest())
-        return [one for one in forgotten if one is not None]
+        if same is None and len(self._open) <= self._most:
+            return ()
+        oldest = self.take_oldest() if len(self._open) > self._most else None
+        return [one for one in (same, oldest) if one is not None]
 
     def of(self, exchange: Exchange) -> T | None:
         return self._open.get(id(exchange))

@@ -431,7 +431,7 @@ def asked_by_upstream(client: Client, id: str = "1") -> OpenSpan:
 def keeping(*spans: OpenSpan, most: int = 10) -> OpenSpans:
     kept = OpenSpans(most)
     for one in spans:
-        assert kept.add(one) == []
+        assert not kept.add(one)
     return kept
 
 

@@ -225,7 +225,7 @@ class OpenSpans(OpenRequests[OpenSpan]):
         super().__init__(most)
         self._of_client: dict[int, dict[int, OpenSpan]] = {}
 
-    def add(self, request: OpenSpan) -> list[OpenSpan]:
+    def add(self, request: OpenSpan) -> Sequence[OpenSpan]:
         self._of_client.setdefault(id(request.client), {})[id(request)] = request
         return super().add(request)
 
