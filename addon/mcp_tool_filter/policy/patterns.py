@@ -79,7 +79,9 @@ class Pattern:
             found = self._matcher.search(name)
         except TooCostly:
             found = self.option not in ("allow", EXCEPT)
-        return found and not any(one.matches(name) for one in self.exceptions)
+        if found and self.exceptions:
+            return not any(one.matches(name) for one in self.exceptions)
+        return found
 
     @property
     def regex(self) -> str:

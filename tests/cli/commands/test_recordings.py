@@ -54,10 +54,17 @@ def test_a_replay_can_print_json() -> None:
     assert outcome["leaks"] == []
 
 
-@pytest.mark.parametrize(("deny", "status"), [("^read_", 3), ("^write_", 0)])
-def test_a_replay_can_fail_if_a_call_would_be_refused(deny: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        (["--deny", "^read_"], 3),
+        (["--deny", "^write_"], 0),
+        (["--deny", "^read_", "--except", "^read_file$"], 0),
+    ],
+)
+def test_a_replay_can_fail_if_a_call_would_be_refused(flags: list[str], status: int) -> None:
     recording = RECORDINGS / "mcp1-streamable-json.flow"
-    assert run("replay", recording, "--deny", deny, "--gate").returncode == status
+    assert run("replay", recording, *flags, "--gate").returncode == status
 
 
 def test_a_transcript_shows_both_sides() -> None:

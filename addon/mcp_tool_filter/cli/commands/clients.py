@@ -165,6 +165,7 @@ def _settings_for(entry: ServerEntry, flags: Sequence[str]) -> Settings:
     given = parse_flags([expanded(word, os.environ) for word in words])
     values = {name: expanded(value, os.environ) for name, value in variables.items()}
     if COMMAND not in given:
+        given.setdefault("connection-timeout", ["10000"])
         return settle(gather(given, variables))  # the filter expands its headers itself
     if values:
         given["env"] = [f"{name}={value}" for name, value in values.items()]
