@@ -58,7 +58,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("protocol.tools.refuse_misreadable", _nothing),
         ("protocol.tools._folded", _as_it_is),
         ("policy.tool_filter.shows_tool", _nothing),
-        ("policy.tool_filter.shows_tool_beside_content", _nothing),
+        ("protocol.tools.shows_tool_beside_content", _nothing),
         ("http.bodies.shows_tool", _nothing),
         ("conversation.conversation.shows_tool", _nothing),
         ("http.head._is_utf8", _yes),

@@ -307,6 +307,8 @@ def shown(name: str) -> str:
     >>> shown("delete_file"), shown("a\\n\\x1b[31m"), len(shown("x" * 1000))
     ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
     """
+    if len(name) <= 128 and name.isprintable():
+        return name  # nearly all names
     return printable(name if len(name) <= 128 else name[:128] + "…")
 
 

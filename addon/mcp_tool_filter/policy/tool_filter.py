@@ -28,15 +28,15 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
 )
 from mcp_tool_filter.protocol.tools import (
+    HIDDEN_TOOL,
     Definition,
     Listing,
     ListRequest,
     ToolCall,
+    find_listing,
     parse_list_request,
-    parse_listing,
     parse_tool_call,
     shows_tool,
-    shows_tool_beside_content,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class Envelope:
         return b"".join([head.encode(), tools, self.after.encode(), b"}"])
 
 
-_HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
 _PLAIN = Envelope('{"tools":', "}")
 _STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
 
@@ -146,12 +145,10 @@ def decide_listing(
     uses a member ``tools`` in another way), anything that shows no tool stays. ``is_ours`` marks a
     list that a rule has changed on purpose: its definitions of allowed tools stay.
     """
-    listing = _listing_in(message, expected)
-    if listing is not None:
-        return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
-    if shows_tool_beside_content(message, snapshot.hidden_names):
-        raise ProtocolError(_HIDDEN_TOOL)
-    return Forward()
+    listing = find_listing(message, snapshot.hidden_names, expected=expected)
+    if listing is None:
+        return Forward()
+    return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
 
 
 def decide_in_steps(
@@ -159,7 +156,7 @@ def decide_in_steps(
 ) -> Deciding[Forward | Rewrite]:
     """Do the same for a parsed list that may be long."""
     if shows_tool(listing.surroundings, snapshot.hidden_names):
-        raise ProtocolError(_HIDDEN_TOOL)
+        raise ProtocolError(HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
     for some in few_of(listing.definitions):
@@ -168,18 +165,6 @@ def decide_in_steps(
             drift += filter(None, (drift_of(definition, snapshot) for definition in some))
         yield LET_OTHERS_GO_ON
     return _with_kept(listing, kept, drift)
-
-
-def _listing_in(message: Single, expected: bool) -> Listing | None:
-    try:
-        listing = parse_listing(message)
-    except ProtocolError:
-        if expected:
-            raise
-        return None
-    if listing and not expected and not any(one.is_like_a_tool for one in listing.definitions):
-        return None
-    return listing
 
 
 def _with_kept(

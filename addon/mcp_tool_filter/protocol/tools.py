@@ -163,6 +163,28 @@ def parse_listing(message: Single) -> Listing | None:
     return _listing(message.place, holder, tools)
 
 
+HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
+
+
+def find_listing(message: Single, hidden: Collection[str], *, expected: bool) -> Listing | None:
+    """Return the tool list that a message carries, or None if it carries none.
+
+    Raises ProtocolError if some reader may take something else for a list, or if a hidden tool
+    shows elsewhere. If no list is ``expected``, anything that shows no tool is none.
+    """
+    try:
+        listing = parse_listing(message)
+    except ProtocolError:
+        if expected:
+            raise
+        listing = None
+    if listing and (expected or any(one.is_like_a_tool for one in listing.definitions)):
+        return listing
+    if shows_tool_beside_content(message, hidden):
+        raise ProtocolError(HIDDEN_TOOL)
+    return None
+
+
 def besides_content(message: Single) -> str:
     """Return a message without the content that tools, prompts and resources return."""
     place = message.place
