@@ -46,8 +46,19 @@ _LEGACY_POST: Final = "/messages"
 _PROBE: Final = 5.0  # seconds for a command to answer server/discover
 _JSON_SOON: Final = 1.0  # seconds; a later answer is an event stream, which shows that we live
 _HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
+_TAKEN: Final = "The id of another request in progress"
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
+
+
+class _Refusal(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self, status: int, text: str, id: str | None = None, code: int = INVALID_REQUEST
+    ) -> None:
+        super().__init__(text)
+        self.response = error_response(status, id, code, text)
 
 
 class Bridge:
@@ -61,13 +72,20 @@ class Bridge:
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer one HTTP request."""
+        try:
+            return await self._answer(request)
+        except _Refusal as refusal:
+            return refusal.response
+
+    async def _answer(self, request: ServedRequest) -> ServedResponse:
         match request.method, request.path:
             case "POST", "/mcp":
                 return await self._post(request)
             case "GET", "/mcp":
                 return self._get(request)
             case "DELETE", "/mcp":
-                return await self._delete(request)
+                await asyncio.shield(self.sessions.end(self._session_of(request)))
+                return ServedResponse(200)
             case "GET", "/sse":
                 return await self._open_legacy()
             case "POST", "/messages":
@@ -76,14 +94,17 @@ class Bridge:
                 return ServedResponse(405)
         return ServedResponse(404)
 
+    def _message_in(self, request: ServedRequest) -> tuple[bytes, Message]:
+        try:
+            line = on_one_line(request.body)
+            return line, parse_message(line, self._limits)
+        except ProtocolError:
+            raise _Refusal(400, "Invalid Request") from None
+
     # Streamable HTTP
 
     async def _post(self, request: ServedRequest) -> ServedResponse:
-        try:
-            line = on_one_line(request.body)
-            message = parse_message(line, self._limits)
-        except ProtocolError:
-            return error_response(400, None, INVALID_REQUEST, "Invalid Request")
+        line, message = self._message_in(request)
         requests = [one for one in singles(message) if isinstance(one, Request)]
         try:
             if revision_in(message) is not None:
@@ -94,10 +115,8 @@ class Bridge:
                 return await self._ask(session, request, [line], requests, opened)
         except (StartError, TooMany) as problem:
             id = requests[0].id if requests else None
-            return error_response(503, id, UPSTREAM_LOST, _one_sentence(problem))
+            raise _Refusal(503, _one_sentence(problem), id, UPSTREAM_LOST) from None
         found = self._session_of(request)
-        if isinstance(found, ServedResponse):
-            return found
         lines = [one.place.raw for one in singles(message)]
         if not requests:
             for each in lines:
@@ -119,40 +138,31 @@ class Bridge:
         try:
             outbox = await session.ask(lines, ids, only_answers=not _takes_events(request))
         except IdTaken:
-            return error_response(
-                400, ids[0], INVALID_REQUEST, "The id of another request in progress"
-            )
+            raise _Refusal(400, _TAKEN, ids[0]) from None
         is_batch = len(lines) > 1
         return await answer_from(outbox, lambda: session.forget(ids), headers, is_batch=is_batch)
 
     def _get(self, request: ServedRequest) -> ServedResponse:
         found = self._session_of(request)
-        if isinstance(found, ServedResponse):
-            return found
-        if "text/event-stream" not in (request.header(b"accept") or ""):
+        if not _takes_events(request):
             return ServedResponse(406)
         stream = found.listen()
         kept = map(render_event, found.take_kept())
         events = events_from(stream, lambda: found.stop_listening(stream), b": open\n\n", *kept)
         return ServedResponse(200, EVENTS, events)
 
-    async def _delete(self, request: ServedRequest) -> ServedResponse:
-        found = self._session_of(request)
-        if isinstance(found, ServedResponse):
-            return found
-        await asyncio.shield(self.sessions.end(found))
-        return ServedResponse(200)
-
-    def _session_of(self, request: ServedRequest) -> ChildSession | ServedResponse:
+    def _session_of(self, request: ServedRequest) -> ChildSession:
         name = request.header(b"mcp-session-id")
         if name is None:
-            return error_response(
-                400, None, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first"
-            )
+            raise _Refusal(400, "Missing Mcp-Session-Id: initialize first")
+        session = self._session_called(name)
+        session.last_used = self._loop.time()
+        return session
+
+    def _session_called(self, name: str) -> ChildSession:
         session = self.sessions.open_session(name)
         if session is None:
-            return error_response(404, None, INVALID_REQUEST, "Session not found")
-        session.last_used = self._loop.time()
+            raise _Refusal(404, "Session not found")
         return session
 
     # 2026-07-28, without sessions
@@ -161,11 +171,11 @@ class Bridge:
         self, request: ServedRequest, message: Message, line: bytes
     ) -> ServedResponse:
         if not isinstance(message, Request | Notification):
-            return error_response(400, None, INVALID_REQUEST, "Invalid Request")
+            raise _Refusal(400, "Invalid Request")
         if isinstance(message, Notification):
             return ServedResponse(202)  # in this revision a client cancels by disconnecting
         if self._is_modern is False:
-            return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
+            raise _Refusal(404, "Method not found", message.id, METHOD_NOT_FOUND)
         shared = await self.sessions.shared()
         number, outbox = await shared.ask_alone(
             line,
@@ -195,7 +205,7 @@ class Bridge:
         self._is_modern = False
         leave()
         self.sessions.end(shared)
-        return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
+        raise _Refusal(404, "Method not found", message.id, METHOD_NOT_FOUND)
 
     # HTTP+SSE
 
@@ -203,7 +213,7 @@ class Bridge:
         try:
             name, session = await self.sessions.begin()
         except (StartError, TooMany) as problem:
-            return error_response(503, None, UPSTREAM_LOST, _one_sentence(problem))
+            raise _Refusal(503, _one_sentence(problem), code=UPSTREAM_LOST) from None
         stream = session.listen()
         first = f"event: endpoint\ndata: {_LEGACY_POST}?sessionId={name}\n\n".encode()
         events = events_from(stream, lambda: self.sessions.end(session), first)
@@ -211,19 +221,11 @@ class Bridge:
 
     async def _post_legacy(self, request: ServedRequest) -> ServedResponse:
         names = parse_qs(urlsplit(request.target).query).get("sessionId", [])
-        session = self.sessions.open_session(names[0]) if len(names) == 1 else None
-        if session is None:
-            return error_response(404, None, INVALID_REQUEST, "Session not found")
-        try:
-            line = on_one_line(request.body)
-            message = parse_message(line, self._limits)
-        except ProtocolError:
-            return error_response(400, None, INVALID_REQUEST, "Invalid Request")
+        session = self._session_called(names[0] if len(names) == 1 else "")
+        _, message = self._message_in(request)
         ids = [one.id for one in singles(message) if isinstance(one, Request)]
         if not session.expect_on_stream(ids):
-            return error_response(
-                400, ids[0], INVALID_REQUEST, "The id of another request in progress"
-            )
+            raise _Refusal(400, _TAKEN, ids[0])
         for one in singles(message):
             await session.tell(one.place.raw)
         return ServedResponse(202)
