@@ -10,8 +10,8 @@ import asyncio
 import logging
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from mitmproxy import ctx
@@ -54,24 +54,18 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     tls_of,
     unknown_option,
 )
-from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay
+from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay, site_for
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
-from mcp_tool_filter.adapters.serving.proxy import NamesFinder, Proxy, Surroundings
-from mcp_tool_filter.adapters.serving.site import Fetcher, Site
-from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.names import find_names
+from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.options import KEYS
-from mcp_tool_filter.policy.exchange import Link
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.watch.watching import Sink
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -84,43 +78,24 @@ class ToolFilter:
     def __init__(
         self,
         *,
-        fetch: Fetcher = fetch,
-        find_names: NamesFinder = find_names,
-        report: Callable[[str], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-        sinks: Sequence[Sink] = (),
-        on_end: Callable[[], None] = lambda: None,
         argv: Sequence[str] = (),
         config_reader: ConfigReader | None = None,
-        links: tuple[Link, ...] = (),
+        **around: Any,
     ) -> None:
-        """``fetch`` fetches the tools, ``find_names`` the upstream's names; ``report`` gets the
-        report once they are known.
-
-        ``warn`` gets warnings that are shown even without a report.
-
-        ``sinks`` get an entry for each message that matters; ``on_end`` is called after the last.
-
-        ``argv`` is the command line, which a configuration file of mitmproxy may have overruled.
-        A ``config_reader`` may have read the options already.
-        ``links`` are the chain after the tool filter.
+        """``argv`` is the command line, which a configuration file of mitmproxy may have overruled.
+        A ``config_reader`` may have read the options already. The others are ``Surroundings``; a
+        report and warnings are shown if nobody takes them.
         """
-        self._report = report or say
-        self._warn = warn or say
+        surroundings: dict[str, Any] = {"report": say, "warn": say, **around}
+        self._report, self._warn = surroundings["report"], surroundings["warn"]
         self.proxy = Proxy(
             Surroundings(
-                warn=self._warn,
-                sinks=sinks,
-                on_end=on_end,
+                **surroundings,
                 tell=lambda name, judged: self.views.tell(name, judged),
                 name_flow=_name_of,
-                report=self._report,
                 leave=self._leave,
                 make_tls=_make_tls,
-                fetch=fetch,
-                find_names=find_names,
                 edit_deny=edit_deny,
-                links=links,
             )
         )
         self.views = FlowObserver(self.proxy)
@@ -336,7 +311,7 @@ class ToolFilter:
 
     async def request(self, flow: HTTPFlow) -> None:
         """Judge a replayed request; see ``replay``. (All others have passed the engine.)"""
-        if flow.is_replay == "request" and (found := self._site_of(flow)):
+        if flow.is_replay == "request" and (found := site_for(flow, self.proxy.sites.values())):
             site, address = found
             [mode] = parse_modes([site.name])
             layer = layer_for_replay(site, mode, self._flows, mode.address)
@@ -351,19 +326,6 @@ class ToolFilter:
             return
         self._layers[layer.context.client.id] = layer
         await replay(flow, layer, address)
-
-    def _site_of(self, flow: HTTPFlow) -> tuple[Site, Address | None] | None:
-        """Return the site that judges a replayed request, and where it goes if not there.
-
-        A name that we do not know may still be the upstream's: its port decides.
-        """
-        request = flow.request
-        address = Address(request.host, request.port, request.scheme == "https")
-        at = [(site, parse_origin(site.listener.upstream)) for site in self.proxy.sites.values()]
-        for site, origin in at:
-            if (origin.host, origin.port) == address[:2]:
-                return site, None
-        return next(((site, address) for site, origin in at if origin.port == address.port), None)
 
     async def next_layer(self, asked: NextLayer) -> None:
         """Have the last word on the layers of a reverse proxy's connection."""

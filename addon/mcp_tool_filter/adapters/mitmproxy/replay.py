@@ -9,6 +9,7 @@ logins go with it without becoming part of the flow.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 from mitmproxy import ctx
@@ -22,9 +23,11 @@ from mitmproxy.proxy.server import ConnectionHandler
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, shown_request
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
+from mcp_tool_filter.adapters.serving.site import Site
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import RequestHead
+from mcp_tool_filter.http.urls import parse_origin
 
 _GATEWAY = 502
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
@@ -40,6 +43,20 @@ class _Handler(ConnectionHandler):
         for io in list(self.transports.values()):
             if io.handler:
                 io.handler.cancel("the replay is over")
+
+
+def site_for(flow: HTTPFlow, sites: Iterable[Site]) -> tuple[Site, Address | None] | None:
+    """Return the site that judges a replayed request, and where it goes if not there.
+
+    A name that we do not know may still be the upstream's: its port decides.
+    """
+    request = flow.request
+    address = Address(request.host, request.port, request.scheme == "https")
+    at = [(site, parse_origin(site.listener.upstream)) for site in sites]
+    for site, origin in at:
+        if (origin.host, origin.port) == address[:2]:
+            return site, None
+    return next(((site, address) for site, origin in at if origin.port == address.port), None)
 
 
 def layer_for_replay(
