@@ -115,7 +115,7 @@ _SECRETIVE = ("env", "environment", "headers", "http_headers")
 
 def run_wrap(typed: Given) -> int:
     """Wrap a server, or all of a client; return the exit status."""
-    found = _find(typed)
+    found, others = _find(typed)
     if "pick" in typed and len(found) > 1:
         raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
     flags = [] if "pick" in typed else _filter_flags(typed)
@@ -132,13 +132,18 @@ def run_wrap(typed: Given) -> int:
         return _change(listed, wrapped, typed)
 
     status = _for_each(found, change)
-    _warn_of_other_scopes(found)
+    for one in others:
+        place = one.file.place
+        say(
+            f"Warning: {place.client} also lists {one.name} in {place.file}, without the filter."
+            f" It may use that one: add --scope {place.scope}, or --scope all for both"
+        )
     return status
 
 
 def run_unwrap(typed: Given) -> int:
     """Restore a server, or all of a client; return the exit status."""
-    found = _find(typed)
+    found, _ = _find(typed)
     if "all" in typed:
         found = [one for one in found if is_wrapped(one.entry)] or found[:1]
     return _for_each(found, lambda listed: _change(listed, unwrap(listed.entry), typed))
@@ -237,24 +242,6 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     return [*flags, *_typed_flags(typed)]
 
 
-def _warn_of_other_scopes(wrapped: Sequence[ListedServer]) -> None:
-    """Warn of entries with the same name in other files: the client may use one of those."""
-    changed = {(one.file.place.scope, one.name) for one in wrapped}
-    for one in find_servers():
-        place = one.file.place
-        if (
-            place.client == wrapped[0].file.place.client
-            and (place.scope, one.name) not in changed
-            and one.name in {name for _, name in changed}
-            and not is_filtered(one.entry)
-        ):
-            name = shown(one.name)
-            say(
-                f"Warning: {place.client} also lists {name} in {place.file}, without the filter."
-                f" It may use that one: add --scope {place.scope}, or --scope all for both"
-            )
-
-
 def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
@@ -301,18 +288,21 @@ def _with_values(text: str) -> str:
     return re.sub(r"\$\{[^}]*\}", "1", text)
 
 
-def _find(typed: Given) -> list[ListedServer]:
-    """Return the entries that are meant: one, or with --all or --scope all several."""
-    client, *names = typed[WORDS]
+def _find(typed: Given) -> tuple[list[ListedServer], list[ListedServer]]:
+    """Return the entries that are meant: one, or with --all or --scope all several.
+
+    Return also other entries with their names that are not filtered: the client may use those.
+    """
+    client, *named = typed[WORDS]
     scope = typed.get("scope", [""])[-1]
     in_client = [one for one in find_servers() if one.file.place.client == client]
     in_scope = [one for one in in_client if scope in ("", "all", one.file.place.scope)]
-    if bool(names) == ("all" in typed):
+    if bool(named) == ("all" in typed):
         why = "mcp-tool-filter clients lists them; --all means all of a client"
         raise UsageError("Name the client and the server: CLIENT SERVER", why=why)
     if not in_client:
         raise UsageError(f"{client} has no MCP servers", why="mcp-tool-filter clients shows all")
-    server = "" if "all" in typed else names[0]
+    server = named[0] if named else ""
     found = [one for one in in_scope if not server or one.name == server]
     listed = [one for one in in_client if not server or one.name == server]
     scopes = " or ".join(f"--scope {one.file.place.scope}" for one in listed)
@@ -326,7 +316,9 @@ def _find(typed: Given) -> list[ListedServer]:
     if server and len(found) > 1 and scope != "all":
         why = f"Add {scopes}, or --scope all for all of them"
         raise UsageError(f"{client} lists {server} {len(found)} times", why=why)
-    return found
+    names = [one.name for one in found]
+    others = [one for one in in_client if one not in found and one.name in names]
+    return found, [one for one in others if not is_filtered(one.entry)]
 
 
 def _program(listed: ListedServer) -> list[str]:
