@@ -133,7 +133,7 @@ def test_a_signal_that_meets_an_import_is_not_lost(tmp_path: Path) -> None:
     script = """
 import signal, time
 from mcp_tool_filter.cli import launcher
-launcher._end_cleanly_on_sigterm()
+launcher.end_on_sigterm(143)
 swallowing = "try: signal.raise_signal(signal.SIGTERM)\\nexcept BaseException: pass"
 exec(compile(swallowing, "<frozen importlib._bootstrap>", "exec"))
 time.sleep(20)

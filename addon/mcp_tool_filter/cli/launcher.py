@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FrameType
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
         return 0
-    _end_cleanly_on_sigterm()
+    end_on_sigterm(128 + signal.SIGTERM)  # a proxy ends with 0
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -86,26 +86,16 @@ def _open_closed_descriptors() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def is_in_import(frame: FrameType | None) -> bool:
-    """Tell whether a signal has met Python's own code for imports, whose callbacks swallow what a
-    handler raises."""
-    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
-
-
-def once_more(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Call a signal's handler again in a moment."""
-    if sys.platform != "win32":
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-
-
-def _end_cleanly_on_sigterm() -> None:
-    """Make SIGTERM clean up like an exit; a proxy replaces this handler."""
+def end_on_sigterm(status: int) -> None:
+    """Make SIGTERM clean up like an exit with this status."""
 
     def end(_number: int, frame: FrameType | None) -> None:
-        if is_in_import(frame):
-            return once_more(end)
-        sys.exit(128 + signal.SIGTERM)
+        if frame is None or not frame.f_code.co_filename.startswith("<frozen importlib"):
+            sys.exit(status)
+        # Python's own code for imports swallows what a handler raises in its callbacks.
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, end)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, end)

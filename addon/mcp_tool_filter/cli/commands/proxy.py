@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given, UsageError, parse_flags
-from mcp_tool_filter.cli.launcher import is_in_import, once_more
+from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.options import A_FETCH, A_URL, HTTP, OPTIONS
 
 if TYPE_CHECKING:  # --help need not import it
@@ -38,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     if settings.is_stdio:
         refuse_what_needs_http(given)
     warn_about_unused(typed, settings)
-    signal.signal(signal.SIGTERM, _leave)
+    end_on_sigterm(0)
     try:
         return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
     except KeyboardInterrupt:
@@ -90,9 +87,3 @@ def _way(settings: Settings) -> str:
 def _show_help(what: str = "render_help") -> int:
     print(getattr(import_module("mcp_tool_filter.cli.help"), what)(), end="")
     return 0
-
-
-def _leave(_number: int, frame: FrameType | None) -> None:
-    if is_in_import(frame):
-        return once_more(_leave)
-    sys.exit(0)
