@@ -78,9 +78,8 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
         settings = settle({**given, "upstream": [upstream.url]})
         settings.config()
         async with _running(settings) as url:
-            before = await _look(upstream.url, [])
-            denied, allowed = await _choose(url, before)
-            after = await _look(url, [name for name in (denied, allowed) if name])
+            before = await _look(upstream.url)
+            after = await _look(url, [tool["name"] for tool in before.tools])
             print("\n".join(_lines(settings, before, after, upstream)))
             if stays:
                 say(f"\nThe filter listens at {url}, in front of {upstream.url}; Ctrl+C ends both.")
@@ -105,18 +104,19 @@ async def _until_a_signal() -> None:
     await signalled.wait()
 
 
-async def _look(url: str, calls: Sequence[str]) -> _Seen:
-    """Connect as an agent's client would, list the tools, and call some."""
+async def _look(url: str, known: Sequence[str] = ()) -> _Seen:
+    """Connect as an agent's client would, and list the tools; of the tools that are known from
+    before, call one that is hidden now, and one that is not."""
     http = HttpClient(parse_origin(url))
     client = StreamableClient(Poster(http, PATH, limit=_LIMIT))
     reply = await client.initialize()
     await client.initialized(str(reply.result["protocolVersion"]))
     listed = await client.request("tools/list", {})
-    seen = _Seen(
-        json.loads(listed.raw)["result"]["tools"],
-        len(listed.raw),
-        {name: await _call(client, name) for name in calls},
-    )
+    tools = json.loads(listed.raw)["result"]["tools"]
+    left = [tool["name"] for tool in tools]
+    hidden = [name for name in known if name not in left]
+    calls = [*hidden[-1:], *[name for name in known if name in left][:1]]
+    seen = _Seen(tools, len(listed.raw), {name: await _call(client, name) for name in calls})
     await client.close()
     await http.close()
     return seen
@@ -128,14 +128,6 @@ async def _call(client: StreamableClient, name: str) -> str:
     except Refused as refused:
         return str(refused)
     return str(json.loads(reply.raw)["result"]["content"][0]["text"])
-
-
-async def _choose(url: str, before: _Seen) -> tuple[str | None, str | None]:
-    """Choose a hidden tool and one that is still exposed."""
-    left = {tool["name"] for tool in (await _look(url, [])).tools}
-    names = [tool["name"] for tool in before.tools]
-    gone = [name for name in names if name not in left]
-    return next(reversed(gone), None), next(iter(sorted(left, key=names.index)), None)
 
 
 def _lines(
