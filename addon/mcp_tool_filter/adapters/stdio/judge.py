@@ -52,7 +52,7 @@ _MOST_WAITING = 100_000  # requests; there is only one client, and it learns of 
 _MOST_WAITING_BYTES = 16 * MEBIBYTE
 
 type Note = Callable[[bytes, Verdict], None]
-type OnBug = Callable[[Exception], Judged]
+type OnBug = Callable[[bytes | CutLine, Exception], Judged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,7 @@ class LineJudge:
 
     def from_client(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the client; what must not pass is refused, whatever it is."""
-        refuse = partial(self._refuse_bug, line)
-        with self._lock:
-            try:
-                judged = self._judge_from_client(line)
-            except Exception as bug:
-                judged = refuse(bug)
-            return self._decided(judged, refuse, self._note_client, line)
+        return self._judge(line, self._judge_from_client, self._refuse_bug, self._note_client)
 
     def _judge_from_client(self, line: bytes | CutLine) -> Decision[Judged]:
         if isinstance(line, CutLine):
@@ -135,13 +129,7 @@ class LineJudge:
 
     def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the upstream; an error replaces an answer that must not pass."""
-        replace_bug = partial(self._replace, line)
-        with self._lock:
-            try:
-                judged = self._judge_from_upstream(line)
-            except Exception as bug:
-                judged = replace_bug(bug)
-            return self._decided(judged, replace_bug, self._note_upstream, line)
+        return self._judge(line, self._judge_from_upstream, self._replace, self._note_upstream)
 
     def _judge_from_upstream(self, line: bytes | CutLine) -> Decision[Judged]:
         if isinstance(line, CutLine):
@@ -161,12 +149,22 @@ class LineJudge:
             taken = self._exchanges.take_all() if len(self._exchanges) == 1 else []
         return self._conversation.fail(taken, why if isinstance(why, str) else repr(why))
 
-    def _decided(
-        self, judged: Decision[Judged], on_bug: OnBug, note: Note, line: bytes | CutLine
+    def _judge(
+        self,
+        line: bytes | CutLine,
+        judge: Callable[[bytes | CutLine], Decision[Judged]],
+        on_bug: OnBug,
+        note: Note,
     ) -> Decision[Verdict]:
-        if isinstance(judged, Judged):
-            return self._noted(note, line, judged)
-        return then(self._in_turns(judged, on_bug), partial(self._noted, note, line))
+        with self._lock:
+            try:
+                judged = judge(line)
+            except Exception as bug:
+                judged = on_bug(line, bug)
+            if isinstance(judged, Judged):
+                return self._noted(note, line, judged)
+            waiting = self._in_turns(judged, partial(on_bug, line))
+            return then(waiting, partial(self._noted, note, line))
 
     def _noted(self, note: Note, line: bytes | CutLine, judged: Judged) -> Verdict:
         verdict = _on_one_line(judged.verdict)
@@ -175,7 +173,9 @@ class LineJudge:
         note(_text(line), verdict)
         return verdict
 
-    def _in_turns(self, deciding: Deciding[Judged], on_bug: OnBug) -> Deciding[Judged]:
+    def _in_turns(
+        self, deciding: Deciding[Judged], on_bug: Callable[[Exception], Judged]
+    ) -> Deciding[Judged]:
         """Hold the lock while a decision runs, but not while it waits; it never raises."""
         go_on: Callable[[], Effect] = partial(next, deciding)
         while True:
