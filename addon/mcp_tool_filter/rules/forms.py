@@ -42,7 +42,7 @@ from mcp_tool_filter.rules.templates import (
 
 
 class Machine:
-    """What reading a policy needs to know about the machine it will run on; this one has nothing"""
+    """The machine that a policy will run on; this one has neither scripts nor Python objects."""
 
     def import_object(self, name: str) -> object:
         """Return the object ``module:name``. Raises ValueError, which says what is wrong."""

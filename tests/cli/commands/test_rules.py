@@ -20,6 +20,7 @@ from mcp_tool_filter.rules.subject import Evaluated
 from tests.rules.judging import call, request, result, rules, single
 
 SEED = "tests/rules/seed.yaml"
+CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
 
 
 def test_check_accepts_the_example_of_the_specification(
@@ -224,3 +225,104 @@ def test_scripts_that_decide_run_to_their_end(parallel: bool, tmp_path: Path) ->
     policy = scripted(tmp_path, 0, 1, parallel=parallel)
     assert refused_by(Rehearsal(policy), call()) == "s1"
     assert (tmp_path / "s0.ran").exists()
+
+
+# rules test
+
+CASES = f"""
+cases:
+  - {{name: delete, message: '{CALL}', expect: block, rule: tools/call, code: -32001}}
+  - name: the eleventh
+    messages: [{", ".join(["{jsonrpc: '2.0', id: 1, method: expensive/x}"] * 11)}]
+    expect: block
+    rule: rate-limit-expensive
+  - name: fine
+    message: {{jsonrpc: "2.0", id: 1, method: ping}}
+    expect: pass
+"""
+
+
+def test_test_prints_a_line_for_each_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cases.yaml"
+    file.write_text(CASES)
+    assert main(["rules", "test", SEED, str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "3"]
+    file.write_text(CASES.replace("expect: pass", "expect: drop"))
+    assert main(["rules", "test", SEED, str(file)]) == 1
+    assert "FAIL  fine" in capsys.readouterr().out
+
+
+def test_test_ends_with_2_without_usable_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cases.yaml"
+    file.write_text("cases: [{expect: maybe, message: {a: 1}}]")
+    assert main(["rules", "test", SEED, str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert f"{file}:1:18: cases[0].expect: expected pass, block, drop or modify" in shown
+    assert "cases[0].message: this is no message" in shown
+    assert main(["rules", "test", SEED, str(tmp_path / "nothing")]) == 2
+    assert main(["rules", "test", str(tmp_path / "nothing"), str(file)]) == 2
+
+
+def test_a_case_may_be_about_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules, cases = tmp_path / "p.yaml", tmp_path / "cases.yaml"
+    rules.write_text(
+        "interceptor: {rules: [{id: a, conditions: [tool_equals: read, result_exists: x],"
+        " actions: [redact: {pattern: sk-.}]}]}"
+    )
+    cases.write_text(
+        "cases: [{message: {jsonrpc: '2.0', id: 1, method: tools/call, params: {name: read}},"
+        " response: {jsonrpc: '2.0', id: 1, result: {x: sk-1}}, expect: modify, rule: a}]"
+    )
+    assert main(["rules", "test", str(rules), str(cases)]) == 0
+    assert '"x":"***"' in capsys.readouterr().out
+
+
+# rules explain
+
+
+def test_explain_shows_which_rules_were_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "explain", SEED, CALL.replace("delete", "read")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tools/call (method interceptor): let it pass",
+        "block-dangerous-tools: did not match",
+        "  yes method_equals: tools/call",
+        '  no  param_in: {"field":"name","values":["execute_command","delete_file"]}',
+        "Outcome: pass",
+    ]
+    assert main(["rules", "explain", SEED, CALL]) == 0
+    shown = capsys.readouterr().out
+    assert "block by tools/call: -32001 \"Tool 'delete_file' not allowed\"" in shown
+
+
+def test_explain_refuses_text_that_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "explain", SEED, "{}"]) == 2
+    assert "no message" in capsys.readouterr().err
+
+
+def test_explain_says_why_a_message_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor:\n  rules:\n    - id: inside\n"
+        "      conditions: [{param_matches: {field: arguments.path, pattern: '^/work'}}]\n"
+        "      actions: [{block: no}]\n"
+    )
+    twice = '"params":{"name":"read","arguments":{"path":"/etc","path":"/work"}}'
+
+    said = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call",{twice}}}'
+    assert main(["rules", "explain", str(rules), said]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:-1] == [
+        "inside: cannot be judged",
+        '  ?   param_matches: {"field":"arguments.path","pattern":"^/work"}',
+    ]
+    assert shown[-1] == (
+        'Outcome: block by inside: -32600 "Invalid Request" '
+        "(clients do not see this: the key 'path' appears twice or in another spelling)"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mcp_tool_filter.adapters.background import Background
 from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
@@ -34,7 +35,7 @@ class Effects:
         self.fetch_tools: ToolsFetcher = _cannot_fetch
         """Fetches the tool list for an effect FetchTools."""
         self._fetches: dict[object, asyncio.Task[tuple[bytes, ...]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     async def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
         """Wait for a decision. Errors of an effect are raised within the decision."""
@@ -56,20 +57,18 @@ class Effects:
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]:
         """Make a decision in the background, then call ``done``; return a function that cancels
         it."""
-        task = asyncio.get_running_loop().create_task(self._carry_out(decision, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return partial(_cancel, task)
+        return partial(_cancel, self._background.start(self._carry_out(decision, done)))
 
     @property
     def under_way(self) -> int:
         """The number of decisions in the background."""
-        return len(self._tasks)
+        return len(self._background)
 
     def close(self) -> None:
         """Cancel all decisions, because the process ends."""
-        for task in [*self._tasks, *self._fetches.values()]:
-            task.cancel()
+        self._background.cancel()
+        for fetch in self._fetches.values():
+            fetch.cancel()
 
     async def _carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> None:
         try:
