@@ -38,7 +38,6 @@ from mcp_tool_filter.http.head import SAFE_METHODS, Head, is_websocket, text_of,
 from mcp_tool_filter.http.recognise import (
     BodyReader,
     EventPeeker,
-    RequestWatch,
     Treatment,
     Watch,
     inflating,
@@ -145,10 +144,7 @@ class Passing:
                 raise Fault("a request as the body of another")
             if way is None or way is Treatment.MCP:
                 return way
-            requests = RequestWatch()
-            if not requests.may_pass(self._reader.held):
-                raise Fault("a request as the body of another")
-            self._watches = [requests, *([self._reader.watch] if self._reader.watch else [])]
+            self._watches = self._reader.watches
             self._reader = None
         elif isinstance(event, bytes) and not all(one.may_pass(event) for one in self._watches):
             log.warning("Cut off a long request that turned out to be MCP")

@@ -260,12 +260,11 @@ def _texts(found: Mapping[str, object], name: str) -> tuple[str, ...] | None:
 _LONGEST = 8192
 _MOST_SCOPES = 50
 _SCOPE = re.compile(r"[!#-\[\]-~]{1,256}")  # RFC 6749, section 3.3
-# A token, then what may follow it: a value, or nothing, or (after a scheme) a blank.
-_WORD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_BLANK = re.compile(r"[ \t]*")
-_EQUALS = re.compile(r"[ \t]*=[ \t]*")
-_VALUE = re.compile(r'"(?:[^"\\]|\\.)*"|[^",\s]+')
-_SEPARATOR = re.compile(r"[ \t,]*")
+# A scheme, or a parameter with its value.
+_PART = re.compile(
+    r"[ \t,]*+([!#$%&'*+.^_`|~0-9A-Za-z-]++)"
+    r'(?:[ \t]*+(=)[ \t]*+("(?:[^"\\]|\\.)*+"|[^",\s]++)?)?'
+)
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -304,29 +303,19 @@ def scopes_in(challenge: Challenge) -> tuple[str, ...]:
 def _challenges_in(header: str) -> Iterator[Challenge]:
     current: Challenge | None = None
     at = 0
-    while at < len(header):
-        at = _end(_SEPARATOR, header, at)
-        if not (word := _WORD.match(header, at)):
+    while part := _PART.match(header, at):
+        word, equals, value = part.groups()
+        if not equals:
+            if current:
+                yield current
+            current = Challenge(word.lower())
+        elif current and value:
+            current.params.setdefault(word.lower(), _plain(value))
+        else:
             break
-        at = word.end()
-        if equals := _EQUALS.match(header, at):
-            value = _VALUE.match(header, equals.end())
-            if current is None or value is None:
-                break
-            current.params.setdefault(word[0].lower(), _plain(value[0]))
-            at = value.end()
-            continue
-        if current:
-            yield current
-        current = Challenge(word[0].lower())
-        at = _end(_BLANK, header, at)
+        at = part.end()
     if current:
         yield current
-
-
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at
 
 
 def _plain(value: str) -> str:

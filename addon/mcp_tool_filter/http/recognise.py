@@ -249,9 +249,7 @@ class Treatment(StrEnum):
     """What happens to a request."""
 
     OTHER = "other"
-    """It passes untouched."""
-    WATCHED = "watched"
-    """It passes as long as ``Watch`` finds nothing in the rest of its body."""
+    """It passes untouched, as long as the reader's watch finds nothing in the rest of its body."""
     MCP = "mcp"
     """The filter judges it."""
     REFUSED = "refused"
@@ -272,8 +270,8 @@ class BodyReader:
         self._has_begun = False
         self._is_no_request = False
         self._has_half_a_line = False  # of what may be a request
-        self.watch: Watch | None = None
-        """For the rest of a body that is to be watched."""
+        self.watches: list[Watch] = []
+        """For the rest of a body that passes."""
 
     @property
     def size(self) -> int:
@@ -288,6 +286,21 @@ class BodyReader:
     def feed(self, chunk: bytes) -> Treatment | None:
         """Take the next part; return what happens to the request once we know."""
         self._held += chunk
+        return self._watched(self._read(chunk))
+
+    def finish(self) -> Treatment:
+        """Return what happens to the request, given the complete body."""
+        return self._watched(self._read_all()) or Treatment.REFUSED
+
+    def _watched(self, way: Treatment | None) -> Treatment | None:
+        """Look for a request within a body that would pass."""
+        if way is Treatment.OTHER:
+            self.watches.append(RequestWatch())
+            if not self.watches[-1].may_pass(bytes(self._held)):
+                return Treatment.REFUSED
+        return way
+
+    def _read(self, chunk: bytes) -> Treatment | None:
         if not self._is_no_request:
             if self._has_half_a_line and b"\n" not in chunk and len(self._held) < _LONGEST_LINE:
                 return None
@@ -311,8 +324,7 @@ class BodyReader:
             self._has_begun = any(one.lstrip(BLANK) for one in beginnings)
         return self._read_long() if self._is_too_long else None
 
-    def finish(self) -> Treatment:
-        """Return what happens to the request, given the complete body."""
+    def _read_all(self) -> Treatment:
         raw = body = bytes(self._held)
         if not body.strip(BLANK):
             return Treatment.MCP if self._is_endpoint and body else Treatment.OTHER
@@ -346,8 +358,9 @@ class BodyReader:
         is_gzip = self._has_begun and self._codings[0] in _GZIP
         if not is_gzip or may_be_message(bytes(self._held[:_MOST_BLANK])):
             return Treatment.MCP
-        self.watch = GzipWatch(_MOST_INFLATED * self._limits.message)
-        return Treatment.WATCHED if self.watch.may_pass(bytes(self._held)) else Treatment.MCP
+        self.watches = [GzipWatch(_MOST_INFLATED * self._limits.message)]
+        may_pass = self.watches[0].may_pass(bytes(self._held))
+        return Treatment.OTHER if may_pass else Treatment.MCP
 
     def _read_plain(self) -> Treatment | None:
         if not self._has_begun:
@@ -359,8 +372,9 @@ class BodyReader:
                 return Treatment.MCP
         if not self._is_too_long:
             return None
-        self.watch = Watch()
-        return Treatment.WATCHED if self.watch.may_pass(bytes(self._held)) else Treatment.MCP
+        self.watches = [Watch()]
+        may_pass = self.watches[0].may_pass(bytes(self._held))
+        return Treatment.OTHER if may_pass else Treatment.MCP
 
 
 class Watch:

@@ -418,12 +418,12 @@ class Interception:
         def look(chunk: bytes) -> bytes | Sequence[bytes]:
             nonlocal is_decided
             if is_decided:
-                may_pass = reader.watch is None or reader.watch.may_pass(chunk)
+                may_pass = all(one.may_pass(chunk) for one in reader.watches)
             else:
                 way = reader.feed(chunk) if chunk else reader.finish()
                 if way is None:
                     return []
-                may_pass = is_decided = way in (Treatment.OTHER, Treatment.WATCHED)
+                may_pass = is_decided = way is Treatment.OTHER
                 chunk = reader.held
             if may_pass:
                 return chunk or []
