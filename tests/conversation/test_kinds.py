@@ -233,11 +233,13 @@ def test_a_kind_that_nobody_uses_makes_room_for_a_new_one() -> None:
     assert not in_force.kinds.of(user(in_force, 1).client).is_listed
 
 
-def test_a_session_takes_its_kind_with_it() -> None:
+def test_sessions_that_have_ended_make_room() -> None:
     in_force = small_policy("x")
     for _ in range(3 * MOST):
-        listed(open_session(in_force, like_the_fetch=False), listing("a"))
-    assert len(in_force.kinds) <= 1
+        between = open_session(in_force, like_the_fetch=False)
+        assert listed(between, listing("mine")) == listing("mine")
+        assert asked(between, calling("mine", id="2")) == Forward()
+    assert len(in_force.kinds) <= MOST
 
 
 def test_long_capabilities_are_not_kept() -> None:

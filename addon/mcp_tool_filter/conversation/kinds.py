@@ -21,12 +21,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary, finalize, ref
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.policy.exchange import Client, Exchange
+from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.snapshot import (
     NamesByPattern,
     Snapshot,
@@ -77,6 +77,7 @@ class Kind:
         "is_split",
         "is_stale",
         "is_taking",
+        "session",
         "snapshot",
         "used_at",
     )
@@ -96,6 +97,8 @@ class Kind:
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self._counted = 0  # bytes of both
         self.used_at = 0.0
+        self.session: ref[Session] | None = None
+        """The only session of this kind, if it is the kind of one session."""
         self.envelope: Envelope | None = None
         """The text around the tools of its list, in the form of the kind's revision."""
         self.is_stale = False
@@ -119,6 +122,11 @@ class Kind:
     def _note_settled(self) -> None:
         may_grow = self._config.judges_new_tools or bool(self._gone)
         self.is_settled = self.is_listed and not may_grow
+
+    @property
+    def is_needed(self) -> bool:
+        """True if it has a list, and its session, if it is that of one, is still remembered."""
+        return self.is_listed and (self.session is None or self.session() is not None)
 
     def _count(self) -> None:
         """Count the bytes of what is remembered besides the complete list."""
@@ -447,9 +455,9 @@ class Kinds:
     """All kinds of asker at one listener.
 
     As many as sessions, with lists of so many bytes. If there are more, it forgets those that
-    nobody has used for an hour, and those whose list is unknown, but no other: else a client that
-    makes up credentials could make us forget the pinned tools of others. A new kind for which
-    there is no room gets only tools that our own fetch has seen.
+    nobody has used for an hour, those of sessions that have ended, and those whose list is unknown,
+    but no other: else a client that makes up credentials could make us forget the pinned tools of
+    others. A new kind for which there is no room gets only tools that our own fetch has seen.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
@@ -499,8 +507,8 @@ class Kinds:
                 kind.crowd_out(self.start)
                 return kind
             self._kinds[key] = kind
-            if session is not None and who:  # nobody else can be of this kind
-                finalize(session, self._close, key, kind).atexit = False
+            if session is not None and who:
+                kind.session = ref(session)
             if self.same_for_all:
                 kind.copy_from(self.start)
             elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
@@ -582,15 +590,11 @@ class Kinds:
         while len(self._kinds) >= most or self._lists.is_full:
             key = next(iter(self._kinds), None)
             if key is not None and self._clock() - self._kinds[key].used_at <= _IN_USE:
-                key = next((key for key, kind in self._kinds.items() if not kind.is_listed), None)
+                key = next((key for key, kind in self._kinds.items() if not kind.is_needed), None)
             if key is None:
                 return False
-            self._close(key, self._kinds[key])
-        return True
-
-    def _close(self, key: KindKey, kind: Kind) -> None:
-        if self._kinds.get(key) is kind:
             self._kinds.pop(key).close()
+        return True
 
 
 type OnListed = Callable[[Snapshot], None]
