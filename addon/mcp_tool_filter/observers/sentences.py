@@ -455,6 +455,8 @@ def warnings_in(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.denied and not snapshot.allowed:
         [first, *others] = dict.fromkeys(snapshot.denied.values())
         by = f': the pattern "{first.text}" matches every tool' if first and not others else ""
+        if not by and all(snapshot.patterns):
+            by = ": deny wins over allow; to keep a tool that deny hides, use except"
         yield f"Warning: no tool is left{by}"
     for fault in counted(snapshot.faults):
         yield f"Warning: {fault}"

@@ -293,7 +293,14 @@ def real_servers(home: Path, **more: object) -> Path:
                 'Warning: no tool is left: the pattern "r" matches every tool',
             ],
         ),
-        (["--deny", "^drop", "--allow", "drop"], ["2 tools: 2 hidden", "Warning: no tool is left"]),
+        (
+            ["--deny", "^drop", "--allow", "drop"],
+            [
+                "2 tools: 2 hidden",
+                "Warning: no tool is left: deny wins over allow; to keep a tool that deny hides,"
+                " use except",
+            ],
+        ),
     ],
 )
 def test_the_server_is_asked_what_is_hidden_before_the_file_is_saved(
