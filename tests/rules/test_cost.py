@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -238,6 +239,21 @@ def test_others_may_work_while_a_message_takes_long() -> None:
     host = TickingHost()
     judged(rule("", LOGS), call(x=1), host=host)
     assert Delay(0) in host.effects
+
+
+def test_others_may_work_after_each_slow_condition() -> None:
+    """It looks at the time itself, but only between conditions can others work."""
+    host = Host()
+    one = "- {{id: r{0}, conditions: [param_exists: a{0}], actions: [log: {{message: x}}]}}\n"
+    text = "".join(map(one.format, range(5)))
+
+    def find(document: fields.Document, *_: object) -> list[object]:
+        host.now += 0.1
+        return []
+
+    with patch.object(fields.Document, "find", find):
+        judged(rules(text), request(params={}), host=host)
+    assert host.effects.count(Delay(0)) == 4
 
 
 def test_what_a_sender_can_make_impossible_never_passes() -> None:

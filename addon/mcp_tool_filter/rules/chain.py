@@ -215,7 +215,7 @@ class _Walk:
             yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
             return
         try:
-            if self.run.watch.look():
+            if self.run.watch.is_due():
                 yield Delay(0)
             matches = self._matches(candidate, seen)
         except ProtocolError as error:
@@ -251,7 +251,7 @@ class _Walk:
             if not self._may_run(action, was_refused=was_refused):
                 continue
             try:
-                if self.run.watch.look():
+                if self.run.watch.is_due():
                     yield Delay(0)
                 waiting = action.perform(self.run, rule.id)
                 if waiting is not None:

@@ -62,14 +62,19 @@ class Watch:
     paused_at: float = 0.0
     """How long we had worked when we last let others work."""
 
-    def look(self) -> bool:
-        """Tell whether others should work now. Long loops ask now and then.
+    def look(self) -> float:
+        """Return how long we have worked. Long loops ask now and then.
 
         Raises TooSlow if it is more than allowed.
         """
         worked = self.clock() - self.began - self.waited
         if worked > self.most:
             raise TooSlow("the rules took too long for a message of this size")
+        return worked
+
+    def is_due(self) -> bool:
+        """Tell whether others should work now; then we pause. Raises TooSlow."""
+        worked = self.look()
         if worked <= self.paused_at + _AT_ONCE:
             return False
         self.paused_at = worked
