@@ -210,3 +210,15 @@ def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
     assert isinstance(host.effects[0], Together)
     assert logged(host) == ["a"]
     assert len([one for one in host.effects if isinstance(one, RunScript)]) == 2
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_message_that_python_cannot_read_is_refused(parallel: bool) -> None:
+    """Its sender chose it, so ``on_error: allow`` does not apply."""
+    host = Host(objects={"m:f": lambda message: None})
+    text = "- {id: a, actions: [transform: {python: 'm:f'}]}\n"
+    top = f"chain: {{parallel: {str(parallel).lower()}, on_error: allow}}"
+    policy = rules(text + text.replace("id: a", "id: b"), host, top=top)
+    found = judged(policy, call().replace('"arguments": {}', f'"n": {"9" * 5000}'), host=host)
+    assert found.refusal
+    assert (found.refusal.rule, found.refusal.action) == ("a", "error")

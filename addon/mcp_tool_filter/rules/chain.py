@@ -309,7 +309,10 @@ class _Walk:
         for rule, action in self._next_waits(waiting):
             known = run.prefetched.get(id(action))
             if known is None or known[0] is not run.subject:
-                pairs.append((action, (yield from action.effect(run, rule))))
+                try:
+                    pairs.append((action, (yield from action.effect(run, rule))))
+                except (ProtocolError, *_FAILURES):
+                    return  # it will fail when its turn comes
         if len(pairs) < 2:
             return
         results = yield Together(tuple(_attempt(effect) for _, effect in pairs))
