@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,27 @@ def test_other_patterns_apply_to_every_kind() -> None:
     assert asked(ann, calling("write", id="3")) == Forward()
     in_force.adopt(parse_config(deny=["(?!)"]))
     assert asked(ann, calling("read", id="4")) == Forward()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"deny": ["^RM"]}, {"deny": ["^RM"], "ignore_case": "true"}),
+        ({"deny": ["rm*x"]}, {"deny_glob": ["rm*x"]}),
+        ({"deny": ["rm"], "except": ["rm_tax"]}, {"deny": ["rm"], "except": ["other"]}),
+    ],
+    ids=str,
+)
+def test_patterns_that_only_look_the_same_apply(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    in_force = policy("rm_tax")
+    in_force.adopt(parse_config(**before))
+    ann = open_session(in_force, like_the_fetch=False)
+    listed(ann, listing("rm_tax"))
+    assert asked(ann, calling("rm_tax", id="2")) == Forward()
+    in_force.adopt(parse_config(**after))
+    assert isinstance(asked(ann, calling("rm_tax", id="3")), Reply)
 
 
 MOST = 20  # kinds

@@ -328,9 +328,7 @@ class Lists:
         self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
     ) -> Deciding[Listed]:
         """Return these pages with their snapshot, which is taken now if unknown."""
-        digest = hashlib.sha256()
-        for pattern in (*config.deny, None, *config.allow, None, *config.exceptions):
-            digest.update(b"\0" + (pattern.text.encode() if pattern else b"\0"))
+        digest = hashlib.sha256(repr((config.deny, config.allow, config.exceptions)).encode())
         for page in pages:
             digest.update(b"\0")
             for at in range(0, len(page), MEBIBYTE):
