@@ -139,6 +139,7 @@ class ToolFilter:
             self.problem = self.problem or error
 
     def _configure(self, updated: set[str]) -> None:
+        self._hooks.configure()
         self.views.configure(updated)
         if danger := problem_in_options(ctx.options):
             raise danger

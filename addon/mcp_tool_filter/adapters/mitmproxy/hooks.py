@@ -42,25 +42,26 @@ class Hooks:
     def __init__(self, manager: AddonManager, ours: object) -> None:
         self._manager = manager
         self._ours = ours
+        self.reads_secrets = False
+        """Whether one of mitmproxy's addons for credentials is in use."""
         self._chain: list[object] = []
         self._inner: list[tuple[object, list[object]]] = []
         """The addons that hold others, such as the scripts, with those that they held."""
+        self._found: dict[str, list[Hook]] = {}
+        """Their functions by the names of hooks, until addons come or go."""
         self._flat: list[object] = []
         self._early: list[object] = []
         self._writers: list[object] = []
         self._with_secrets: list[object] = []
 
-    @property
-    def reads_secrets(self) -> bool:
-        """Whether one of mitmproxy's addons for credentials is in use."""
+    def configure(self) -> None:
+        """Look at the options again; to read one costs as much as a hook."""
         options = self._manager.master.options
-        return any(
-            getattr(options, name, None) for name in ("proxyauth", "stickyauth", "stickycookie")
-        )
+        self.reads_secrets = any(getattr(options, name, None) for name in NEED_SECRETS)
 
     def run(self, name: str, flow: Flow) -> Awaitable[None] | None:
         """Run a hook; return what to await if it has not finished."""
-        functions = list(self._functions(name))
+        functions = self._functions(name)
         for at, function in enumerate(functions):
             try:
                 with safecall():
@@ -123,11 +124,14 @@ class Hooks:
                     _keep(asyncio.ensure_future(waiting))
         return until_resumed(flow) if flow.intercepted else None
 
-    def _functions(self, name: str) -> Iterator[Hook]:
+    def _functions(self, name: str) -> Sequence[Hook]:
         self._look()
-        for addon in self._early if name == "response" else self._flat:
-            if function := _function(addon, name):
-                yield function
+        found = self._found.get(name)
+        if found is None:
+            addons = self._early if name == "response" else self._flat
+            every = (_function(addon, name) for addon in addons)
+            found = self._found[name] = [function for function in every if function]
+        return found
 
     def _look(self) -> None:
         """Look whether addons came or went."""
@@ -135,6 +139,7 @@ class Hooks:
         if chain == self._chain and all(list(one.addons) == was for one, was in self._inner):  # type: ignore[attr-defined]  # it has them
             return
         self._chain = list(chain)
+        self._found = {}
         self._inner, every = [], list(self._traverse(chain))
         named = [(getattr(one, "name", type(one).__name__.lower()), one) for one in every]
         self._with_secrets = [one for name, one in named if name in NEED_SECRETS]
