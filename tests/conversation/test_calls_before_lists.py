@@ -14,7 +14,7 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.patterns import Pattern
-from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.tools import parse_tool_call
 from tests.conversation.asking_kinds import LIST, Http, asked, finished, listed, open_session
 from tests.conversation.test_conversation import Linked
@@ -73,8 +73,10 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
     ann = open_session(in_force, like_the_fetch=False)
-    for name in ("rm", "read"):
-        assert isinstance(without_list(ann, calling(name)), Reply)
+    for name, why in (("rm", Why.DENIED), ("read", Why.UNKNOWN)):  # observers are told which
+        refused = without_list(ann, calling(name))
+        assert isinstance(refused, Reply)
+        assert refused.reason.why is why
     assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
     assert isinstance(without_list(Conversation(in_force), calling("rm", id="6")), Reply)
 

@@ -298,7 +298,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=[tool("a")]) as there:
+    async with mcp_upstream(tools=[tool("a"), tool("rm")]) as there:
         call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'
         words = ("curl", "-s", "-d", call, there.url + "/mcp?key=secret")
         ran = await run(tmp_path, "--deny", "^rm$", "--audit-log", "log", "--", *words)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -76,7 +76,7 @@ from mcp_tool_filter.policy.effects import (
     waits,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation, Via
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing, take_snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing
 from mcp_tool_filter.policy.tool_filter import (
     decide_in_steps,
     filter_from_client,
@@ -133,7 +133,6 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
-_NOTHING = take_snapshot([], deny=[])
 _LONGEST_REVISION = 64  # characters
 
 
@@ -357,7 +356,7 @@ class Conversation:
         if kind.is_listed or (isinstance(error, CannotList) and error.is_refusal):
             return kind.snapshot
         start = self.policy.kinds.start
-        return start.snapshot if start.is_listed else _NOTHING
+        return start.snapshot if start.is_listed else replace(kind.snapshot, is_open=False)
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
