@@ -17,7 +17,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import gmtime, strftime
-from typing import cast
 
 import orjson
 
@@ -35,7 +34,8 @@ class ShownEntry(dict[str, object]):
         """The name that the client gives itself."""
         self.problem = ""
         """The first line of an error's text, without secrets."""
-        self.arguments, self.result = arguments, cast("str | None", None)
+        self.arguments = arguments
+        self.result: str | None = None
         """As they were written, with secrets, but not all of a long text; None if nobody asks."""
 
 

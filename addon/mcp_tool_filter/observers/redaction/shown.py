@@ -64,11 +64,6 @@ def shown_url(url: str) -> str:
     return f"{scheme}{slashes}{host}{slash}{shown}{mark}{values}{hash}{fragment and _CUT}"
 
 
-def _without_value(parameter: str) -> str:
-    name, equals, _ = parameter.partition("=")
-    return f"{name}={_CUT}" if equals else parameter and _CUT
-
-
 def may_hold_a_secret(url: str) -> bool:
     """Tell whether a part of a URL could be a secret."""
     return "@" in url or "?" in url or shown_url(url) != url
