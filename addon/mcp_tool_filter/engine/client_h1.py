@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
+from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
 from mcp_tool_filter.engine.service import Host, Service
 from mcp_tool_filter.engine.wire import (
     CONTINUE,
@@ -254,9 +254,7 @@ class H1Client:
             self.service.listener.tell_refused(
                 Reply(INVALID_HTTP, Reason(Why.MALFORMED, detail=detail)), exchange
             )
-            fields = ((b"content-type", b"application/json"), *fault.fields)
-            ending = b"content-length: %d\r\n%b" % (len(INVALID_HTTP), _CLOSE)
-            self.host.send(render_answer(fault.status, b"", fields, ending) + INVALID_HTTP)
+            self.respond(answer_to(fault), is_bare=False)
         self.host.close()
 
     def _fail(self, error: Exception) -> None:

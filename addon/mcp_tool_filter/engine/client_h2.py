@@ -35,7 +35,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
-from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
+from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
 from mcp_tool_filter.engine.service import Host, Service
 from mcp_tool_filter.engine.wire import LENGTH, Fault, RequestHead
 from mcp_tool_filter.http.head import Fields
@@ -429,9 +429,7 @@ class H2Client:
             head = _head_of(cast("Sequence[tuple[bytes, bytes]]", event.headers or ()))
         except Fault as fault:
             self._refuse_bytes()
-            fields = ((b"content-type", b"application/json"),)
-            answer = Answer(fault.status, fields=fields, body=INVALID_HTTP)
-            return stream.respond(answer, is_bare=False)
+            return stream.respond(answer_to(fault), is_bare=False)
         if self.service.seats is not None:
             self.service.seats.has_begun(self)
         exchange = stream.exchange = Exchange(self.service, stream, head)

@@ -37,6 +37,7 @@ from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.engine.wire import (
     NO_BODY,
     AnswerHead,
+    Fault,
     RequestHead,
     render_request,
 )
@@ -137,6 +138,12 @@ class Answer:
     def get(self, name: bytes) -> str:
         """Return the value of a field; several are joined."""
         return text_of(self.fields, name)
+
+
+def answer_to(fault: Fault) -> Answer:
+    """Return our answer to bytes that are not HTTP as we accept it."""
+    fields = ((b"content-type", b"application/json"), *fault.fields)
+    return Answer(fault.status, None, fields, INVALID_HTTP)
 
 
 class Tap(Protocol):
