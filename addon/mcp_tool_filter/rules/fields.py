@@ -477,7 +477,7 @@ def hash_params(document: Document, params: Value | None) -> str:
             for key, of in members
             if key != "_meta" or not _says_nothing(of)
         )
-    return hashlib.sha256(repr(members).encode()).hexdigest()[:32]
+    return hashlib.sha256(_canonical(members).encode()).hexdigest()[:32]
 
 
 class _Members(list[tuple[str, object]]):
@@ -486,12 +486,21 @@ class _Members(list[tuple[str, object]]):
     def __init__(self, pairs: Iterable[tuple[str, object]] = ()) -> None:
         super().__init__(sorted(pairs, key=itemgetter(0)))
 
-    def __repr__(self) -> str:
-        return f"Object({super().__repr__()})"
-
 
 def _by_value(text: str) -> tuple[int, int, str]:
     return Number(text).key
+
+
+def _canonical(value: object) -> str:
+    match value:
+        case _Members():
+            return "{" + ",".join(f"{quote(key)}:{_canonical(of)}" for key, of in value) + "}"
+        case list():
+            return f"[{','.join(map(_canonical, value))}]"
+        case tuple():
+            return repr(value)
+        case _:
+            return json.dumps(value)
 
 
 def _says_nothing(meta: object) -> bool:
