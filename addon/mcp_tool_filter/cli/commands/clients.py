@@ -164,13 +164,17 @@ def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], in
     return status
 
 
-def _settings_for(entry: ServerEntry, flags: Sequence[str]) -> Settings:
-    """Return settings that start the server as the client would, filtered with these flags."""
+def _settings_for(entry: ServerEntry, flags: Sequence[str], patience: str = "") -> Settings:
+    """Return settings that start the server as the client would, filtered with these flags.
+
+    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so.
+    """
     words, variables = start_of(wrap(unwrap(entry), flags, ["mcp-tool-filter"]))
     given = parse_flags([expanded(word, os.environ) for word in words])
+    if patience:
+        given.setdefault("connection-timeout", [patience])
     values = {name: expanded(value, os.environ) for name, value in variables.items()}
     if COMMAND not in given:
-        given.setdefault("connection-timeout", ["10000"])
         return settle(gather(given, variables))  # the filter expands its headers itself
     if values:
         given["env"] = [f"{name}={value}" for name, value in values.items()]
@@ -192,7 +196,7 @@ def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named:
         why = "it is in a project's file; wrap it by its name"
     else:
         try:
-            known = ask_now(_settings_for(listed.entry, flags))
+            known = ask_now(_settings_for(listed.entry, flags, patience="15000"))
             why = "" if known.who.is_listed else "it lists its tools after a login"
         except StartError as error:
             why = error.why
