@@ -240,6 +240,9 @@ def test_without_room_a_new_asker_gets_only_tools_that_our_own_fetch_has_seen(
         refused = asked(late, calling(name, id="3"))
         assert error_in(refused) == (-32601, f"Tool not found: {name}")
     assert isinstance(asked(late, calling("read", id="3")), Forward if is_listed else Reply)
+    before = in_force.kinds.size
+    listed(late, listing("a", more=',"nextCursor":"2"'))
+    assert in_force.kinds.size == before  # what is not kept takes no room from others for ever
 
 
 def test_a_kind_that_nobody_uses_makes_room_for_a_new_one() -> None:

@@ -264,6 +264,7 @@ GET /users
         HONEST,
         HONEST.replace(b"\n", b"\r\n"),
         b"tools/call and jsonrpc mean nothing without a request",
+        b"--- /dev/null\n+++ b/rpc.py\n@@ -0,0 +1 @@\n+{'jsonrpc': '2.0'}\n",
     ],
 )
 def test_text_that_is_no_request_passes(body: bytes) -> None:

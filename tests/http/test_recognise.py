@@ -24,6 +24,7 @@ from mcp_tool_filter.http.recognise import (
     _MENTION,
     BodyReader,
     EventPeeker,
+    RequestWatch,
     TrafficKind,
     Treatment,
     Watch,
@@ -292,6 +293,16 @@ def test_the_cost_grows_linearly_with_the_body(make: Callable[[int], bytes]) -> 
     """A ratio within one run; the best of several, for the machine is busy."""
     small, large = (seconds(partial(kind_of_body, make(n))) for n in (20_000, 80_000))
     assert large < 12 * small
+
+
+def test_a_request_is_looked_for_in_one_pass() -> None:
+    """As above; if each tab began a search up to the end of the line, it would be 64 times."""
+
+    def look(tabs: int) -> bool:
+        return RequestWatch().may_pass(b"ABC\t/" * tabs + b" \n")
+
+    small, large = (seconds(partial(look, tabs)) for tabs in (1000, 8000))
+    assert large < 24 * small
 
 
 def test_a_mention_is_found_in_one_pass() -> None:

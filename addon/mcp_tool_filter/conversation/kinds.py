@@ -72,6 +72,7 @@ class Kind:
         "_lists",
         "_next",
         "envelope",
+        "is_kept",
         "is_listed",
         "is_settled",
         "is_split",
@@ -97,6 +98,8 @@ class Kind:
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self._counted = 0  # bytes of both
         self.used_at = 0.0
+        self.is_kept = True
+        """False if it is used only until its messages are judged: then nothing counts it."""
         self.session: ref[Session] | None = None
         """The only session of this kind, if it is the kind of one session."""
         self.envelope: Envelope | None = None
@@ -131,6 +134,7 @@ class Kind:
     def _count(self) -> None:
         """Count the bytes of what is remembered besides the complete list."""
         size = sum(map(len, self._gone.values())) + (self._next.size if self._next else 0)
+        size = size if self.is_kept else 0
         self._lists.unfinished += size - self._counted
         self._counted = size
 
@@ -203,7 +207,7 @@ class Kind:
 
     def close(self) -> None:
         """Stop counting what is remembered besides the complete list."""
-        self._next, self._gone = None, {}
+        self.is_kept, self._next, self._gone = False, None, {}
         self._count()
 
     def prepare(self, config: Config) -> Listed | None:
@@ -230,6 +234,7 @@ class Kind:
 
     def crowd_out(self, start: Kind) -> None:
         """Expose only what the list of the start has, as there is no room to pin another."""
+        self.is_kept = False
         self.copy_from(start)
         self.is_stale = self.is_listed = True  # its lists come from the upstream, unpinned
         if self._listed is None:

@@ -237,8 +237,11 @@ _METHOD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}+"
 _VERSION = b"(?i:HTTP|RTSP|ICE)/[0-9.]*+%b*+" % _GAP
 _REQUEST_IN_BODY = re.compile(b"%b%b[^\\n]*%b%b\\n" % (_METHOD, _GAP, _GAP, _VERSION))
 _MAY_BECOME_REQUEST = re.compile(b"%b(?:%b[^\\n]*)?" % (_METHOD, _GAP))
+# Node accepts tabs in a target. More than a few count as its end: else we would read to the end of
+# a long line from each of its tabs.
+_TARGET = rb"(?:/|http)[^ \t\n]*+(?:\t[^ \t\n]*+){0,16}+[\t\n]"
 _REQUEST_LINE_END = re.compile(
-    b"%b(?:(?<=[A-Z-]{3}[ \\t])[ \\t]*+(?:/|http)[^ \\n]*+|%b)\\n" % (_GAP, _VERSION)
+    b"%b(?:(?<=[A-Z]{3}[ \\t])[ \\t]*+%b|%b\\n)" % (_GAP, _TARGET, _VERSION)
 )
 """What a request line ends with. One that follows a body may begin in the middle of a line."""
 _BLANK_LINE = re.compile(rb"\n\r?\n")
