@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.memory import JudgedLists
+from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.large import find_result_envelope
-from mcp_tool_filter.protocol.messages import ids_in
+from mcp_tool_filter.protocol.messages import Response, ids_in
 from tests.http.listening import (
     JSON,
     SSE,
@@ -55,11 +56,19 @@ def is_id(text: str) -> bool:
     return ids_in(asking("ping", id=text)) == [text]
 
 
+def facts(judged: Judged) -> object:
+    """What the audit log, for one, reads in a message."""
+    if not isinstance(message := judged.message, Response):
+        return message and type(message), judged.verdict
+    result = message.result and message.place.cut(message.result)
+    return message.id, result, judged.verdict
+
+
 def judgements(*said: tuple[str, bytes, str]) -> object:
     """Let the upstream answer these requests; return what becomes of the last answer."""
     told: list[object] = []
     door = listener()
-    door.policy.observe = lambda one: told.append((getattr(one.message, "id", None), one.verdict))
+    door.policy.observe = lambda one: told.append(facts(one))
     for method, raw, kind in said:
         for_them = waiting_for(door, *[asking(method, id=id) for id in filter(is_id, IDS)])
         told.clear()

@@ -92,7 +92,8 @@ class ResultEnvelope:
         """Return the response, with a result that is not parsed."""
         text = raw.decode()
         before, after = self.space
-        return Response(self.id, Value(0, 0), Place(text, before, len(text) - after))
+        result = Value(self.start, len(text) - (len(raw) - self.end))  # only ASCII is around it
+        return Response(self.id, result, Place(text, before, len(text) - after))
 
 
 @dataclass(frozen=True, slots=True)
