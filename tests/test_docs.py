@@ -111,7 +111,7 @@ def test_references_are_found() -> None:
     """So that the tests above cannot pass by finding nothing."""
     found = set(references_in(".github/CONTRIBUTING.md"))
     assert {
-        "tests/end_to_end/peers/setup", "adapters/sockets/connections.py", "tests/bench",
+        "tests/end_to_end/peers/setup", "adapters/sockets/serve.py", "tests/bench",
         "../addon/mcp_tool_filter/docs/CHANGELOG.md",
     } <= found  # fmt: skip
     assert not exists("policy/no_such_file.py", REPOSITORY)

@@ -12,8 +12,7 @@ from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client, Situation
 from mcp_tool_filter.policy.verdict import Reply
 from mcp_tool_filter.protocol.messages import Request
-from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.memory import AskedBefore, RuleSession, RuleSessions
+from mcp_tool_filter.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
 from mcp_tool_filter.rules.policy import Candidates
 from tests.make import policy
 from tests.rules.judging import Host, call, finish, request, rules, single

@@ -44,7 +44,7 @@ def nothing() -> None:
 
 
 class Effects(Protocol):
-    """Carries out decisions that wait (``adapters/rules/carry_out.Effects``)."""
+    """Carries out decisions that wait (``adapters/background.Effects``)."""
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]: ...
 

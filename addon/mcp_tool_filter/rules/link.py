@@ -3,13 +3,17 @@
 One policy judges both a request and its response, even if the rules file is edited in between. The
 tool filter judges at once what a rule changes. A session is identified by MCP's session id, or if a
 revision has none, by the client's credentials and address.
+
+What rules remember of sessions, and of requests until their responses arrive, is bounded in number,
+bytes and time; the least recently used is forgotten first.
 """
 
 from __future__ import annotations
 
+import hmac
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
@@ -44,7 +48,6 @@ from mcp_tool_filter.rules.carried import (
     with_changes,
 )
 from mcp_tool_filter.rules.chain import AtOnce, answered, judge
-from mcp_tool_filter.rules.memory import AskedBefore, RuleSession, RuleSessions, identify
 from mcp_tool_filter.rules.policy import Policy
 from mcp_tool_filter.rules.subject import (
     NOT_CLEAR,
@@ -436,3 +439,126 @@ class RulesLink:
         for one in islice(reversed(list(self.sessions)), most):
             mean = one.seconds / one.responses if one.responses else 0.0
             yield one.id, now - one.started, one.messages, one.errors, mean
+
+
+def identify(salt: bytes, credentials: bytes) -> str:
+    """Return a short salted hash of credentials."""
+    return hmac.digest(salt, credentials, "sha256").hex()[:16]
+
+
+_MOST_SESSIONS = 10_000
+_MOST_REQUESTS = 10_000
+_MOST_REQUEST_BYTES = 64 * 1024 * 1024
+_CLEAN_EVERY = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class RuleSession:
+    """A session as rules see it."""
+
+    id: str
+    started: float
+    used: float
+    messages: int = 0
+    responses: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """The total time from requests to their responses."""
+    custom: dict[str, object] = field(default_factory=dict)
+    """For users' own classes."""
+
+
+class RuleSessions:
+    """The sessions, the most recently used last."""
+
+    def __init__(self, ttl: float = 3600.0, *, most: int = _MOST_SESSIONS) -> None:
+        self.ttl = ttl
+        self._most = most
+        self._sessions: OrderedDict[Hashable, RuleSession] = OrderedDict()
+        self._cleaned = 0.0
+
+    def get(
+        self, key: Hashable, name: Callable[[], str], started: float | None, now: float
+    ) -> RuleSession:
+        """Return the session of this key; a new one gets the name as its id.
+
+        It starts now, or at ``started`` if that is known.
+        """
+        known = self.find(key, now)
+        if known is not None:
+            return known
+        session = RuleSession(name(), now if started is None else started, now)
+        self._sessions[key] = session
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
+        return self._used(key, session, now)
+
+    def find(self, key: Hashable, now: float) -> RuleSession | None:
+        """Return the session of this key, if there is one, and count one more message."""
+        session = self._sessions.get(key)
+        if session is None or now - session.used > self.ttl:
+            return None
+        return self._used(key, session, now)
+
+    def _used(self, key: Hashable, session: RuleSession, now: float) -> RuleSession:
+        session.used = now
+        session.messages += 1
+        self._sessions.move_to_end(key)
+        if now - self._cleaned > _CLEAN_EVERY:
+            self.clean_up(now)
+        return session
+
+    def clean_up(self, now: float) -> None:
+        """Forget sessions that have been idle for too long."""
+        self._cleaned = now
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used <= self.ttl:
+                return
+            self._sessions.popitem(last=False)
+
+    def __iter__(self) -> Iterator[RuleSession]:
+        yield from list(self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+class AskedBefore:
+    """Requests by session and id, for responses that come on another stream, or again.
+
+    The sender chooses the ids. With ``is_strict``, an id that was used for different requests finds
+    none, because we cannot tell which of them a response answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_strict: bool = False,
+        most: int = _MOST_REQUESTS,
+        most_bytes: int = _MOST_REQUEST_BYTES,
+    ) -> None:
+        self._is_strict = is_strict
+        self._most, self._most_bytes = most, most_bytes
+        self._requests: OrderedDict[tuple[str, str], tuple[Request | None, int]] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, session: str, id: str, request: Request) -> None:
+        key = session, id
+        place = request.place
+        kept: Request | None = request
+        size = len(place.text)
+        if key in self._requests:
+            before, old_size = self._requests.pop(key)
+            self._bytes -= old_size
+            if self._is_strict and (before is None or before.place.raw != place.raw):
+                kept, size = None, 0
+        self._requests[key] = kept, size
+        self._bytes += size
+        while len(self._requests) > self._most or self._bytes > self._most_bytes:
+            _, (_, gone) = self._requests.popitem(last=False)
+            self._bytes -= gone
+
+    def find(self, session: str, id: str) -> Request | None:
+        request, _ = self._requests.get((session, id), (None, 0))
+        return request

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.client_files.entries import wrap
-from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, backup_of, read
-from mcp_tool_filter.adapters.client_files.places import ConfigPlace
+from mcp_tool_filter.adapters.client_files.files import (
+    BadFile,
+    ClientFile,
+    ConfigPlace,
+    backup_of,
+    read,
+)
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged
 
 JSON = """\

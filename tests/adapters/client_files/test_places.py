@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.client_files.places import ConfigPlace, Surroundings, places
+from mcp_tool_filter.adapters.client_files.files import ConfigPlace, Surroundings, places
 from mcp_tool_filter.cli.table import CLIENTS
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from mitmproxy import ctx
 
+from mcp_tool_filter.adapters import background
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of
-from mcp_tool_filter.adapters.rules import carry_out
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, InOrder
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
@@ -87,7 +87,7 @@ async def gated(
     home: Path, monkeypatch: pytest.MonkeyPatch, respond: Respond, host: str = "plain"
 ) -> AsyncIterator[Gated]:
     gate = Gate()
-    monkeypatch.setattr(carry_out, "sleep", gate.sleep)
+    monkeypatch.setattr(background, "sleep", gate.sleep)
     tool_filter = ToolFilter(links=(DelaysSlow(),), report=lambda _text: None)
     options = {"deny": ["^delete_"], "endpoint": ENDPOINT}
     async with (
@@ -268,7 +268,7 @@ async def test_a_delay_sleeps_for_its_time(tmp_path: Path, monkeypatch: pytest.M
         await asyncio.sleep(0)
 
     async with gated(tmp_path, monkeypatch, echo) as on:
-        monkeypatch.setattr(carry_out, "sleep", nap)
+        monkeypatch.setattr(background, "sleep", nap)
         assert (await on.ask(slow("1"))).body == result("result")
         assert naps == [60.0]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.client_files.entries import wrap
-from mcp_tool_filter.adapters.client_files.places import Surroundings
+from mcp_tool_filter.adapters.client_files.files import Surroundings
 from mcp_tool_filter.adapters.run.expected import (
     SeenTraffic,
     Server,

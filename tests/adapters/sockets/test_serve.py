@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.serving.limits import most_clients
-from mcp_tool_filter.adapters.sockets.connections import _LINGER
-from mcp_tool_filter.adapters.sockets.serve import bind
+from mcp_tool_filter.adapters.sockets.serve import _LINGER, bind
 from mcp_tool_filter.errors import StartError
 from tests.adapters.mitmproxy.filtered import legacy_upstream
 from tests.attacks.stage import PING, Link, answering, raised_on_sockets

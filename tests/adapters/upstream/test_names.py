@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.upstream import names
-from mcp_tool_filter.adapters.upstream.names import find_names, is_own_address
+from mcp_tool_filter.adapters.upstream import target
+from mcp_tool_filter.adapters.upstream.target import find_names, is_own_address
 from mcp_tool_filter.http.urls import UpstreamNames, may_lead_round
 
 
@@ -25,9 +25,9 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ipv6.write_text("fd000000000000000000000000000002 04 40 00 82     eth0\n")
     ipv4 = tmp_path / "fib_trie"
     ipv4.write_text("  |-- 192.0.2.2\n     /32 host LOCAL\n  |-- 192.0.2.255\n    /32 link X\n")
-    monkeypatch.setattr(names, "_HOSTS_FILE", hosts)
-    monkeypatch.setattr(names, "_IPV4_ADDRESSES", ipv4)
-    monkeypatch.setattr(names, "_IPV6_ADDRESSES", ipv6)
+    monkeypatch.setattr(target, "_HOSTS_FILE", hosts)
+    monkeypatch.setattr(target, "_IPV4_ADDRESSES", ipv4)
+    monkeypatch.setattr(target, "_IPV6_ADDRESSES", ipv6)
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "http://127.0.0.2", "http://[::1]"])
@@ -65,8 +65,8 @@ async def test_an_unresolvable_upstream_keeps_its_own_name(monkeypatch: pytest.M
         return []
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
-    monkeypatch.setattr(names, "_PATIENCE", 0.01)
-    monkeypatch.setattr(names, "_HOSTS_FILE", Path("/does/not/exist"))
+    monkeypatch.setattr(target, "_PATIENCE", 0.01)
+    monkeypatch.setattr(target, "_HOSTS_FILE", Path("/does/not/exist"))
     assert (await names_of("http://tools.test")).hosts == {"tools.test"}
 
 

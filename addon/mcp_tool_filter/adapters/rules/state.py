@@ -29,7 +29,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
 )
 from mcp_tool_filter.rules.chain import Later
-from mcp_tool_filter.rules.memory import identify
+from mcp_tool_filter.rules.link import identify
 from mcp_tool_filter.rules.policy import StateSettings
 
 if TYPE_CHECKING:

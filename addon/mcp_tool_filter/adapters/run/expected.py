@@ -19,8 +19,7 @@ from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry, is_wrapped, words_and_url
-from mcp_tool_filter.adapters.client_files.files import BadFile, read
-from mcp_tool_filter.adapters.client_files.places import Surroundings, places
+from mcp_tool_filter.adapters.client_files.files import BadFile, Surroundings, places, read
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.urls import parse_origin

@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.background import in_background
-from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.background import Effects, in_background
 from mcp_tool_filter.adapters.serving.changes import Changes, tell_list_changed
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
 from mcp_tool_filter.adapters.serving.rules import Rules
@@ -37,8 +36,7 @@ from mcp_tool_filter.adapters.serving.site import (
 )
 from mcp_tool_filter.adapters.serving.watchers import Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
-from mcp_tool_filter.adapters.upstream.names import find_names
-from mcp_tool_filter.adapters.upstream.target import login_to
+from mcp_tool_filter.adapters.upstream.target import find_names, login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.exchange import HttpExchange

@@ -22,7 +22,7 @@ from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.rules.carry_out import Effects
+    from mcp_tool_filter.adapters.background import Effects
     from mcp_tool_filter.adapters.rules.file import RulesInForce
     from mcp_tool_filter.adapters.rules.host import Copies
     from mcp_tool_filter.adapters.sockets.client import Headers

@@ -5,6 +5,14 @@
     status = await server.run(...)
 
 Clients that connect before the tools are known wait in the sockets' queues.
+
+The connections of a site are its clients', and those to its upstream, which they share. A client
+may speak TLS on the same port as plain HTTP: its first byte tells. TLS is done in memory: what a
+socket brings goes in, what the engine reads comes out. asyncio's own cannot take over a connection
+whose first bytes were read already.
+
+``Clients`` ticks for all connections together, because a timer for each request would cost more
+than most of what else it needs.
 """
 
 from __future__ import annotations
@@ -12,16 +20,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory, return_free_memory
+from mcp_tool_filter.adapters.serving.limits import (
+    Holder,
+    MemoryBudget,
+    keep_free_memory,
+    most_upstream_connections,
+    return_free_memory,
+)
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, TargetFinder
-from mcp_tool_filter.adapters.sockets.connections import Clients
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, connect
+from mcp_tool_filter.engine.client_h1 import H1Client
+from mcp_tool_filter.engine.service import Point
+from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.urls import parse_origin
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.site import Site
+    from mcp_tool_filter.engine.client_h2 import H2Client
+    from mcp_tool_filter.engine.service import Asking, Host
 
 _BACKLOG = 1024
 _GOODBYE = 1.0
@@ -171,3 +197,441 @@ class Server:
     def _holders(self) -> Iterator[Holder]:
         if self._clients is not None:
             yield from list(self._clients.all)
+
+
+log = logging.getLogger(__name__)
+
+_READ_SIZE = 256 * 1024
+_HANDSHAKE = b"\x16"  # the first byte of a TLS connection
+_LINGER = 2.0
+"""Seconds after the last byte of our answer in which a client that still sends may read it: a reset
+would destroy it."""
+_STALLED = 30.0
+"""Seconds in which a closed client must read some of the rest."""
+_MOST_IGNORED = 1024 * 1024
+"""Bytes that such a client may still send."""
+_TICK = 2.5  # seconds
+
+
+class Clients:
+    """All clients of one site."""
+
+    def __init__(
+        self,
+        site: Site,
+        budget: MemoryBudget,
+        descriptors: int,
+        make_tls: Callable[[], ssl.SSLContext],
+    ) -> None:
+        """``make_tls`` is called when the first client uses TLS."""
+        self.service, self.received = site, budget.received
+        self.all: set[ClientConnection] = set()
+        self.pool = Pool(site, budget, descriptors, self.all)
+        self.loop = asyncio.get_running_loop()
+        self._make_tls = make_tls
+        self._tls: ssl.SSLContext | None = None
+        self._timer = self.loop.call_later(_TICK, self._tick)
+
+    def connect(self) -> ClientConnection:
+        """Return the protocol of a new connection."""
+        return ClientConnection(self)
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = self._make_tls()
+        return self._tls
+
+    def close(self) -> None:
+        """Close every connection when its last bytes are sent."""
+        self._timer.cancel()
+        self.hang_up(set())
+
+    def hang_up(self, but: set[Host]) -> None:
+        """Close every connection but these when its last bytes are sent."""
+        for one in self.all - but:
+            one.hang_up()
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(_TICK, self._tick)
+        now = self.loop.time()
+        for one in list(self.all):
+            one.speaks.tick(now)
+
+
+class _Connection(asyncio.Protocol):
+    """One socket; ``speaks`` is its part of the engine."""
+
+    _transport: asyncio.Transport
+    speaks: H1Client | H2Client | Upstream
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_writing(self) -> None:
+        self.speaks.held(True)
+
+    def resume_writing(self) -> None:
+        self.speaks.held(False)
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # asyncio would log each write
+            self._transport.write(data)
+
+    def hold(self, on: bool) -> None:
+        """Stop reading, or read on."""
+        if not self._transport.is_closing():
+            (self._transport.pause_reading if on else self._transport.resume_reading)()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class ClientConnection(_Connection):
+    """One client's connection; it is the engine's ``Host``."""
+
+    speaks: H1Client | H2Client
+
+    point: Point | None = None
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self.is_tls = False
+        self.connect = clients.pool.connect
+        self._received = clients.received
+        self._tls: ServerTls | None = None
+        self._is_plain = self._is_closing = False
+        self._ignored = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        own, peer = (transport.get_extra_info(name) for name in ("sockname", "peername"))
+        self.own, self.peer, self.port = str(own[0]), str(peer[0]), int(peer[1])
+        self.send: Callable[[bytes], None] = self._write
+        self._clients.all.add(self)
+        self._log("client connect")
+        self.speaks = H1Client(self._clients.service, self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received(len(data))
+        if self._is_plain and not self._is_closing:
+            self.speaks.receive(data)
+        elif self._is_closing:
+            self._ignored += len(data)
+            if self._ignored > _MOST_IGNORED:
+                self._transport.abort()
+        elif self._tls is not None or data[:1] == _HANDSHAKE:
+            self._receive_tls(data)
+        else:
+            self._is_plain = True
+            self.speaks.receive(data)
+
+    def _receive_tls(self, data: bytes) -> None:
+        try:
+            if self._tls is None:
+                self.is_tls = True
+                self._tls = ServerTls(self._clients.tls, self._write)
+                self.send = self._tls.send
+            tls, was_ready = self._tls, self._tls.is_ready
+            plain = tls.receive(data)
+        except Exception as error:
+            if not isinstance(error, ssl.SSLError):
+                log.exception("internal error; connection closed")
+            log.info("the TLS of a client failed: %s", error)
+            self._transport.close()
+            return
+        if tls.is_ready and not was_ready and tls.alpn == "h2":
+            from mcp_tool_filter.engine.client_h2 import H2Client
+
+            self.speaks.gone()
+            self.speaks = H2Client(self._clients.service, self)
+        if plain:
+            self.speaks.receive(plain)
+        if tls.has_ended:
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        return False  # a half-closed client counts as gone
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._clients.all.discard(self)
+        self._log("client disconnect")
+        self._is_closing = True
+        self.speaks.gone()
+        self._clients.pool.release(self)
+
+    def _log(self, what: str) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", what, extra={"client": (self.peer, self.port)})
+
+    # What the engine orders
+
+    def close(self) -> None:
+        if self._is_closing or self._transport.is_closing():
+            return
+        self._is_closing = True
+        if self._tls is not None:
+            self._tls.close()
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._wait_for_the_client(self.held_bytes, 0.0)
+
+    def _wait_for_the_client(self, unsent: int, stalled: float) -> None:
+        """Let the client read, however slowly; it has read nothing for so many seconds."""
+        self._clients.loop.call_later(_LINGER, self._look_at_the_client, unsent, stalled)
+
+    def _look_at_the_client(self, unsent: int, stalled: float) -> None:
+        left = self.held_bytes
+        stalled = stalled + _LINGER if left == unsent else 0.0
+        if unsent == 0 or stalled >= _STALLED:
+            self._transport.abort()
+        else:
+            self._wait_for_the_client(left, stalled)
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._clients.loop.call_later(seconds, act)
+
+    def wake(self) -> None:
+        """Nothing to do: orders are carried out at once."""
+
+    # What the process needs
+
+    @property
+    def held_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Disconnect a client that does not read."""
+        self.abort()
+
+    def hang_up(self) -> None:
+        """Close the connection when its last bytes are sent."""
+        self._transport.close()
+
+
+_OLD = 5.0  # seconds until an idle connection is closed: most servers close it then, too
+_PATIENCE = 30.0  # seconds to connect
+_MOST_IDLE = 64
+
+
+class Pool:
+    """Opens connections, and keeps idle ones for later requests.
+
+    It counts the connections of our own fetches, too: they share one limit.
+    """
+
+    def __init__(
+        self, site: Site, budget: MemoryBudget, descriptors: int, clients: Sized = ()
+    ) -> None:
+        """``descriptors`` are all that the process may open, also for its ``clients``."""
+        target = site.target
+        self._site, self._origin, self._tls = site, parse_origin(target.url), target.tls
+        self.received, self.descriptors, self.clients = budget.received, descriptors, clients
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.all: set[UpstreamConnection] = set()
+        self._lent = 0  # connections of our own fetches
+        self.idle: list[UpstreamConnection] = []
+        """The one that was used last is at the end."""
+        self._owned: dict[Host, UpstreamConnection] = {}
+        """Idle connections of one client each."""
+        self.loop = asyncio.get_running_loop()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+        """Give an exchange a connection, perhaps later."""
+        if not fresh and (one := self._take_idle(exchange)) is not None:
+            exchange.connected(one.speaks)
+            return
+        if not self._has_room():
+            exchange.unreachable("too many connections to the upstream")
+            return
+        task = self.loop.create_task(self._open_for(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def take(self) -> bool:
+        """Count a connection that is not ours; False if there are too many."""
+        if not self._has_room():
+            return False
+        self._lent += 1
+        return True
+
+    def give_back(self) -> None:
+        self._lent -= 1
+
+    def _has_room(self) -> bool:
+        count = len(self.all) + len(self._tasks) + self._lent
+        return count < self._most or self._close_oldest()
+
+    @property
+    def _most(self) -> int:
+        return most_upstream_connections(self.descriptors, len(self.clients))
+
+    def _take_idle(self, exchange: Asking) -> UpstreamConnection | None:
+        if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
+            if not own.is_closing and exchange.may_use(self.loop.time() - own.since):
+                return own
+            own.abort()
+        while self.idle:
+            one = self.idle[-1]
+            if one.is_closing:
+                self.idle.pop()
+                continue
+            if not exchange.may_use(self.loop.time() - one.since):
+                return None  # it may be about to close
+            return self.idle.pop()
+        return None
+
+    def _close_oldest(self) -> bool:
+        """Make room for a new connection; False if none is idle."""
+        while self.idle:
+            one = self.idle.pop(0)
+            if not one.is_closing:
+                one.abort()
+                self.all.discard(one)
+                return True
+        return False
+
+    async def _open_for(self, exchange: Asking) -> None:
+        try:
+            await self._open(exchange)
+        except Exception as error:
+            exchange.fail(error)
+
+    async def _open(self, exchange: Asking) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                _, one = await connect(self._origin, self._tls, lambda: UpstreamConnection(self))
+        except TimeoutError:
+            return exchange.unreachable("Connection timeout")
+        except HttpFailed as error:
+            return exchange.unreachable(str(error))
+        self._site.note_connection()
+        return one.be_idle() if exchange.is_over else exchange.connected(one.speaks)
+
+    def kept(self, one: UpstreamConnection) -> None:
+        """Keep an idle connection for a while."""
+        if (owner := one.speaks.owner) is not None:
+            self.release(owner)
+            self._owned[owner] = one
+            return
+        self.idle.append(one)
+        if len(self.idle) > _MOST_IDLE:
+            self.idle.pop(0).abort()
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(_OLD, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close the connections that have been idle for long."""
+        self._sweeping = None
+        now = self.loop.time()
+        while self.idle and now - self.idle[0].since >= _OLD:
+            self.idle.pop(0).abort()
+        if self.idle:
+            self._sweeping = self.loop.call_at(self.idle[0].since + _OLD, self._sweep)
+
+    def release(self, owner: Host) -> None:
+        """Close a client's own connection: the client has left."""
+        if (one := self._owned.pop(owner, None)) is not None:
+            one.abort()
+
+    def lost(self, one: UpstreamConnection) -> None:
+        self.all.discard(one)
+        if one in self.idle:
+            self.idle.remove(one)
+
+    def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for one in list(self.all):
+            one.abort()
+
+
+class UpstreamConnection(_Connection):
+    """One connection to the upstream."""
+
+    speaks: Upstream
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._received = pool.received
+        self.since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._pool.all.add(self)
+        self.speaks = Upstream(
+            write=self._write, abort=transport.abort, hold=self.hold, idle=self.be_idle
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._received(len(data))
+        self.speaks.receive(data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._pool.lost(self)
+        self.speaks.lost()
+
+    def be_idle(self) -> None:
+        if self._transport.get_write_buffer_size():  # it answered before it had read everything
+            return self._transport.abort()
+        self.since = self._pool.loop.time()
+        self.hold(False)
+        return self._pool.kept(self)
+
+
+class ServerTls:
+    """One client's TLS. ``write`` sends bytes on the socket."""
+
+    def __init__(self, context: ssl.SSLContext, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        self.is_ready = False
+        """True once the handshake is done."""
+        self.has_ended = False
+        """True once the client has announced that it sends no more."""
+
+    @property
+    def alpn(self) -> str | None:
+        return self._tls.selected_alpn_protocol()
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the socket; return them decrypted. Raises SSLError."""
+        self._in.write(data)
+        plain = []
+        try:
+            if not self.is_ready:
+                self._tls.do_handshake()
+                self.is_ready = True
+            while piece := self._tls.read(_READ_SIZE):
+                plain.append(piece)
+            self.has_ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.has_ended = True
+        finally:
+            self._flush()
+        return plain[0] if len(plain) == 1 else b"".join(plain)
+
+    def send(self, data: bytes) -> None:
+        if data:
+            self._tls.write(data)
+            self._flush()
+
+    def close(self) -> None:
+        """Tell the client that nothing follows."""
+        with suppress(ssl.SSLError):  # it waits for the client's goodbye, and we do not
+            self._tls.unwrap()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._out.pending:
+            self._write(self._out.read())

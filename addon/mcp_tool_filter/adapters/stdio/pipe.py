@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 
-from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
 from mcp_tool_filter.adapters.stdio.http_upstream import (

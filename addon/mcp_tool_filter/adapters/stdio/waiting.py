@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError

@@ -16,8 +16,7 @@ from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Command
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.client import find
-from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
+from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions, find
 from mcp_tool_filter.adapters.upstream.fetch import fetch_from
 from mcp_tool_filter.adapters.upstream.search import Found
 from mcp_tool_filter.adapters.upstream.target import Target

@@ -32,10 +32,11 @@ from mcp_tool_filter.adapters.client_files.files import (
     BadFile,
     ClientFile,
     EditedFile,
+    Surroundings,
     backup_of,
+    places,
     read,
 )
-from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.adapters.run.expected import expanded
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags

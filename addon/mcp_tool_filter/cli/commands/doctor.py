@@ -201,7 +201,7 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 
 def examine_client(client: str) -> Iterator[Finding]:
     """Check each server in the client's files against what the last ``run`` has seen."""
-    from mcp_tool_filter.adapters.client_files.places import Surroundings
+    from mcp_tool_filter.adapters.client_files.files import Surroundings
     from mcp_tool_filter.adapters.run.expected import last_of, servers_of
 
     servers, problems = servers_of(client, (), Surroundings.of_this_process())

@@ -113,7 +113,7 @@ def ask_now(settings: Settings) -> KnownTools:
 
 async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
     from mcp_tool_filter.adapters.stdio.child import Child
-    from mcp_tool_filter.adapters.stdio.client import find
+    from mcp_tool_filter.adapters.stdio.sessions import find
 
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
     return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit, say=say))

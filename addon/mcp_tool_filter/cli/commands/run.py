@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.client_files.places import Surroundings
+from mcp_tool_filter.adapters.client_files.files import Surroundings
 from mcp_tool_filter.adapters.run.client import (
     environment_for,
     find_program,

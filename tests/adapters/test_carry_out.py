@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mcp_tool_filter.adapters.rules.carry_out import Effects
+from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.policy.effects import CannotList, Deciding, Delay, FetchTools, Together
 
 
