@@ -192,15 +192,26 @@ def no_such(
     return UsageError(what, why=f"See {help}")
 
 
+# What somebody else has written keeps its words: quoted texts, and mistakes in a rules file.
+_QUOTED = r"\"[^\n]*\"|^[^\n]*:\d+:\d+: [^\n]*"
+
+
 def with_flags(text: str) -> str:
     """Return a text of the layers below, which know mitmproxy's options, with our flags.
 
     >>> with_flags("HTTP 401: give them with upstream_headers")
     'HTTP 401: give them with --header'
+    >>> with_flags('Invalid regex pattern in deny list: "(audit_log|x"')
+    'Invalid regex pattern in deny list: "(audit_log|x"'
     """
     keys = "|".join(key for key, option in KEYS.items() if "_" in key and not option.negates)
-    unquoted = rf"(?<![\w\"'/.-])(?:{keys})(?![\w\"'/=-])"
-    return re.sub(unquoted, lambda found: f"--{KEYS[found[0]].name}", text)
+    option = rf"{_QUOTED}|(?<![\w\"'/.-])({keys})(?![\w\"'/=-])"
+    return re.sub(
+        option,
+        lambda found: f"--{KEYS[found[1]].name}" if found[1] else found[0],
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

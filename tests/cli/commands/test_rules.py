@@ -42,6 +42,22 @@ def test_check_reports_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_the_words_of_the_file_are_not_those_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``ignore_case`` is an option, too, but in the file it has no dashes."""
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "interceptor:\n  rules:\n    - id: a\n      actions: [allow]\n"
+        "      conditions: [tool_matches: '(?i)a', param_matches: {felt: a}]\n"
+    )
+    for args in (["rules", "check", str(file)], ["--rules", str(file), "--", "true"]):
+        assert main(args) == 1
+        told = capsys.readouterr().err
+        assert "write ignore_case: true beside the pattern" in told
+        assert "--ignore-case" not in told
+
+
 def test_check_warns_of_rules_that_can_never_match(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
