@@ -133,6 +133,9 @@ class NamesByPattern(Collection[str]):
         yield ""  # for searches in text that is not JSON, which could contain any name
 
 
+_MOST_NEWS = 12  # changes that we list
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     allowed: Definitions
@@ -170,6 +173,20 @@ class Snapshot:
     def denying(self, name: str) -> Pattern | None:
         """Return the pattern that denies a name; None if none does."""
         return self.by_pattern.denying(name) if self.by_pattern else self.denied.get(name)
+
+    def changes_since(self, old: Snapshot) -> str:
+        """Return what is different from an older snapshot, in one line."""
+        before, after = ({*one.allowed, *one.denied} for one in (old, self))
+        news = [f"new tool {shown(name)}" for name in sorted(after - before)]
+        news += [f"tool {shown(name)} is gone" for name in sorted(before - after)]
+        news += [
+            f"tool {shown(name)} has changed"
+            for name, raw in old.allowed.items()
+            if self.allowed.get(name, raw) != raw
+        ]
+        more = len(news) - _MOST_NEWS
+        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
+        return f"{said} and {more} more" if more > 0 else said
 
 
 def take_snapshot(

@@ -10,7 +10,8 @@ import pytest
 
 from mcp_tool_filter.adapters.serving import endpoints as module
 from mcp_tool_filter.adapters.serving.endpoints import Connection, Endpoints
-from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.engine.passing import ForwardClient
 from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.engine.wire import RequestHead

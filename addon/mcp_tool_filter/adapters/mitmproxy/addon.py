@@ -59,7 +59,8 @@ from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
-from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import KEYS

@@ -33,8 +33,8 @@ from mcp_tool_filter.adapters.recordings.recorded_upstream import (
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
-from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
-from mcp_tool_filter.adapters.serving.site import Site
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged

@@ -16,44 +16,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.background import Effects, in_background
-from mcp_tool_filter.adapters.serving.changes import Changes, tell_list_changed
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
 from mcp_tool_filter.adapters.serving.rules import Rules
 from mcp_tool_filter.adapters.serving.site import (
+    Changes,
     Command,
-    Fetcher,
     Site,
+    Surroundings,
     TargetFinder,
     fetch_or_wait,
+    tell_list_changed,
 )
 from mcp_tool_filter.adapters.serving.watchers import Watchers
-from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch, fetch_as_client
-from mcp_tool_filter.adapters.upstream.target import find_names, login_to
+from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch_as_client
+from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
-from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener, open_listener
-from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import introduce, render_report, warnings_about
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
-from mcp_tool_filter.policy.exchange import Link
 from mcp_tool_filter.policy.patterns import Pattern
-from mcp_tool_filter.protocol.messages import Notification, Request
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview
-    from mcp_tool_filter.adapters.watch.watching import Sink
-    from mcp_tool_filter.conversation.policy_in_force import Judged
 
 log = logging.getLogger(__name__)
 
@@ -70,39 +64,6 @@ _FIXED = (
     ("otel", "otel"),
 )
 """Options that can only be set at start, and their names in ``Config``."""
-
-type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
-
-
-def _cannot_edit(_deny: list[str], _exceptions: list[str]) -> str:
-    return "The patterns cannot be edited here"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a host gives the proxy."""
-
-    warn: Callable[[str], None]
-    report: Callable[[str], None]
-    """Gets the report about each upstream, once its tools are known."""
-    leave: Callable[[str], None]
-    """Ends the process with an error, after the clients have their answers. Gets its text."""
-    make_tls: Callable[[], ssl.SSLContext]
-    """Returns the TLS settings towards any server, with the user's authorities."""
-    fetch: Fetcher = fetch
-    find_names: NamesFinder = find_names
-    edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
-    """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
-    links: tuple[Link, ...] = ()
-    """The chain after the tool filter."""
-    sinks: Sequence[Sink] = ()
-    """They get an entry for each message that matters."""
-    on_end: Callable[[], None] = lambda: None
-    """Called after the last message, if anything gets entries."""
-    tell: Callable[[str, Judged], None] | None = None
-    """Gets each verdict with the name of its site: the views of mitmproxy."""
-    name_flow: Callable[[Exchange], str] = lambda _exchange: ""
-    """Returns what the host calls an exchange, where people can look at it."""
 
 
 class Proxy:
@@ -272,13 +233,8 @@ class Proxy:
 
     async def _fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
         """Fetch the list that the client of a message would get."""
-        exchange, message = effect.arrival, effect.message
-        assert isinstance(exchange, HttpExchange)
-        assert isinstance(message, Request | Notification)
-        policy = exchange.conversation.policy
         for site in self.sites.values():
-            if site.listener.policy is policy:
-                asker = asked_by(site.listener, exchange, message)
+            if (asker := asked_by(effect, site.listener)) is not None:
                 return await fetch_as_client(site.target, asker, self.room)
         raise CannotList("the listener is gone")
 

@@ -23,7 +23,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.serving.proxy import Surroundings
+    from mcp_tool_filter.adapters.serving.site import Surroundings
     from mcp_tool_filter.adapters.watch.tracing import Tracer
     from mcp_tool_filter.adapters.watch.watching import Sink, Watching
     from mcp_tool_filter.observers.audit.entries import Unanswered

@@ -55,7 +55,7 @@ from mcp_tool_filter.http.login_metadata import (
     server_documents,
 )
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.policy.effects import CannotList
+from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Notification, Request
 from mcp_tool_filter.protocol.scan import scan
@@ -256,10 +256,13 @@ class AskedBy:
     """What it said in its ``initialize``, in the older transport; the capabilities are JSON."""
 
 
-def asked_by(
-    listener: Listener, exchange: HttpExchange, message: Request | Notification
-) -> AskedBy:
-    """Return who asks with this message."""
+def asked_by(effect: FetchTools, listener: Listener) -> AskedBy | None:
+    """Return who asks with the message of an effect; None if it came to another listener."""
+    exchange, message = effect.arrival, effect.message
+    assert isinstance(exchange, HttpExchange)
+    assert isinstance(message, Request | Notification)
+    if exchange.conversation.policy is not listener.policy:
+        return None
     head, session = exchange.head, exchange.conversation.client.session
     meta = message.params.get("_meta") if message.params else None
     return AskedBy(

@@ -13,7 +13,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.fetch import fetch
