@@ -217,3 +217,19 @@ def test_the_members_of_a_batch_wait_together() -> None:
     effect = next(waiting)
     assert isinstance(effect, Together)
     assert [next(one) for one in effect.decisions] == [Delay(1.0), Delay(1.0)]
+
+
+def test_a_batch_with_a_member_that_cannot_be_judged_is_refused_as_one_message() -> None:
+    told: list[Judged] = []
+    between = conversation(Linked(**{"tools/call": 1.0}), told=told)
+    between.client.session = Session()
+    unclear = calling("read", id="3").replace(b'"name"', b'"name":"rm","name"')
+    assert unclear != calling("read", id="3")
+    between.from_client(
+        b"[" + calling("read") + b"," + calling("rm", id="2") + b"," + unclear + b"]"
+    )
+    (batch,) = told
+    assert batch.each == (batch,)
+    assert isinstance(batch.verdict, Reply)
+    assert batch.verdict.reason.why is Why.MALFORMED
+    assert not between.policy.held.cancel(between.client, "1")

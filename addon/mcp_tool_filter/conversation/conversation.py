@@ -242,11 +242,16 @@ class Conversation:
         now = self.policy.clock()
         begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
         members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
+        try:
+            decisions = [
+                self._decide_for_client(member, each, arrival)
+                for member, each in zip(batch.members, members, strict=True)
+            ]
+        except ProtocolError:  # the whole batch is refused: nobody settles those that wait
+            for exchange in filter(None, begun):
+                self.policy.held.remove(exchange)
+            raise
         judged.members = tuple(members)
-        decisions = [
-            self._decide_for_client(member, each, arrival)
-            for member, each in zip(batch.members, members, strict=True)
-        ]
         return together(decisions, partial(self._decided_for_members, batch, judged))
 
     def _decided_for_members(self, batch: Batch, judged: Judged, verdicts: list[Verdict]) -> Judged:
