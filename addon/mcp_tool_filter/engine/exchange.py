@@ -45,13 +45,16 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.asker import Page, page_of, problem_in_source
 from mcp_tool_filter.http.bodies import is_event_stream, refuse_partial
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
-from mcp_tool_filter.http.forwarding import AnswerNotes, RequestNotes, fields_for_upstream, links_in
 from mcp_tool_filter.http.head import (
     SAFE_METHODS,
+    AnswerNotes,
     Fields,
     Head,
+    RequestNotes,
     describes_body,
+    fields_for_upstream,
     is_websocket,
+    links_in,
     text_of,
     without_our_cookie,
 )

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
-from mcp_tool_filter.http.forwarding import AnswerNotes, RequestNotes
+from mcp_tool_filter.http.head import AnswerNotes, RequestNotes
 
 if TYPE_CHECKING:
     from mcp_tool_filter.http.head import Fields

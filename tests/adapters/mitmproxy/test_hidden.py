@@ -22,7 +22,7 @@ from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.adapters.mitmproxy.hidden import _PARAMETER
+from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.adapters.mitmproxy.test_logins import fetched
 from tests.cli.launched import launched

@@ -26,8 +26,13 @@ from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import Answered
-from mcp_tool_filter.http.forwarding import RequestNotes
-from mcp_tool_filter.http.head import Head, is_credential, problem_in_fields, problem_in_size
+from mcp_tool_filter.http.head import (
+    Head,
+    RequestNotes,
+    is_credential,
+    problem_in_fields,
+    problem_in_size,
+)
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.logins_through import CALLBACK, without_metadata_urls
