@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from mcp_tool_filter.conversation import conversation
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, OnlyKinds
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.verdict import Forward, Reply
+from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
 from tests.conversation.asking_kinds import (
     CHANGED,
@@ -79,9 +82,13 @@ SHAPES: dict[str, Callable[[PolicyInForce], Conversation]] = {
 @pytest.mark.parametrize("new_tools", ["hide", "judge"])
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_tool_comes_back_for_every_kind_of_client(
-    shape: str, new_tools: str, is_long: bool
+    shape: str, new_tools: str, is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = [f"tool_{number}" for number in range(5000)] if is_long else []
+    many = [f"tool_{number}" for number in range(50)] if is_long else []
+    if is_long:
+        monkeypatch.setattr(conversation, "_LONG", 0)
+        monkeypatch.setattr(large, "_STEP", 300)
+        monkeypatch.setattr(snapshot, "_FEW", 5)
     in_force = policy("goes", *many)
     in_force.adopt(parse_config(deny=["^rm"], new_tools=new_tools))
     between = SHAPES[shape](in_force)

@@ -10,13 +10,25 @@ from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
+from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Decision, FetchTools, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol import large
 from tests.conversation.asking_kinds import Http, asked, finished, open_session
 from tests.make import asking, calling, listing, text_of
 
-NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
+ALL_NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
+NAMES = ALL_NAMES[:250]
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make 250 tools as many for us as 10,000."""
+    monkeypatch.setattr(from_upstream, "_LONG", 256 * 1024 // 40)
+    for module, name in ((large, "_STEP"), (snapshot, "_LITTLE")):
+        monkeypatch.setattr(module, name, 32 * 1024 // 40)
+    monkeypatch.setattr(snapshot, "_FEW", 5)
 
 
 def policy_of(*names: str) -> PolicyInForce:
@@ -43,12 +55,15 @@ def last_of(decision: Decision[Judged]) -> tuple[Judged, int]:
         steps += 1
 
 
-def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps() -> None:
-    policy = policy_of(*NAMES)
-    raw = listing(*NAMES) + b"\n"
+def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    policy = policy_of(*ALL_NAMES)
+    raw = listing(*ALL_NAMES) + b"\n"
     opened = asking_for_a_list(policy)
     judged, steps = last_of(opened.from_upstream(raw))
-    allowed = [name for name in NAMES if name.startswith("tool")]
+    allowed = [name for name in ALL_NAMES if name.startswith("tool")]
     assert isinstance(judged.verdict, Rewrite)
     assert judged.verdict.text == listing(*allowed) + b"\n"
     assert len(judged.verdict.reason.tools) == 1000
@@ -81,7 +96,7 @@ def test_the_first_list_of_a_kind_is_judged_and_pinned_in_steps() -> None:
     judged, steps = last_of(first_list(in_force, raw))
     allowed = [name for name in NAMES if name.startswith("tool")]
     assert text_of(judged.verdict) == listing(*allowed)
-    assert steps > 4 * len(raw) // (40 * 1024)
+    assert steps > 4 * len(raw) // 1024
     again = open_session(in_force)
     assert text_of(asked(again, asking("tools/list"))) == listing(*allowed)
     assert isinstance(asked(again, calling("tool_new", id="2")), Reply)
@@ -108,7 +123,7 @@ def test_a_call_that_waits_for_a_long_list_lets_others_go_on() -> None:
                 calls.remove(one)
         came = None
         steps += 1
-    assert steps > 2 * len(raw) // (40 * 1024)
+    assert steps > 2 * len(raw) // 1024
     assert [isinstance(one, Forward) for one in verdicts] == [True, False, True, False]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.memory import Sessions
+from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.protocol import scan
 from mcp_tool_filter.protocol import skim as long_values
 from tests.fuzz.http_doors import (
@@ -21,7 +22,7 @@ from tests.fuzz.http_doors import (
 from tests.fuzz.parser_doors import parsers_door, pattern_door
 from tests.fuzz.rules import judge_by_rules
 from tests.fuzz.stream_doors import lines_door, spoken_door, stream_door
-from tests.fuzz.subject import BETWEEN, LISTENER
+from tests.fuzz.subject import BETWEEN, LISTENER, SNAPSHOT
 from tests.fuzz.tokens import TOKENS
 
 
@@ -31,11 +32,21 @@ def run(raw: bytes) -> None:
         return
     for from_upstream._LEAST, scan._LARGE, long_values._LONG in _LEAST:
         LISTENER.sessions = Sessions()
-        LISTENER.policy.kinds.forget_all()
+        _forget_lists()
         LISTENER.legacy.clear()
-        _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
+        DOORS[raw[0] % len(DOORS)](raw[1], raw[2:])
 
 
+def _forget_lists() -> None:
+    """Begin with the list of the start, whatever the upstream has said of it since."""
+    kinds = LISTENER.policy.kinds
+    kinds.forget_all()
+    if kinds.start.is_stale or kinds.start.snapshot is not SNAPSHOT:
+        at_once(kinds.start.take(_START.pages))
+
+
+_START = LISTENER.policy.kinds.start._listed
+assert _START is not None  # and kept: what is listed is known by its digest as long as it is in use
 _LEAST = (
     (0, scan._LARGE, long_values._LONG),
     (from_upstream._LEAST, 0, 0),
@@ -54,10 +65,10 @@ def _spelled(how: int, numbers: bytes) -> None:
     """Each byte is the number of a word: what comes of it is more often nearly a message."""
     if numbers:
         raw = b"".join(TOKENS[number % len(TOKENS)] for number in numbers[1:400])
-        _DOORS[how % (len(_DOORS) - 1)](numbers[0], raw)
+        DOORS[how % (len(DOORS) - 1)](numbers[0], raw)
 
 
-_DOORS: tuple[Callable[[int, bytes], None], ...] = (
+DOORS: tuple[Callable[[int, bytes], None], ...] = (
     request_door,
     request_with_head_door,
     answer_door,

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 
 from mcp_tool_filter.policy.verdict import Forward
 from tests.fuzz.oracle import Violation
 from tests.fuzz.seeds import seeds, tokens
-from tests.fuzz.target import run
+from tests.fuzz.target import DOORS, run
 
 pytestmark = pytest.mark.rest
 
 _SEEDS = seeds()
 
 
-def test_no_seed_breaks_a_promise() -> None:
-    for seed in _SEEDS:
+@pytest.mark.parametrize("door", range(len(DOORS)))
+def test_no_seed_breaks_a_promise(door: int) -> None:
+    seeds_of_door = [seed for seed in _SEEDS if seed[0] % len(DOORS) == door]
+    assert seeds_of_door
+    for seed in seeds_of_door:
         run(seed)
 
 
@@ -86,7 +90,7 @@ def test_a_weakened_filter_is_detected(
 
 
 def _noticed() -> Iterator[str]:
-    for seed in _SEEDS:
+    for seed in Random(1).sample(_SEEDS, len(_SEEDS)):  # of all doors, for the first is found soon
         try:
             run(seed)
         except Violation as violation:

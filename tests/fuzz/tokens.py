@@ -8,6 +8,7 @@ b'{"name":"read_file"}'
 
 from __future__ import annotations
 
+import re
 import string
 
 _WORDS = (
@@ -30,7 +31,9 @@ _WORDS = (
 TOKENS = tuple(dict.fromkeys(word.encode() for word in (*_WORDS, *string.printable)))
 """No more than a byte can number."""
 assert len(TOKENS) <= 256
-_LONGEST_FIRST = sorted(range(len(TOKENS)), key=lambda number: -len(TOKENS[number]))
+_NUMBERS = {token: number for number, token in enumerate(TOKENS)}
+_TOKEN = re.compile(b"|".join(map(re.escape, sorted(TOKENS, key=len, reverse=True))))
+"""The longest that is there; of the tokens as long as another, none is its beginning."""
 
 
 def spelled(raw: bytes) -> bytes | None:
@@ -38,9 +41,9 @@ def spelled(raw: bytes) -> bytes | None:
     numbers = bytearray()
     at = 0
     while at < len(raw):
-        number = next((one for one in _LONGEST_FIRST if raw.startswith(TOKENS[one], at)), None)
-        if number is None:
+        found = _TOKEN.match(raw, at)
+        if found is None:
             return None
-        numbers.append(number)
-        at += len(TOKENS[number])
+        numbers.append(_NUMBERS[found[0]])
+        at = found.end()
     return bytes(numbers)
