@@ -22,7 +22,7 @@ from tests.fuzz.http_doors import (
 from tests.fuzz.parser_doors import parsers_door, pattern_door
 from tests.fuzz.rules import judge_by_rules
 from tests.fuzz.stream_doors import lines_door, spoken_door, stream_door
-from tests.fuzz.subject import BETWEEN, LISTENER, SNAPSHOT
+from tests.fuzz.subject import BETWEEN, LISTENER, PAGES, SNAPSHOT
 from tests.fuzz.tokens import TOKENS
 
 
@@ -42,11 +42,11 @@ def _forget_lists() -> None:
     kinds = LISTENER.policy.kinds
     kinds.forget_all()
     if kinds.start.is_stale or kinds.start.snapshot is not SNAPSHOT:
-        at_once(kinds.start.take(_START.pages))
+        at_once(kinds.start.take((PAGES,)))
 
 
 _START = LISTENER.policy.kinds.start._listed
-assert _START is not None  # and kept: what is listed is known by its digest as long as it is in use
+"""Kept: the same list is known again as long as it is in use."""
 _LEAST = (
     (0, scan._LARGE, long_values._LONG),
     (from_upstream._LEAST, 0, 0),

@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,11 @@ class Served:
 
     def children(self) -> list[int]:
         """The processes that the filter runs."""
-        folder = Path(f"/proc/{self.process.process.pid}/task")
-        found = [(task / "children").read_text().split() for task in folder.iterdir()]
-        return [pid for line in found for pid in map(int, line) if is_alive(pid)]
+        found: list[str] = []
+        for task in Path(f"/proc/{self.process.process.pid}/task").iterdir():
+            with suppress(OSError):  # a thread that has ended meanwhile
+                found += (task / "children").read_text().split()
+        return [pid for pid in map(int, found) if is_alive(pid)]
 
     def has_children(self, count: int) -> bool:
         """Wait until there are so many."""
