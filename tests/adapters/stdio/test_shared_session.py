@@ -107,6 +107,7 @@ LOGGED = ',"_meta":{"io.modelcontextprotocol/logLevel":"info"}'
         ([("vendor/slow", LOGGED, "me")], LOGGED, [True, True]),
         ([("vendor/slow", LOGGED.replace("info", "error"), "me")], LOGGED, [False, True]),
         ([("vendor/slow", LOGGED, "somebody else")], LOGGED, [False, False]),
+        ([("vendor/slow", "", "somebody else")], LOGGED, [False, False]),
     ],
 )
 async def test_a_log_message_reaches_each_request_that_wants_it_if_one_asker_sent_all(

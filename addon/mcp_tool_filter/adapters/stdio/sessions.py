@@ -457,7 +457,7 @@ class SharedSession(ChildSession):
 
     A client that reads slowly delays no other, and messages for one client never reach another. Log
     messages do not say which request they are about: each request that wants them gets them, if
-    all such requests are of one asker, as far as their credentials tell.
+    all open requests are of one asker, as far as their credentials tell.
     """
 
     def __post_init__(self) -> None:
@@ -530,7 +530,7 @@ class SharedSession(ChildSession):
         level = _string_in(line, "params", "level")
         if not wanting or level not in _LEVELS:
             return usual if len(usual) == 1 else []
-        if len({one.asker for one in wanting}) > 1:
+        if len({one.asker for one in usual}) > 1:  # it may be about a request that wants none
             return []
         return [one for one in wanting if (one.least_level or 0) <= _LEVELS.index(level)]
 
