@@ -15,12 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-import orjson
-
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.verdict import Rewrite, Verdict
-from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    Notification,
+    Request,
+    Response,
+    id_value,
+    parse_message,
+)
 
 _CANCELLED = "notifications/cancelled"
 MOST = 10_000  # open requests
@@ -125,7 +130,9 @@ class OpenRequests[T: Waiting]:
         if judged.message is not None or not isinstance(verdict, Rewrite):
             return
         for text in (verdict.text, *verdict.owed):
-            id = orjson.dumps(orjson.loads(text).get("id")).decode()
+            error = parse_message(text, Limits(message=len(text)))
+            assert isinstance(error, Response)
+            id = error.id or "null"
             if (found := self.take_by_id(judged.client, id)) is not None:
                 yield found, text
 

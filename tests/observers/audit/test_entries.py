@@ -115,7 +115,7 @@ def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
     assert [one["id"] for one in audited.entries] == ["2", "3", "1"]
 
 
-@pytest.mark.parametrize("id", ["1", '"one"'])
+@pytest.mark.parametrize("id", ["1", '"one"', "99999999999999999999"])
 def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_client_gets(
     id: str,
 ) -> None:
@@ -129,6 +129,9 @@ def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_c
     assert (entry["answer_verdict"], entry["answer_why"]) == ("changed", "invalid")
     audited.conversation.unreadable_from_upstream(b"nonsense", "not valid JSON")
     assert [one["verdict"] for one in audited.entries] == ["forwarded", "dropped"]
+    audited.ask(calling("read", id="1e400"))  # an infinity to most parsers
+    audited.conversation.unreadable_from_upstream(b'{"id":1e400,', "not valid JSON")
+    assert (audited.entries[-1]["id"], audited.entries[-1]["answered"]) == ("1e400", True)
 
 
 @pytest.mark.parametrize("id", ["1", '"one"'])
