@@ -15,10 +15,11 @@ from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import R2024_11_05
 from mcp_tool_filter.protocol.tools import parse_tool_call
 from tests.conversation.asking_kinds import LIST, Http, asked, finished, listed, open_session
 from tests.conversation.test_conversation import Linked
-from tests.make import at_once, calling, error_in, listing, policy, text_of
+from tests.make import asking, at_once, calling, error_in, listing, policy, text_of
 
 
 @pytest.mark.parametrize(
@@ -50,15 +51,44 @@ def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False)
     return verdict
 
 
-@pytest.mark.parametrize("name", ["rm", "mine", "no_such_tool"])
-def test_without_a_list_denied_and_unknown_tools_get_the_same_answer(name: str) -> None:
-    """The upstream's own words for an unknown tool would tell that the denied one is hidden."""
-    verdict = without_list(open_session(policy("read", deny="^rm")), calling(name))
-    assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+@pytest.mark.parametrize("name", ["rm", "mine", "no_such_tool", "read"])
+@pytest.mark.parametrize("like_the_fetch", [True, False])
+def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
+    name: str, like_the_fetch: bool
+) -> None:
+    """Anybody else gets the same answer for denied and unknown tools: the upstream's own words for
+    an unknown one would tell that the denied one is hidden."""
+    between = open_session(policy("read", deny="^rm"), like_the_fetch=like_the_fetch)
+    verdict = without_list(between, calling(name))
+    if name == "read" or (name != "rm" and not like_the_fetch):
+        assert verdict == Forward()
+    else:
+        assert error_in(verdict) == (-32601, f"Tool not found: {name}")
 
 
-def test_without_a_list_a_call_of_a_tool_that_our_fetch_has_seen_is_forwarded() -> None:
-    assert without_list(open_session(policy("read", deny="^rm")), calling("read")) == Forward()
+@pytest.mark.parametrize("is_refusal", [True, False])
+def test_calls_wait_once_for_an_upstream_that_does_not_list(is_refusal: bool) -> None:
+    """The next ones are judged at once, for a while. A refusal comes soon, and may end soon."""
+    in_force = policy("read", deny="^rm")
+    now = in_force.clock = Mock(return_value=100.0)
+    ann = open_session(in_force, like_the_fetch=False)
+    assert without_list(ann, calling("mine"), is_refusal=is_refusal) == Forward()
+    assert waits(ann.from_client(calling("mine", id="2"), None, Http())) == is_refusal
+    if not is_refusal:
+        assert isinstance(asked(ann, calling("rm", id="3")), Reply)
+    bob = open_session(in_force, like_the_fetch=False)
+    assert waits(bob.from_client(calling("mine"), None, Http()))
+    now.return_value += 60
+    assert waits(ann.from_client(calling("mine", id="4"), None, Http()))
+
+
+def test_in_the_older_transport_a_denied_call_does_not_wait() -> None:
+    """Some upstreams never answer on a second stream, which we need there to ask."""
+    in_force = policy("read", deny="^rm")
+    session = Session(revision=R2024_11_05, is_like_the_fetch=False)
+    between = Conversation(in_force, Client(Via.LEGACY_SSE, session))
+    assert isinstance(asked(between, calling("rm")), Reply)
+    assert waits(between.from_client(calling("mine", id="2"), None, Http()))
 
 
 def test_a_call_is_forwarded_if_the_upstream_refuses_its_client() -> None:
@@ -73,10 +103,10 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
     ann = open_session(in_force, like_the_fetch=False)
-    for name, why in (("rm", Why.DENIED), ("read", Why.UNKNOWN)):  # observers are told which
-        refused = without_list(ann, calling(name))
-        assert isinstance(refused, Reply)
-        assert refused.reason.why is why
+    assert without_list(ann, calling("read")) == Forward()
+    refused = asked(ann, calling("rm", id="2"))
+    assert isinstance(refused, Reply)
+    assert refused.reason.why is Why.DENIED
     assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
     assert isinstance(without_list(Conversation(in_force), calling("rm", id="6")), Reply)
 
@@ -95,25 +125,30 @@ def test_the_first_list_of_a_kind_is_filtered_even_while_waiting(
     assert verdict.text == form % listing("read")
 
 
+@pytest.mark.parametrize("has_own_tools", [True, False])
 @pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.LEGACY_SSE])
-def test_where_we_cannot_ask_denied_and_unknown_tools_get_the_same_answer(
-    via: Via, is_listed: bool
+def test_where_we_cannot_ask_no_tool_of_the_clients_own_is_refused(
+    via: Via, is_listed: bool, has_own_tools: bool
 ) -> None:
-    """There only tools are callable that our fetch has seen, until the client has its own list."""
+    """A client that is nobody else than our fetch has no other tools than that saw; denied and
+    unknown ones get the same answer there."""
     pages = (listing("read", "rm"),) if is_listed else ()
     fetched = replace(example(), pages=pages, is_listed=is_listed)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
-    between = Conversation(in_force, Client(via, Session()))
-    for name in ("rm", "no_such_tool", "mine"):
-        refused = at_once(between.from_client(calling(name))).verdict
-        assert error_in(refused) == (-32601, f"Tool not found: {name}")
-    assert isinstance(at_once(between.from_client(calling("read"))).verdict, Reply) != is_listed
-    between.from_client(LIST)
-    at_once(between.from_upstream(listing("mine", "rm")))
-    if not is_listed:
-        assert at_once(between.from_client(calling("mine", id="2"))).verdict == Forward()
-        assert isinstance(at_once(between.from_client(calling("rm", id="3"))).verdict, Reply)
+    between = Conversation(in_force, Client(via, Session(is_like_the_fetch=not has_own_tools)))
+    for number, name in enumerate(("rm", "read", "mine")):
+        verdict = at_once(between.from_client(calling(name, id=str(number)))).verdict
+        if name == "read" or (name == "mine" and (has_own_tools or not is_listed)):
+            assert verdict == Forward()
+        else:
+            assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+    if has_own_tools:
+        between.from_client(asking("tools/list", id="5"))
+        at_once(between.from_upstream(listing("mine", "rm", id="5")))
+        assert at_once(between.from_client(calling("mine", id="6"))).verdict == Forward()
+        for name in ("read", "rm"):
+            assert isinstance(at_once(between.from_client(calling(name, id="7"))).verdict, Reply)
 
 
 @pytest.mark.parametrize("listed_by", ["us", "nobody"])

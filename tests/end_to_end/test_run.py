@@ -96,16 +96,20 @@ async def test_an_sdk_client_is_filtered(client: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", ["mcp1", "mcp2"])
 async def test_the_older_transport_is_filtered(client: str, tmp_path: Path) -> None:
+    """Also for an agent that knows the tools already, and calls one before it lists them."""
     need(client)
+    calls_first = f'[{{"call": "read_file", "arguments": {{"path": "a"}}}}, {STEPS[1:]}'
     with upstream("mcp1", "--transport", "sse") as server:
         flags = ("--deny", "^write_", "--server", server.url)
-        words = [*script(client, "client"), "--transport", "sse", server.url, STEPS]
+        words = [*script(client, "client"), "--transport", "sse", server.url, calls_first]
         ran = await run(tmp_path, *flags, "--", *words)
-        assert not server.calls()
-    listed, called = document(ran)["outcomes"]
+        assert server.calls() == ["read_file"]
+    read, listed, called = document(ran)["outcomes"]
+    assert "isError" not in read["result"] or not read["result"]["isError"]
     assert "write_file" not in [one["name"] for one in listed["result"]["tools"]]
     assert called["error"]["message"].endswith("Tool not found: write_file")
     assert "WARNING" not in ran.stderr
+    assert "internal error" not in ran.stderr
 
 
 @pytest.mark.parametrize("is_https", [False, True])

@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
@@ -134,6 +134,7 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
 _LONGEST_REVISION = 64  # characters
+_ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
 
 
 @dataclass(slots=True, eq=False)
@@ -295,26 +296,32 @@ class Conversation:
         kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
         situation = self._situation(message, judged, kind, arrival)
-        if not kind.is_listed and self._needs_list(message, situation, arrival):
-            if arrival.can_list:
+        if not kind.is_listed and self._needs_list(message, kind, situation, arrival):
+            if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
             if self.client.via is not Via.STDIO:
                 judged.snapshot = situation.snapshot = self._without_list(kind)
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
 
-    def _needs_list(self, message: Single, situation: Situation, arrival: Arrival) -> bool:
+    def _needs_list(
+        self, message: Single, kind: Kind, situation: Situation, arrival: Arrival
+    ) -> bool:
         """Tell whether we need the asker's list: to know whether the called tool exists, or as what
         it gets if it asks in an unusual way for a list that then must not be pinned.
 
         A denied name waits for the list as an unknown one does: both get the same answer in the
-        same time.
+        same time. Only in the older transport it does not, because our request for the list needs
+        a stream of its own there, and some upstreams never answer on a second stream.
         """
         if isinstance(message, Request) and message.method == "tools/list":
             return not parse_list_request(message).is_usual
         if isinstance(message, Response) or message.method != "tools/call":
             return False
         call = situation.call = parse_tool_call(message)
+        is_older = self.client.via is Via.LEGACY_SSE
+        if is_older and kind.snapshot.standing(call.tool_name) is Standing.DENIED:
+            return False
         if self.client.revision is not None:
             return True
         # A client that states no revision has no session that needs one: the upstream usually
@@ -354,14 +361,17 @@ class Conversation:
     def _without_list(self, kind: Kind, error: Exception | None = None) -> Snapshot:
         """Return the snapshot to judge a call by if we cannot fetch its asker's list.
 
-        If the upstream refuses the asker, its own answer to the call says why, such as where to log
-        in. Else only tools that our own fetch has seen are there: a denied name gets the same
-        answer as an unknown one.
+        If the asker is nobody else than our own fetch was, it has no other tools than that saw.
+        Else the patterns alone judge: the asker may have tools of its own, and calls them with good
+        reason. If the upstream refuses the asker, its own answer to the call says why, such as
+        where to log in.
         """
-        if kind.is_listed or (isinstance(error, CannotList) and error.is_refusal):
-            return kind.snapshot
+        is_refusal = isinstance(error, CannotList) and error.is_refusal
+        if error is not None and not is_refusal:  # the next calls should not wait in vain, too
+            kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
         start = self.policy.kinds.start
-        return start.snapshot if start.is_listed else replace(kind.snapshot, is_open=False)
+        is_known = start.is_listed and not self.client.who and not is_refusal
+        return start.snapshot if is_known and not kind.is_listed else kind.snapshot
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival

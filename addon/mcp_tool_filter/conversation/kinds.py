@@ -80,12 +80,15 @@ class Kind:
         "is_taking",
         "session",
         "snapshot",
+        "unlisted_until",
         "used_at",
     )
     is_listed: bool
     """True if its complete list is known."""
     is_settled: bool
     """True if its snapshot judges every list; else ``snapshot_for`` must be asked."""
+    unlisted_until: float
+    """The time until which we do not ask for its list, because the upstream has not listed."""
     snapshot: Snapshot
     """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
 
@@ -97,7 +100,7 @@ class Kind:
         self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self._counted = 0  # bytes of both
-        self.used_at = 0.0
+        self.used_at = self.unlisted_until = 0.0
         self.is_kept = True
         """False if it is used only until its messages are judged: then nothing counts it."""
         self.session: ref[Session] | None = None

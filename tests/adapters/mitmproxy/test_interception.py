@@ -448,6 +448,73 @@ async def test_a_list_on_the_get_stream_of_an_endpoint_is_filtered(tmp_path: Pat
             assert b"delete_file" not in said
 
 
+@ways
+@pytest.mark.parametrize("lists", [True, False])
+async def test_calls_over_the_older_transport_need_no_list_before_them(
+    tmp_path: Path, way: str, lists: bool
+) -> None:
+    """An agent that knows the tools calls one straight away. If the upstream does not list, one
+    call waits for our own request, and the others are judged by the patterns."""
+    streams: list[Peer] = []
+
+    async def respond(asked: RawRequest, peer: Peer) -> None:
+        if asked.line.startswith("GET"):
+            streams.append(peer)
+            at = f"event: endpoint\ndata: /messages?session={len(streams)}\n\n"
+            await peer.say(SSE_HEAD + chunk(at.encode()))
+            await peer.left()
+            return
+        await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+        said = json.loads(asked.body)
+        result: dict[str, Any] = {"called": said["method"]}
+        if said["method"] == "initialize":
+            result = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {}}
+        elif said["method"] == "tools/list":
+            result = {"tools": [json.loads(one) for one in (READ, DELETE)]}
+        if "id" in said and (lists or said["method"] != "tools/list"):
+            told = json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result})
+            stream = streams[int(asked.line.partition("session=")[2].split()[0]) - 1]
+            await stream.say(chunk(f"data: {told}\n\n".encode()))
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await respond(await peer.request(), peer)
+
+    given: dict[str, Any] = {"deny": ["^delete_"], "tool_list_timeout": ["500"]}
+    tls = certified(tmp_path) if way == "tls" else None
+    async with (
+        raw_upstream(script, tls=tls) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, **given) as running,
+        raw_client(running.port) as stream,
+        raw_client(running.port) as poster,
+    ):
+        host = upstream.url.partition("//")[2]
+        for one in (stream, poster):
+            if way != "absolute":
+                await tunnel(one, host, trusting() if tls else None)
+        prefix = upstream.url if way == "absolute" else ""
+        head = f"%s {prefix}%s HTTP/1.1\r\nHost: {host}\r\n"
+        await stream.say((head % ("GET", "/sse") + "Accept: text/event-stream\r\n\r\n").encode())
+        await stream.head()
+        assert b"session=1" in await stream.chunk()
+
+        async def ask(body: bytes) -> Any:
+            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            await poster.ask((head % ("POST", "/messages?session=1") + length).encode() + body)
+            return json.loads((await stream.chunk()).partition(b"data: ")[2])
+
+        assert await ask(call("delete_file")) == not_found("delete_file")
+        assert (await ask(call("read_file")))["result"] == {"called": "tools/call"}
+        assert await ask(call("delete_file")) == not_found("delete_file")
+        if lists:
+            assert await ask(call("no_such_tool")) == not_found("no_such_tool")
+        else:
+            assert (await ask(call("no_such_tool")))["result"] == {"called": "tools/call"}
+        asked = [one.body for one in upstream.requests]
+        assert sum(b"tools/list" in one for one in asked) == 1
+        assert not [one for one in asked if b"delete_file" in one]
+
+
 @pytest.mark.parametrize("subprotocol", ["mcp", None])
 async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str | None) -> None:
     heard: list[bytes] = []
@@ -457,7 +524,8 @@ async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str |
         there = await accept(peer.reader, peer.writer, head)
         while (text := await there.hear()) is not None:
             heard.append(text)
-            await there.say(text if text == b"hello" else tool_list([READ, DELETE], id="7"))
+            is_other = text == b"hello" or b"tools/call" in text
+            await there.say(text if is_other else tool_list([READ, DELETE], id="7"))
 
     async with (
         raw_upstream(script) as upstream,
@@ -471,10 +539,14 @@ async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str |
         if not subprotocol:
             await here.say(b"hello")
             assert await here.hear() == b"hello"
-        await here.say(request("tools/list"))
-        assert b"delete_file" not in (await here.hear() or b"")
-        await here.say(call("delete_file"))
-        assert json.loads(await here.hear() or b"") == not_found("delete_file")
+        for is_listed in (False, True):
+            await here.say(call("delete_file"))
+            assert json.loads(await here.hear() or b"") == not_found("delete_file")
+            await here.say(call("read_file"))
+            assert await here.hear() == call("read_file")
+            if not is_listed:
+                await here.say(request("tools/list"))
+                assert b"delete_file" not in (await here.hear() or b"")
     assert not [one for one in heard if b"delete_file" in one]
 
 

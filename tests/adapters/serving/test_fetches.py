@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.serving.proxy import Proxy
 from tests.cli.commands.proxying import CALL
 from tests.mcp_upstream import RESULT
 from tests.proxy import proxy
-from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_client import MCP_HEADERS, TIMEOUT, post, raw_client
 from tests.raw_upstream import Peer, answer, raw_upstream
 from tests.served import served
 
@@ -40,7 +40,8 @@ async def hosted(host: str, to: str, home: Path) -> AsyncIterator[tuple[int, Pro
 async def test_fetches_for_clients_share_the_limit_of_connections(
     host: str, tmp_path: Path
 ) -> None:
-    """An upstream that never lists its tools cannot use up our descriptors."""
+    """An upstream that never lists its tools cannot use up our descriptors. A call for which we
+    cannot ask is judged by the patterns alone."""
     listing, go_on = 0, asyncio.Event()
 
     async def users_only(peer: Peer) -> None:
@@ -62,16 +63,23 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
         async def call(number: int) -> bytes:
             named = b"Authorization: Bearer %d\r\nMcp-Protocol-Version: 2025-11-25\r\n" % number
             async with raw_client(port) as client:
-                asked = post(CALL % (1, b"read_file"), headers=MCP_HEADERS + named)
+                name = b"rm_all" if number % 2 else b"read_file"
+                asked = post(CALL % (1, name), headers=MCP_HEADERS + named)
                 return (await client.ask(asked)).body
 
         calls = [asyncio.create_task(call(number)) for number in range(3 * MOST)]
         while sum(one.done() for one in calls) < 2 * MOST or listing < MOST:
             await asyncio.sleep(0.01)
         assert listing == MOST
-        assert all(b"Tool not found" in one.result() for one in calls if one.done())
+        for number, one in enumerate(calls):
+            if one.done():
+                assert (b"Tool not found" in one.result()) == (number % 2 == 1)
         go_on.set()
         await asyncio.gather(*calls)
         room = process.room
         assert room
-        assert all(room.take() for _ in range(MOST))  # all was given back
+        taken = 0
+        async with asyncio.timeout(TIMEOUT):
+            while taken < MOST:  # all is given back, if not at once
+                taken += room.take()
+                await asyncio.sleep(0.01)

@@ -162,7 +162,7 @@ class ForwardLayer(EngineLayer):
 
     def _point(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
         """Show the exchange's own server, since there are many."""
-        if name == "requestheaders" and exchange.address is not None:
+        if exchange.flow is None and exchange.address is not None:
             self.service = exchange.service
             self.context.server = Server(
                 address=(exchange.address.host, exchange.address.port),
