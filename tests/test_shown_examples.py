@@ -44,9 +44,10 @@ def words_of(line: str, url: str) -> list[str]:
     return [*words[:at], *([] if "--list-tools" in words else ["--dry-run"]), *words[at:]]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages name."""
+    tmp_path = tmp_path_factory.mktemp("model")
     readme = (REPOSITORY / "README.md").read_text("utf-8")
     [rules] = re.findall(r"^```yaml\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     (tmp_path / "policy.yaml").write_text(rules)
@@ -62,6 +63,12 @@ def folder(tmp_path: Path) -> Path:
         env=surroundings(tmp_path), timeout=60,
     )  # fmt: skip
     return tmp_path
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path) -> Path:
+    """A copy of it for one command, which may change files."""
+    return Path(shutil.copytree(model, tmp_path / "home"))
 
 
 @pytest.mark.parametrize("line", [line for line in SHOWN if not _ELSEWHERE.match(line)])

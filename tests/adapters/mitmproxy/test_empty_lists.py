@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,18 +25,23 @@ WARNING = "Warning: nothing is denied: there is no deny or allow pattern\n"
 NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
 
 
-@pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("name", "words", "said"),
     [
-        (["deny"], f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), "),
-        (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
-        (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
-        (["deny", "deny=^rm"], f"Error: --set deny {NO_PATTERN}"),
-        (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
-        (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
-        (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
-        (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
+        (name, ["deny"], f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), ")
+        for name in ("mitmdump", "mitmweb")
+    ]
+    + [
+        ("mitmdump", words, said)
+        for words, said in (
+            (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
+            (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
+            (["deny", "deny=^rm"], f"Error: --set deny {NO_PATTERN}"),
+            (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
+            (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
+            (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
+            (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
+        )
     ],
     ids=str,
 )
@@ -59,18 +65,18 @@ async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_st
         assert running.stderr.startswith("Error: ")
 
 
-@pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
-@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize(
+    ("name", "quiet"), [("mitmdump", []), ("mitmdump", ["-q"]), ("mitmweb", [])], ids=str
+)
 async def test_a_host_without_any_pattern_warns_once(
-    name: str, quiet: bool, tmp_path: Path
+    name: str, quiet: list[str], tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
         modes = [
             f"--mode=reverse:{upstream.url}@127.0.0.1:{free_port()}",
             f"--mode=reverse:{upstream.url}",
         ]
-        words = ["-s", SCRIPT, *modes, *(["-q"] if quiet and name == "mitmdump" else [])]
-        async with host(name, *words, home=tmp_path) as running:
+        async with host(name, "-s", SCRIPT, *modes, *quiet, home=tmp_path) as running:
             await running.says("nothing is denied")
             running.interrupt()
             assert await running.exit_code() == 0
@@ -104,17 +110,18 @@ UNMATCHED = (
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("name", "words", "said"),
     [
-        ([], STRICT),
-        (["deny=^no"], UNMATCHED),
-        (["deny=^rm", "allow=^no"], UNMATCHED),
-        (["deny_glob=rm_*"], ""),
-        (["deny=^RM", "ignore_case=true"], ""),
+        ("mitmdump", [], STRICT),
+        ("mitmdump", ["deny=^no"], UNMATCHED),
+        ("mitmdump", ["deny=^RM", "ignore_case=true"], ""),
+        ("mcp-tool-filter", [], STRICT),
+        ("mcp-tool-filter", ["deny=^rm", "allow=^no"], UNMATCHED),
+        ("mcp-tool-filter", ["deny_glob=rm_*"], ""),
+        ("mcp-tool-filter", ["deny=^RM", "ignore_case=true"], ""),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["mitmdump", "mcp-tool-filter"])
 async def test_strict_refuses_a_pattern_that_matches_no_tool(
     name: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
@@ -158,25 +165,26 @@ async def test_strict_applies_to_every_way_to_start(
     await beside_upstream(main)
 
 
+ODD = {
+    "^no": 'Warning: the pattern "^no" matches no tool\n',
+    "rm_*": 'Warning: the pattern "rm_*": _* matches any number of _, even none; ',
+    "/^rm/i": 'Warning: the pattern "/^rm/i": Slashes are part of the pattern; ',
+}
+
+
 @pytest.mark.parametrize("quiet", [[], ["-q"]], ids=str)
-@pytest.mark.parametrize(
-    ("pattern", "warning"),
-    [
-        ("^no", 'Warning: the pattern "^no" matches no tool\n'),
-        ("rm_*", 'Warning: the pattern "rm_*": _* matches any number of _, even none; '),
-        ("/^rm/i", 'Warning: the pattern "/^rm/i": Slashes are part of the pattern; '),
-    ],
-)
-async def test_an_odd_pattern_gets_a_warning_even_if_quiet(
-    pattern: str, warning: str, quiet: list[str], tmp_path: Path
+async def test_each_odd_pattern_gets_a_warning_even_if_quiet(
+    quiet: list[str], tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
-        words = ["-u", f"{upstream.url}/mcp", "--deny", pattern, *quiet]
-        async with launched(*words, home=tmp_path) as running:
-            await running.says("Warning")
+        denied = [word for pattern in ODD for word in ("--deny", pattern)]
+        async with launched("-u", f"{upstream.url}/mcp", *denied, *quiet, home=tmp_path) as running:
+            for warning in ODD.values():
+                await running.says(re.escape(warning))
             running.interrupt()
             assert await running.exit_code() == 0
-            assert running.stderr.count(warning) == 1
+            for warning in ODD.values():
+                assert running.stderr.count(warning) == 1
             assert ("MCP tool filter: " in running.stderr) != bool(quiet)
 
     await beside_upstream(main)
