@@ -8,9 +8,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.discovery import Discovered, UpstreamLogin, discover, find_login
+from mcp_tool_filter.adapters.oauth.discovery import (
+    Discovered,
+    UpstreamLogin,
+    Web,
+    discover,
+    find_login,
+)
 from mcp_tool_filter.adapters.oauth.store import LoginFailed
-from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.listener import open_listener

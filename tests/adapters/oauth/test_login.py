@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.discovery import Web
 from mcp_tool_filter.adapters.oauth.login import (
     Callback,
     CallbackRefused,
@@ -27,7 +28,6 @@ from mcp_tool_filter.adapters.oauth.login import (
 )
 from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore, Registration
 from mcp_tool_filter.adapters.oauth.tokens import Credentials
-from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.http.login_metadata import default_server
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.discovery import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.oauth.through import (
     LoginAnswer,
     Through,
@@ -17,7 +18,6 @@ from mcp_tool_filter.adapters.oauth.through import (
     passed_on,
     redirect_to,
 )
-from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.conversation.memory import example, unlisted
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.discovery import Web, WebFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import (
     LoggedOut,
@@ -32,7 +33,6 @@ from mcp_tool_filter.adapters.oauth.tokens import (
     renew,
     revoke,
 )
-from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream

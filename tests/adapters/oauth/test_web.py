@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.discovery import Web, WebFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginStore
-from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import FetchFailed

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
+from mcp_tool_filter.adapters.oauth.discovery import Discovered, Web, WebFailed, discover, is_local
 from mcp_tool_filter.adapters.oauth.store import LoginFailed, LoginState, LoginStore, Registration
 from mcp_tool_filter.adapters.oauth.tokens import (
     TokenRefused,
@@ -29,7 +29,6 @@ from mcp_tool_filter.adapters.oauth.tokens import (
     revoke,
     web_for,
 )
-from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.server import (
     ServedRequest,

@@ -15,9 +15,14 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.oauth.discovery import UpstreamLogin, find_login
+from mcp_tool_filter.adapters.oauth.discovery import (
+    UpstreamLogin,
+    Web,
+    WebAnswer,
+    WebFailed,
+    find_login,
+)
 from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
-from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener

@@ -23,6 +23,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from mcp_tool_filter.adapters.background import look_at
+from mcp_tool_filter.adapters.oauth.discovery import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.oauth.store import (
     LoggedOut,
     LoginState,
@@ -33,7 +34,6 @@ from mcp_tool_filter.adapters.oauth.store import (
     Tokens,
     key_of,
 )
-from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.http.login_metadata import missing_scopes, object_in
 

@@ -41,9 +41,9 @@ from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, ids_in, render_batc
 from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.oauth.discovery import Web
     from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
     from mcp_tool_filter.adapters.oauth.through import LoginAnswer, Through
-    from mcp_tool_filter.adapters.oauth.web import Web
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ class LoginsThrough:
     def _open_web(self) -> Web:
         """Return an HTTP client configured like the one for the upstream; only https gets our
         certificate."""
-        from mcp_tool_filter.adapters.oauth.web import Web
+        from mcp_tool_filter.adapters.oauth.discovery import Web
 
         tls = self._site.target.tls or self._make_tls()
         return Web(self._listener.upstream, tls=tls, is_for_clients=True)
