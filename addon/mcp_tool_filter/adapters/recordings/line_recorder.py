@@ -207,8 +207,8 @@ def _read(line: bytes) -> Message | None:
         return None
 
 
-def _flow(asked: _Asked, answer: _Answer | None, method: bytes, now: float) -> dict[str, Dumpable]:
-    """Return a flow in the format of mitmproxy's FlowReader."""
+def _kept(asked: _Asked, answer: _Answer | None, now: float) -> dict[str, Dumpable]:
+    """Return what a recording keeps of an exchange as it was before our changes."""
     kept: dict[str, Dumpable] = {
         "asked": {
             "body": asked.line,
@@ -227,6 +227,11 @@ def _flow(asked: _Asked, answer: _Answer | None, method: bytes, now: float) -> d
             "size": len(answer.said),
             "status": answer.status,
         }
+    return kept
+
+
+def _flow(asked: _Asked, answer: _Answer | None, method: bytes, now: float) -> dict[str, Dumpable]:
+    """Return a flow in the format of mitmproxy's FlowReader."""
     return {
         "backup": None,
         "client_conn": _connection(asked.at, ("127.0.0.1", 0)) | _CLIENT,
@@ -236,7 +241,7 @@ def _flow(asked: _Asked, answer: _Answer | None, method: bytes, now: float) -> d
         "intercepted": False,
         "is_replay": None,
         "marked": "",
-        "metadata": {_KEY: kept},
+        "metadata": {_KEY: _kept(asked, answer, now)},
         "request": {
             **_message(asked.fields, asked.sent, asked.at, asked.at),
             "authority": b"",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.client_files.files import Surroundings
 from mcp_tool_filter.adapters.run.client import (
+    Proxy,
     environment_for,
     find_program,
     find_proxy,
@@ -102,16 +103,7 @@ class _Session:
             own=self._settings.ca,
             environment=environment,
         )
-        options = {
-            **mitmproxy_options(self._settings),
-            "mode": [behind.mode if behind else "regular"],
-            "listen_host": "127.0.0.1",
-            "listen_port": self._settings.port if self._has_port else 0,
-            "ssl_verify_upstream_trusted_ca": str(trusted_by_us),
-            "connection_strategy": "eager",
-        }
-        if behind and behind.login:
-            options["upstream_auth"] = behind.login
+        options = self._options(behind, trusted_by_us)
         loop = asyncio.get_running_loop()
         activity = activity_for(self._settings, loop, until_end=_shares_terminal())
         master = make_master(self._settings, fetch, self._report, activity, given=options)
@@ -139,6 +131,19 @@ class _Session:
             await leave(master)
             await proxying
             self._say_result(_seen_by(addon))
+
+    def _options(self, behind: Proxy | None, trusted: Path) -> dict[str, object]:
+        """Return mitmproxy's options; ``behind`` is the user's own proxy."""
+        login = {"upstream_auth": behind.login} if behind and behind.login else {}
+        return {
+            **mitmproxy_options(self._settings),
+            "mode": [behind.mode if behind else "regular"],
+            "listen_host": "127.0.0.1",
+            "listen_port": self._settings.port if self._has_port else 0,
+            "ssl_verify_upstream_trusted_ca": str(trusted),
+            "connection_strategy": "eager",
+            **login,
+        }
 
     def _report(self, text: str) -> None:
         """Show the report only with -v, because the client has the terminal now; else only where
