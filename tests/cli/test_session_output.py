@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
+from mcp_tool_filter.cli.commands.stdio import open_recorder, say_beside_client
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.cli.session_output import open_recorder, say_beside_client
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.commands.test_look import SERVER

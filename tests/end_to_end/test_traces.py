@@ -207,7 +207,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path) -> None:
 
 def test_tracing_is_not_imported_unless_it_is_on() -> None:
     script = (
-        "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.relay,"
+        "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.stdio,"
         "mcp_tool_filter.adapters.stdio.relay;"
         "print([n for n in sys.modules if n.startswith(('opentelemetry', 'google.protobuf'))])"
     )

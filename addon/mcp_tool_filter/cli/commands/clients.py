@@ -38,8 +38,8 @@ from mcp_tool_filter.adapters.client_files.files import (
     read,
 )
 from mcp_tool_filter.adapters.run.expected import expanded
-from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
+from mcp_tool_filter.cli.launcher import refuse_what_needs_http
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
 from mcp_tool_filter.errors import StartError, safe_lines

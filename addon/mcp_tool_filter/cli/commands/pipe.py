@@ -12,7 +12,7 @@ from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, Streama
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
-from mcp_tool_filter.cli.session_output import StdioSession, run_session, say_beside_client
+from mcp_tool_filter.cli.commands.stdio import StdioSession, run_session, say_beside_client
 from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import on_signals
 from mcp_tool_filter.errors import ConnectFailed

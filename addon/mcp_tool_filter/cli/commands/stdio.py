@@ -1,4 +1,8 @@
-"""A session over stdio, in front of a command or a URL: what it shows and keeps.
+"""A session over stdio, in front of a command or a URL: what it shows and keeps; and the relay.
+
+``mcp-tool-filter -- CMD`` runs the relay, in front of a command; ``pipe`` is in front of a URL. We
+import neither mitmproxy nor asyncio here. The command starts as soon as the settings are checked;
+we import the rest while it starts.
 
 stdin and stdout belong to the client. For people there are the audit log, metrics, traces, a
 recording, and lines on stderr. A client may close our stderr, or never read it: then a text is
@@ -7,29 +11,32 @@ lost, and nothing waits for it.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.stdio.child import LateWriter, write_all
+from mcp_tool_filter.adapters.stdio.child import Child, LateWriter, end_child, write_all
 from mcp_tool_filter.cli.settings import Settings
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import InvalidOption, StartError
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
     from mcp_tool_filter.adapters.rules.file import RulesInForce
-    from mcp_tool_filter.adapters.stdio.judge import LineJudge
+    from mcp_tool_filter.adapters.stdio.judge import LineJudge, ServerName
+    from mcp_tool_filter.adapters.stdio.relay import Happened
     from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, Propagate
     from mcp_tool_filter.observers.sentences import Introduction
     from mcp_tool_filter.policy.exchange import Link
     from mcp_tool_filter.policy.rule_effects import WriteLog
     from mcp_tool_filter.policy.snapshot import Snapshot
-
 
 _READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
 
@@ -263,3 +270,90 @@ def take_over_stdio() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     return stdin, stdout
+
+
+# In front of a command
+
+_STRICT_EOF = 0.5  # seconds for the command to end by itself when --strict ends the session
+
+
+def run(settings: Settings) -> int:
+    """Relay until one side ends. Raises StartError."""
+    run_session(settings, partial(_relay, settings))
+
+
+def _relay(settings: Settings, session: StdioSession) -> int:
+    gc.disable()  # all imported objects stay; collecting again and again would only take time
+    happened: SimpleQueue[Happened] = SimpleQueue()
+    _collect_signals(happened)
+    rules = session.read_rules(lambda text: relay.tell_command(text))
+    child = Child(settings.command, env=settings.env, cwd=settings.cwd)
+
+    from mcp_tool_filter.adapters.stdio.relay import Relay, RelayedLines  # while it starts
+
+    report = _report_of(settings, session, child, rules)
+    deciding = link = None
+    if rules:
+        from mcp_tool_filter.adapters.rules.state import credentials_of_command
+        from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
+
+        operator = credentials_of_command(settings.env, settings.cwd)
+        deciding = DecidingThread(rules)
+        link = rules.link(settings.upstream, lambda: operator)
+    session.begin_log()
+    judge = session.judge(lambda snapshot: report(snapshot, judge.server), link)
+    session.warn()  # now, because the report comes only with the first list
+    gc.freeze()
+    gc.enable()
+    lines = RelayedLines(
+        child,
+        judge,
+        happened,
+        say=say_beside_client,
+        limits=session.config.limits,
+        stdout=session.stdout,
+        deciding=deciding,
+    )
+    relay = Relay(lines, stdin=session.stdin)
+    status = relay.run()
+    if deciding:
+        deciding.close()
+    return status
+
+
+def _report_of(
+    settings: Settings, session: StdioSession, child: Child, rules: RulesInForce | None
+) -> Callable[[Snapshot, ServerName], None]:
+    """Return what reports the tools, once the client is about to see the complete list."""
+    from mcp_tool_filter.observers.sentences import Introduction
+    from mcp_tool_filter.policy.config import refuse_unmatched
+
+    upstream = settings.shown_upstream  # now, while the command starts
+
+    def report(snapshot: Snapshot, server: ServerName) -> None:
+        try:
+            refuse_unmatched(session.config, snapshot.unmatched)
+        except StartError as error:  # before anything is answered
+            say_beside_client(str(error))
+            end_child(child, eof=_STRICT_EOF)
+            session.end()
+            sys.stderr.close()
+            os._exit(1)
+        who = Introduction(
+            upstream=upstream,
+            server=server.name or "unnamed",
+            transport="stdio",
+            revision=server.revision,
+            listens_at="stdio",
+        )
+        session.report(who, snapshot, rules)
+
+    return report
+
+
+def _collect_signals(happened: SimpleQueue[Happened]) -> None:
+    """Queue signals to pass them on. Signals that are ignored in this process stay ignored."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _frame: happened.put(number))
