@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.run.expected import command_for
+from mcp_tool_filter.adapters.run import command_for
 from tests.stdio_client import is_alive
 
 PYTHON = sys.executable

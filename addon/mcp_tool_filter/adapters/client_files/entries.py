@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from mcp_tool_filter.errors import StartError
@@ -352,3 +352,15 @@ def _url_of(entry: ServerEntry) -> str | None:
 def _environment(entry: ServerEntry) -> dict[str, object]:
     found = entry.get("environment" if "environment" in entry else "env")
     return found if isinstance(found, dict) else {}
+
+
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """Return a text of a client's file with the values of its variables, as far as known."""
+
+    def value(found: re.Match[str]) -> str:
+        return environment.get(found[1]) or found[2] or found[0]
+
+    return _VARIABLE.sub(value, text)

@@ -19,6 +19,7 @@ from pathlib import Path
 from mcp_tool_filter.adapters.client_files.entries import (
     WAS,
     ServerEntry,
+    expanded,
     flags_of,
     is_filtered,
     is_wrapped,
@@ -37,7 +38,6 @@ from mcp_tool_filter.adapters.client_files.files import (
     places,
     read,
 )
-from mcp_tool_filter.adapters.run.expected import expanded
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.launcher import refuse_what_needs_http
 from mcp_tool_filter.cli.settings import Settings, gather, settle

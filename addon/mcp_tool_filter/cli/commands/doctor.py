@@ -27,7 +27,7 @@ from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.run.expected import Last, Server
+    from mcp_tool_filter.adapters.run import Last, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 def examine_client(client: str) -> Iterator[Finding]:
     """Check each server in the client's files against what the last ``run`` has seen."""
     from mcp_tool_filter.adapters.client_files.files import Surroundings
-    from mcp_tool_filter.adapters.run.expected import last_of, servers_of
+    from mcp_tool_filter.adapters.run import last_of, servers_of
 
     servers, problems = servers_of(client, (), Surroundings.of_this_process())
     for problem in problems:
@@ -218,14 +218,14 @@ def examine_client(client: str) -> Iterator[Finding]:
 
 
 def _program_of(client: str) -> str | None:
-    from mcp_tool_filter.adapters.run.expected import PROGRAMS
+    from mcp_tool_filter.adapters.run import PROGRAMS
 
     names = [name for name, one in PROGRAMS.items() if one == client]
     return next(filter(shutil.which, names), None)
 
 
 def _finding(server: Server, client: str, last: Last | None, how: str) -> Finding:
-    from mcp_tool_filter.adapters.run.expected import Way
+    from mcp_tool_filter.adapters.run import Way
 
     name = shown(server.name)
     if server.way is Way.COMMAND:

@@ -12,25 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.client_files.files import Surroundings
-from mcp_tool_filter.adapters.run.client import (
+from mcp_tool_filter.adapters.run import (
     Proxy,
-    environment_for,
-    find_program,
-    find_proxy,
-    run_client,
-    write_bundles,
-)
-from mcp_tool_filter.adapters.run.expected import (
     SeenTraffic,
     Server,
     Way,
     client_of,
     command_for,
+    environment_for,
+    find_program,
+    find_proxy,
     keep_last,
     named_server,
     not_seen,
+    run_client,
     servers_of,
     why_not_seen,
+    write_bundles,
 )
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.cli.commands.http import activity_for

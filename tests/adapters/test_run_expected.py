@@ -9,7 +9,7 @@ import pytest
 
 from mcp_tool_filter.adapters.client_files.entries import wrap
 from mcp_tool_filter.adapters.client_files.files import Surroundings
-from mcp_tool_filter.adapters.run.expected import (
+from mcp_tool_filter.adapters.run import (
     SeenTraffic,
     Server,
     Way,

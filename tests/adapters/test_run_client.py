@@ -10,17 +10,18 @@ from pathlib import Path
 import certifi
 import pytest
 
-from mcp_tool_filter.adapters.run.client import (
+from mcp_tool_filter.adapters.run import (
     TRUSTED,
     CannotRun,
     Proxy,
+    command_for,
     environment_for,
     find_program,
     find_proxy,
+    is_mcp_remote,
     run_client,
     write_bundles,
 )
-from mcp_tool_filter.adapters.run.expected import command_for, is_mcp_remote
 from mcp_tool_filter.errors import StartError
 
 

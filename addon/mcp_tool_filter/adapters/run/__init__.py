@@ -1,1 +1,0 @@
-"""Start a client program, set up its environment, and check that its traffic came through us."""
