@@ -66,6 +66,46 @@ def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
         assert error_in(verdict) == (-32601, f"Tool not found: {name}")
 
 
+RESULT = '{"isError":%s,"content":[{"type":"text","text":"%s"}]}'
+
+
+@pytest.mark.parametrize(
+    ("member", "says_unknown"),
+    [
+        ('"error":{"code":-32602,"message":"Unknown tool: mine"}', True),
+        ('"error":{"code":-32602,"message":"MCP error -32602: Tool mine not found"}', True),
+        ('"error":{"code":-32601,"message":"Method not found"}', True),
+        ('"result":' + RESULT % ("true", "Unknown tool: mine"), True),
+        ('"result":' + RESULT % ("true", "tool 'mine' does not exist"), True),
+        ('"error":{"code":-32602,"message":"Invalid arguments for tool mine: path"}', False),
+        ('"error":{"code":-32603,"message":"The file was not found"}', False),
+        ('"result":' + RESULT % ("true", "No such file: mine"), False),
+        ('"result":' + RESULT % ("true", "Unknown tool: hammer"), False),
+        ('"result":' + RESULT % ("false", "Unknown tool: mine"), False),
+        ('"result":{"isError":true,"content":7}', False),
+        ('"result":7', False),
+    ],
+)
+def test_a_tool_that_the_upstream_does_not_know_is_not_found_in_our_words(
+    member: str, says_unknown: bool
+) -> None:
+    """Only where we had no list to ask: elsewhere each answer passes in its own bytes."""
+    answer = f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode()
+    in_force = policy("read", deny="^rm")
+    ann = open_session(in_force, like_the_fetch=False)
+    assert without_list(ann, calling("mine")) == Forward()
+    verdict = finished(ann.judge_from_upstream(answer)).verdict
+    if says_unknown:
+        assert error_in(verdict) == (-32601, "Tool not found: mine")
+    elif '"result":7' not in member:
+        assert verdict == Forward()
+    bob = open_session(in_force, like_the_fetch=False)
+    listed(bob, listing("mine"))
+    assert asked(bob, calling("mine")) == Forward()
+    if '"result":7' not in member:
+        assert finished(bob.judge_from_upstream(answer)).verdict == Forward()
+
+
 @pytest.mark.parametrize("is_refusal", [True, False])
 def test_calls_wait_once_for_an_upstream_that_does_not_list(is_refusal: bool) -> None:
     """The next ones are judged at once, for a while. A refusal comes soon, and may end soon."""

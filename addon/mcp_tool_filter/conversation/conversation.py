@@ -300,7 +300,7 @@ class Conversation:
             if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
             if self.client.via is not Via.STDIO:
-                judged.snapshot = situation.snapshot = self._without_list(kind)
+                judged.snapshot = situation.snapshot = self._without_list(kind, judged)
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
 
@@ -353,12 +353,12 @@ class Conversation:
                 if faults := judged.snapshot.faults:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
-            judged.snapshot = self._without_list(kind, error)
+            judged.snapshot = self._without_list(kind, judged, error)
         situation.snapshot, judged.in_force = judged.snapshot, kind.snapshot
         decision = decide_from_client(message, situation)
         return (yield from decision) if waits(decision) else decision
 
-    def _without_list(self, kind: Kind, error: Exception | None = None) -> Snapshot:
+    def _without_list(self, kind: Kind, judged: Judged, error: Exception | None = None) -> Snapshot:
         """Return the snapshot to judge a call by if we cannot fetch its asker's list.
 
         If the asker is nobody else than our own fetch was, it has no other tools than that saw.
@@ -371,7 +371,10 @@ class Conversation:
             kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
         start = self.policy.kinds.start
         is_known = start.is_listed and not self.client.who and not is_refusal
-        return start.snapshot if is_known and not kind.is_listed else kind.snapshot
+        snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
+        if judged.exchange is not None:
+            judged.exchange.is_on_trust = snapshot.is_open
+        return snapshot
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival

@@ -124,6 +124,8 @@ class Exchange:
     """True if it asks for a list with params that MCP does not define."""
     capabilities: str | None = None
     """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
+    is_on_trust: bool = False
+    """True if it calls a tool of which we do not know whether it exists."""
     subscription: str | None = None
     """The upstream's id of this request, if it has agreed to answer it with each list change."""
     key: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -98,6 +100,9 @@ def filter_from_upstream(
             return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
         case Response():
             asked = situation.exchange
+            if asked is not None and asked.is_on_trust and _says_unknown(message, asked.tool or ""):
+                reason = Reason(Why.UNKNOWN, (asked.tool or "",))
+                return Rewrite(_not_found(message.id or "null", asked.tool or ""), reason)
             expected = asked is None or asked.method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
@@ -111,8 +116,45 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     reason = Reason(why, (call.tool_name,))
     if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
-    message = f"Tool not found: {shown(call.tool_name)}"
-    return Reply(render_error(call.id, METHOD_NOT_FOUND, message), reason)
+    return Reply(_not_found(call.id, call.tool_name), reason)
+
+
+def _not_found(id: str, name: str) -> bytes:
+    return render_error(id, METHOD_NOT_FOUND, f"Tool not found: {shown(name)}")
+
+
+_LONGEST_REFUSAL = 4096  # characters; servers say in one sentence that they have no such tool
+_UNKNOWN_TOOL = re.compile(
+    r"\b(?:unknown|no such|invalid|unrecogni[sz]ed) tool\b"
+    r"|\btool\b.{0,300}\b(?:not (?:be )?found|not exist|unknown|not registered|not available)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _says_unknown(answer: Response, name: str) -> bool:
+    """Tell whether the upstream says, in its own words, that it has no tool of this name.
+
+    It gets our words instead: else these would tell an unknown tool from a denied one.
+    """
+    text = answer.place.text[answer.place.start : answer.place.end]
+    if len(text) > _LONGEST_REFUSAL:
+        return False
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    error, result = said.get("error"), said.get("result")
+    if isinstance(error, dict):
+        words = error.get("message")
+        is_method = error.get("code") == METHOD_NOT_FOUND
+        return is_method or (isinstance(words, str) and bool(_UNKNOWN_TOOL.search(words)))
+    if not isinstance(result, dict) or result.get("isError") is not True:
+        return False
+    content = result.get("content")
+    blocks = content if isinstance(content, list) else []
+    parts = [one.get("text") for one in blocks if isinstance(one, dict)]
+    words = " ".join(one for one in parts if isinstance(one, str))
+    return name in words and bool(_UNKNOWN_TOOL.search(words))
 
 
 def decide_list(

@@ -454,7 +454,8 @@ async def test_calls_over_the_older_transport_need_no_list_before_them(
     tmp_path: Path, way: str, lists: bool
 ) -> None:
     """An agent that knows the tools calls one straight away. If the upstream does not list, one
-    call waits for our own request, and the others are judged by the patterns."""
+    call waits for our own request, and the others are judged by the patterns; what the upstream
+    says of a tool that it does not know is said in our words."""
     streams: list[Peer] = []
 
     async def respond(asked: RawRequest, peer: Peer) -> None:
@@ -471,6 +472,9 @@ async def test_calls_over_the_older_transport_need_no_list_before_them(
             result = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {}}
         elif said["method"] == "tools/list":
             result = {"tools": [json.loads(one) for one in (READ, DELETE)]}
+        elif b"no_such_tool" in asked.body:
+            text = {"type": "text", "text": "Unknown tool: no_such_tool"}
+            result = {"isError": True, "content": [text]}
         if "id" in said and (lists or said["method"] != "tools/list"):
             told = json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result})
             stream = streams[int(asked.line.partition("session=")[2].split()[0]) - 1]
@@ -506,10 +510,7 @@ async def test_calls_over_the_older_transport_need_no_list_before_them(
         assert await ask(call("delete_file")) == not_found("delete_file")
         assert (await ask(call("read_file")))["result"] == {"called": "tools/call"}
         assert await ask(call("delete_file")) == not_found("delete_file")
-        if lists:
-            assert await ask(call("no_such_tool")) == not_found("no_such_tool")
-        else:
-            assert (await ask(call("no_such_tool")))["result"] == {"called": "tools/call"}
+        assert await ask(call("no_such_tool")) == not_found("no_such_tool")
         asked = [one.body for one in upstream.requests]
         assert sum(b"tools/list" in one for one in asked) == 1
         assert not [one for one in asked if b"delete_file" in one]
