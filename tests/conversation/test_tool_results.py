@@ -29,12 +29,12 @@ from tests.proxy import REPOSITORY
 
 RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
 LEAST = from_upstream._LEAST
+FETCHED = example("read_file", DENIED)
+CONFIG = parse_config(deny=["^wipe"])
 
 
 def conversation(*asked: bytes) -> Conversation:
-    fetched = example("read_file", DENIED)
-    policy = PolicyInForce(config=parse_config(deny=["^wipe"]), fetched=fetched)
-    opened = Conversation(policy)
+    opened = Conversation(PolicyInForce(config=CONFIG, fetched=FETCHED))
     for request in asked:
         opened.from_client(request)
     return opened

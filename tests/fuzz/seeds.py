@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
@@ -135,7 +136,26 @@ def _seed(door: int, how: int, raw: bytes) -> bytes:
     return bytes([door, how]) + raw
 
 
-def _bodies() -> Iterator[bytes]:
+def _short(raws: Iterator[bytes]) -> list[bytes]:
+    return [raw for raw in raws if len(raw) <= _LONGEST]
+
+
+@cache
+def _bodies() -> list[bytes]:
+    return _short(_every_body())
+
+
+@cache
+def _answers() -> list[bytes]:
+    return _short(_every_answer())
+
+
+@cache
+def _streams() -> list[bytes]:
+    return _short(_every_stream())
+
+
+def _every_body() -> Iterator[bytes]:
     yield from (body for _, body in hostile_requests.bodies())
     yield from (text.encode() for _, text in (*honest.calls(), *honest.methods()))
     yield calling(DENIED)
@@ -143,7 +163,7 @@ def _bodies() -> Iterator[bytes]:
     yield b"[%s,%s,%s]" % (calling(DENIED, id="2"), calling(ALLOWED), asking("ping", id="3"))
 
 
-def _answers() -> Iterator[bytes]:
+def _every_answer() -> Iterator[bytes]:
     yield from (text.encode() for _, text in (*answers.messages(), *honest.results()))
     yield listing(ALLOWED, DENIED)
     denied = definition(DENIED, f',"description":"{MARK.decode()}"')
@@ -162,7 +182,7 @@ def _exchanges() -> Iterator[tuple[bytes, bytes]]:
         yield asking("tools/list"), raw
 
 
-def _streams() -> Iterator[bytes]:
+def _every_stream() -> Iterator[bytes]:
     yield from (b"event: endpoint\ndata: %s\n\n" % url.encode() for url in _ENDPOINTS)
     yield b"event: endpoint\ndata: htt\r\rp://evil.test/\n\n"
     yield from (raw for _, raw in honest.events())
