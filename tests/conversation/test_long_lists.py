@@ -155,6 +155,38 @@ def test_patterns_changed_at_any_step_of_a_call_apply(steps: int) -> None:
     assert isinstance(verdict, Reply)
 
 
+CHANGED = listing(*NAMES).replace(b'"name"', b'"title":"new","name"')
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_call_first"),
+    [(1, True), (60, True), (120, True), (1, False), (100, False), (150, False), (190, False)],
+)
+def test_what_a_client_has_seen_stays_when_two_read_its_first_list(
+    steps: int, is_call_first: bool
+) -> None:
+    """The upstream gives another list to the call that needs one."""
+    in_force = policy_of("other")
+    waiting_list, waiting_call = first_list(in_force, CHANGED), first_call(in_force, "tool_2")
+    assert waits(waiting_call)
+    assert isinstance(next(waiting_call), FetchTools)
+    came: tuple[bytes, ...] | None = (listing(*NAMES),)
+    if is_call_first:
+        for _ in range(steps):
+            waiting_call.send(came)
+            came = None
+        verdict = finished(waiting_list).verdict
+        assert finished(waiting_call, came).verdict == Forward()
+    else:
+        assert waits(waiting_list)
+        for _ in range(steps):
+            next(waiting_list)
+        assert finished(waiting_call, came).verdict == Forward()
+        verdict = finished(waiting_list).verdict
+    again = open_session(in_force)
+    assert text_of(asked(again, asking("tools/list"))) == text_of(verdict)
+
+
 def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
     policy = policy_of(*NAMES)
     for wrong in (b'"tools":[],"tools":', b'"x":NaN,"tools":', b'"Tools":[],"tools":'):

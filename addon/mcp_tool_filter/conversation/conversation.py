@@ -354,7 +354,9 @@ class Conversation:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, judged, error)
-        situation.snapshot, judged.in_force = judged.snapshot, kind.snapshot
+        judged.in_force, call = kind.snapshot, situation.call
+        situation = self._situation(message, judged, kind, arrival)
+        situation.call = call
         decision = decide_from_client(message, situation)
         return (yield from decision) if waits(decision) else decision
 
@@ -532,10 +534,12 @@ class Conversation:
             judged.in_force = kind.snapshot
             judged.snapshot = yield from kind.snapshot_for([listing], pins=not asked.is_unusual)
             verdict = yield from decide_in_steps(listing, judged.snapshot)
+            learned: Snapshot | None = None
             if config is policy.config and judged.in_force is kind.snapshot:
                 if self._may_learn_of(kind) and not asked.is_unusual:
-                    yield from kind.learn(asked.cursor, listing)
-                if config is policy.config:
+                    learned = yield from kind.learn(asked.cursor, listing)
+                is_last = kind.snapshot is judged.in_force or kind.snapshot is learned
+                if config is policy.config and is_last:
                     return verdict
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:

@@ -166,20 +166,22 @@ class Kind:
         self._count()
         return snapshot
 
-    def learn(self, cursor: str | None, page: Listing) -> Deciding[None]:
-        """Note a page that passed; after the last page the list is complete."""
+    def learn(self, cursor: str | None, page: Listing) -> Deciding[Snapshot | None]:
+        """Note a page that passed; after the last page the list is complete: return the snapshot
+        in force then, or None if another list was quicker."""
         if cursor is None:
             self.learn_envelope(page.frame)
         if self._next is None:
             if not self.is_stale and not self._config.judges_new_tools:
-                return
+                return None
             self._next = UnlistedTools(self._config.deny, self._config.allow)
         unlisted = self._next
         if self._listed is not None:  # a new kind has pinned it already
             yield from self._judge_page(unlisted, page)
         whole = yield from unlisted.finish_page(cursor, page)
-        if whole is not None and unlisted is self._next:
-            yield from self._finish(unlisted, whole)
+        if whole is None or unlisted is not self._next:
+            return None
+        return (yield from self._finish(unlisted, whole))
 
     def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
@@ -188,8 +190,11 @@ class Kind:
 
     def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
         """Make this the complete list, and return its snapshot. Raises FetchFailed if it cannot be
-        read."""
-        self.is_taking = True
+        read.
+
+        If the client's own first list was complete earlier, that one stays: the client has seen it.
+        """
+        self.is_taking, is_first = True, self._listed is None
         try:
             config = None
             while config is not self._config:  # the patterns may change meanwhile
@@ -197,6 +202,8 @@ class Kind:
                 listed = yield from self._lists.listed(pages, config)
         finally:
             self.is_taking = False
+        if is_first and self._listed is not None:
+            return self.snapshot
         if self._may_keep():
             self._listed, self._next, self._gone = listed, None, {}
             self.is_stale = self.is_split = False
@@ -249,7 +256,7 @@ class Kind:
         known = self.snapshot.allowed.get(name, self._gone.get(name)) if name else None
         return definition if known is None else replace(definition, problem=None, raw=known)
 
-    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[None]:
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
         """Use the list that is complete now, unless another was quicker."""
         config, before = self._config, self._listed
         definitions: Iterable[Definition] = unlisted.definitions
@@ -267,13 +274,14 @@ class Kind:
         pages = (_page_of(definitions),)
         listed = yield from self._lists.listed(pages, config, None if before else whole)
         if unlisted is not self._next or config is not self._config or before is not self._listed:
-            return
+            return None
         if self._may_keep():
             self._listed, self._next, self.is_stale = listed, None, False
             self._gone = _few_of_these(gone)
         else:
             self._next = UnlistedTools(config.deny, config.allow)
         self._follow_list()
+        return self.snapshot
 
     def _pinned_in(self, listed: Listed) -> Deciding[dict[str | None, Definition]]:
         pinned: dict[str | None, Definition] = {}
@@ -630,11 +638,12 @@ class OnlyKind(Kind):
             self._envelopes.setdefault(self._revision, self.envelope)
         self.envelope = self._envelopes.get(self._revision)
 
-    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[None]:
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
         is_first = not self.is_listed
-        yield from super()._finish(unlisted, whole)
+        learned = yield from super()._finish(unlisted, whole)
         if is_first and self._listed is not None:
             self._on_listed(self._listed.snapshot)
+        return learned
 
     def _follow_list(self) -> None:
         super()._follow_list()
