@@ -361,7 +361,9 @@ def _names(value: object) -> list[str]:
 
 def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answered:
     """Answer a request of a visitor who may see the page."""
-    name = path.rstrip("/").rpartition("/")[2]
+    folder, _, name = path.rstrip("/").rpartition("/")
+    if folder != "/mcp" and (folder or name not in ("", "mcp", "favicon.ico")):
+        return Answered(404, b"Not found", content_type=_PLAIN)
     if method == "POST":
         try:
             return _json(_change(board, name, json.loads(body or b"{}")))
