@@ -92,7 +92,7 @@ class StdioClient:
         """Wait for the end; return the exit code."""
         code = self.process.wait(timeout=TIMEOUT)
         for reader in self._readers:
-            reader.join(timeout=1)
+            reader.join(timeout=TIMEOUT)
         return code
 
     def close(self) -> None:

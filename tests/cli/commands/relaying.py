@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.stdio_client import is_alive
+from tests.stdio_client import TIMEOUT, is_alive
 
 DENY = ("--deny", "^delete_")
 
@@ -19,15 +19,16 @@ def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
 
 
 def pid_in(file: Path) -> int:
-    end = time.monotonic() + 10
-    while not file.exists() and time.monotonic() < end:
+    """Wait until a process has written its id."""
+    end = time.monotonic() + TIMEOUT
+    while not (file.exists() and file.read_text()) and time.monotonic() < end:
         time.sleep(0.01)
     return int(file.read_text())
 
 
 def gone(pid: int) -> bool:
     """Wait until a process has ended."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + TIMEOUT
     while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.01)
     return not is_alive(pid)

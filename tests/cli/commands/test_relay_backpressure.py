@@ -52,9 +52,9 @@ def test_a_client_that_stops_reading_slows_the_command(tmp_path: Path) -> None:
 
 
 def test_a_command_that_never_reads_slows_the_client(tmp_path: Path) -> None:
-    with filtered("--", *upstream("--deaf"), home=tmp_path) as client:
-        client.say(asking("ping"))
-        time.sleep(0.3)
+    with filtered(*DENY, "--", *upstream("--deaf"), home=tmp_path) as client:
+        client.say(calling("delete_file"))
+        assert "error" in client.hears()  # the filter answers: it has started
         before = resident(client.process.pid)
         written = [0]
         thread = threading.Thread(target=write_much, args=(client, written), daemon=True)
