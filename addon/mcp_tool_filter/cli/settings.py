@@ -93,6 +93,11 @@ class Settings:
         return shown_command(self.command) if self.command else shown_url(self.upstream)
 
     @property
+    def may_have_rules(self) -> bool:
+        """True if there is a rules file, or mitmproxy's own options may name one."""
+        return bool(self.texts["rules"] or self.set)
+
+    @property
     def listens_at(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 

@@ -1,18 +1,24 @@
 """HTTP in front of a command: Streamable HTTP at /mcp and HTTP+SSE at /sse, one child per session.
 
-It runs behind the filter, in its process, and judges nothing. Requests of 2026-07-28 have no
-session: they share one child, with renumbered ids.
+It runs behind the filter, in its process, and judges nothing. The proxy in front of it is the same
+as for any URL, but it asks within the process: there is nothing at the URL that it has for it.
+Requests of 2026-07-28 have no session: they share one child, with renumbered ids.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
-from typing import Final
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
+from mcp_tool_filter.adapters.serving.site import Command
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.judge import cancelled_by
 from mcp_tool_filter.adapters.stdio.sessions import (
     BridgeSessions,
@@ -21,10 +27,16 @@ from mcp_tool_filter.adapters.stdio.sessions import (
     Outbox,
     SharedSession,
     TooMany,
+    find,
 )
+from mcp_tool_filter.adapters.upstream.fetch import fetch_from
+from mcp_tool_filter.adapters.upstream.search import Found
+from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.head import Head, revision_in
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.observers.redaction.shown import shown_command
+from mcp_tool_filter.protocol.limits import Limits, has_initialize
 from mcp_tool_filter.protocol.lines import on_one_line
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
@@ -40,6 +52,9 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 from mcp_tool_filter.protocol.sse import render_event
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.serving.proxy import Proxy
 
 PATH: Final = "/mcp"
 _LEGACY_POST: Final = "/messages"
@@ -306,3 +321,56 @@ async def events_from(
 
 def error_response(status: int, id: str | None, code: int, text: str) -> ServedResponse:
     return ServedResponse(status, JSON, render_error(id, code, text))
+
+
+# What the proxy in front of it needs
+
+
+@dataclass(frozen=True, slots=True)
+class BridgedCommand:
+    """A command that can be asked like a URL, within this process."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: str | None
+    bridge: Bridge
+
+    async def fetch(self, target: Target) -> Fetched:
+        """Fetch the tools from the command itself. Raises StartError."""
+        child, sessions = self.bridge.sessions.start(), self.bridge.sessions
+
+        async def find_it(opened: AsyncExitStack) -> Found:
+            later = AsyncExitStack()  # the start does not wait for the end of this child
+            opened.callback(lambda: sessions.end_later(later.aclose()))
+            return await find(child, later, limit=target.limit, say=sessions.say)
+
+        fetched = await fetch_from(replace(target, url=shown_command(self.words)), find_it)
+        return replace(fetched, endpoint=PATH, sessions=has_initialize(fetched.revision))
+
+    def attach_to(self, proxy: Proxy, *, has_rules: bool) -> None:
+        """Let a proxy ask the command, and name it."""
+        proxy.command = Command(self.bridge.answer, shown_command(self.words))
+        if has_rules:
+            from mcp_tool_filter.adapters.rules.state import credentials_of_command
+
+            user = credentials_of_command(self.environment, self.folder)
+            proxy.rules.command = shlex.join(self.words), user
+
+
+@asynccontextmanager
+async def bridged(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str | None,
+    limits: Limits,
+    *,
+    most: int,
+    say: Callable[[str], None],
+) -> AsyncIterator[BridgedCommand]:
+    """Run a command for each session, at most so many, until the end of the block."""
+    start = partial(Child, words, env=environment, cwd=folder)
+    sessions = BridgeSessions(start, limits, say=say, most=most)
+    try:
+        yield BridgedCommand(words, environment, folder, Bridge(sessions, limits))
+    finally:
+        await asyncio.shield(sessions.close())

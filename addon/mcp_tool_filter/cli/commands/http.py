@@ -8,7 +8,9 @@ import os
 import ssl
 import sys
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
@@ -39,10 +41,12 @@ from mcp_tool_filter.policy.config import is_loopback, parse_config
 if TYPE_CHECKING:
     from socket import socket
 
+    from mcp_tool_filter.adapters.stdio.bridge import BridgedCommand
     from mcp_tool_filter.cli.activity import Activity
 
 log = logging.getLogger(__name__)
 
+_OF_COMMAND = "http://command.invalid"  # RFC 2606: nobody has this name
 _MOMENT = 0.1  # seconds for which activity lines are collected
 
 type Report = Callable[[str], None]
@@ -79,14 +83,26 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
     try:
         if not settings.command:
             return await _serve_until_the_end(HttpFilter(settings, doors))
-        from mcp_tool_filter.cli.commands.bridge import bridged
-
-        async with bridged(settings) as command:
-            running = HttpFilter(command.settings, doors, command.fetch)
-            command.attach_to(running.proxy)
+        async with bridged(settings) as (command, in_front):
+            running = HttpFilter(in_front, doors, command.fetch)
+            command.attach_to(running.proxy, has_rules=in_front.may_have_rules)
             return await _serve_until_the_end(running)
     except CancelledError:
         return 0
+
+
+@asynccontextmanager
+async def bridged(settings: Settings) -> AsyncIterator[tuple[BridgedCommand, Settings]]:
+    """Serve a command over HTTP until the end of the block; also yield the settings of the proxy in
+    front of it."""
+    from mcp_tool_filter.adapters.stdio import bridge  # only for commands
+
+    texts = settings.texts | {"endpoint": bridge.PATH, "upstream_headers": ()}
+    in_front = replace(settings, origin=_OF_COMMAND, command=(), env={}, texts=texts)
+    words, env, cwd = settings.command, settings.env, settings.cwd
+    limits, most = settings.config().limits, settings.max_children
+    async with bridge.bridged(words, env, cwd, limits, most=most, say=say) as command:
+        yield command, in_front
 
 
 async def _serve_until_the_end(running: HttpFilter) -> int:

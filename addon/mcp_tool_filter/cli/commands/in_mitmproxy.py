@@ -27,6 +27,7 @@ from mcp_tool_filter.cli.commands.http import (
     Report,
     activity_for,
     at_second_call,
+    bridged,
     fetch_with_progress,
     refuse_taken_port,
     report_for,
@@ -75,11 +76,10 @@ async def serve(settings: Settings) -> int:
         async with AsyncExitStack() as opened:
             report, activity = report_for(settings), activity_for(settings, loop)
             if settings.command:
-                from mcp_tool_filter.cli.commands.bridge import bridged
-
-                command = await opened.enter_async_context(bridged(settings))
-                master = await prepare(command.settings, report, activity, command.fetch)
-                command.attach_to(master.addons.get("toolfilter").proxy)
+                command, in_front = await opened.enter_async_context(bridged(settings))
+                master = await prepare(in_front, report, activity, command.fetch)
+                proxy = master.addons.get("toolfilter").proxy
+                command.attach_to(proxy, has_rules=in_front.may_have_rules)
             else:
                 master = await prepare(settings, report, activity)
             clean = partial(_leave_soon, master)
