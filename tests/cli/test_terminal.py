@@ -23,6 +23,7 @@ from mcp_tool_filter.cli.terminal import (
     set_status,
     shortened,
 )
+from mcp_tool_filter.errors import StartError
 from tests.cli.launched import surroundings
 
 DEMO = [sys.executable, "-m", "mcp_tool_filter", "demo"]
@@ -126,6 +127,21 @@ def test_a_traceback_is_shown_only_if_verbose(
     assert said.startswith("Error: it broke")
     assert ("Traceback" in said) is bool(verbosity)
     assert ("(-v shows where)" in said) is not bool(verbosity)
+
+
+def test_warnings_name_our_flags_but_quote_others_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(0)
+    LOG.warning("%d clients are refused (see max_clients)", 2)
+    LOG.warning("Not adopted. %s", StartError("no list", why="the credentials in upstream_headers"))
+    LOG.warning("Rule 'a': %s", "the tool audit_log was called")
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: 2 clients are refused (see --max-clients)",
+        "Warning: Not adopted. Error: no list",
+        "the credentials in --header",
+        "Warning: Rule 'a': the tool audit_log was called",
+    ]
 
 
 def test_an_already_printed_error_is_not_logged_again(capsys: pytest.CaptureFixture[str]) -> None:

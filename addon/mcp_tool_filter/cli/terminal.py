@@ -22,7 +22,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TextIO
 
 from mcp_tool_filter.cli.flags import with_flags
-from mcp_tool_filter.errors import safe_lines
+from mcp_tool_filter.errors import StartError, safe_lines
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -232,9 +232,7 @@ class _Formatter(logging.Formatter):
         self._with_tracebacks = with_tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
-        if record.levelno >= logging.WARNING:
-            text = with_flags(text)
+        text = _message_of(record) if record.levelno >= logging.WARNING else record.getMessage()
         client = getattr(record, "client", None)  # mitmproxy's lines do not name it
         if isinstance(client, tuple) and len(client) > 1:
             text = f"[{client[0]}:{client[1]}] {text}"
@@ -245,6 +243,14 @@ class _Formatter(logging.Formatter):
                 return f"{text}\n{self.formatException(record.exc_info)}"
             text += f": {record.exc_info[1]!r} (-v shows where)"
         return text
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """Return a message that names our flags; what a rule logs, say, keeps its words."""
+    text, args = with_flags(str(record.msg)), record.args
+    if isinstance(args, tuple):
+        args = tuple(with_flags(str(one)) if isinstance(one, StartError) else one for one in args)
+    return text % args if args else text
 
 
 def on_signals(
