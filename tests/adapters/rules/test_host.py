@@ -187,6 +187,7 @@ async def test_a_script_may_leave_its_input_unread(tmp_path: Path) -> None:
 
 async def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pid"
+    note.touch()  # a second may be too short even for its start
     code = f"pid = os.fork()\nopen({str(note)!r}, 'a').write(f'{{os.getpid()}} ')\ntime.sleep(60)"
     with pytest.raises(EffectFailed, match="longer than 1s"):
         await run(script(tmp_path, code), timeout=1.0)
