@@ -1,4 +1,4 @@
-"""Background work goes on although no code keeps its task; what decisions wait for is carried out."""
+"""Background work goes on although no code keeps its task; the effects of decisions come back."""
 
 from __future__ import annotations
 
