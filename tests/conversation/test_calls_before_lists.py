@@ -176,7 +176,9 @@ def test_where_we_cannot_ask_no_tool_of_the_clients_own_is_refused(
     pages = (listing("read", "rm"),) if is_listed else ()
     fetched = replace(example(), pages=pages, is_listed=is_listed)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
-    between = Conversation(in_force, Client(via, Session(is_like_the_fetch=not has_own_tools)))
+    session = Session(is_like_the_fetch=not has_own_tools)
+    credential = "ann" if has_own_tools else ""
+    between = Conversation(in_force, Client(via, session, credential=credential))
     for number, name in enumerate(("rm", "read", "mine")):
         verdict = at_once(between.from_client(calling(name, id=str(number)))).verdict
         if name == "read" or (name == "mine" and (has_own_tools or not is_listed)):

@@ -371,8 +371,10 @@ class Conversation:
         is_refusal = isinstance(error, CannotList) and error.is_refusal
         if error is not None and not is_refusal:  # the next calls should not wait in vain, too
             kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
-        start = self.policy.kinds.start
-        is_known = start.is_listed and not self.client.who and not is_refusal
+        start, client = self.policy.kinds.start, self.client
+        # Each WebSocket is a session of its own, but only credentials make its client somebody.
+        who = client.credential if client.via is Via.WEBSOCKET else client.who
+        is_known = start.is_listed and not who and not is_refusal
         snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
         if judged.exchange is not None:
             judged.exchange.is_on_trust = snapshot.is_open
