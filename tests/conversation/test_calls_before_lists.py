@@ -14,6 +14,7 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import R2024_11_05
 from mcp_tool_filter.protocol.tools import parse_tool_call
@@ -51,7 +52,7 @@ def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False)
     return verdict
 
 
-@pytest.mark.parametrize("name", ["rm", "mine", "no_such_tool", "read"])
+@pytest.mark.parametrize("name", ["rm", "mine", "mine\u200b", " mine", "read"])
 @pytest.mark.parametrize("like_the_fetch", [True, False])
 def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
     name: str, like_the_fetch: bool
@@ -59,11 +60,12 @@ def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
     """Anybody else gets the same answer for denied and unknown tools: the upstream's own words for
     an unknown one would tell that the denied one is hidden."""
     between = open_session(policy("read", deny="^rm"), like_the_fetch=like_the_fetch)
+    between.client.credential = "" if like_the_fetch else "ann"
     verdict = without_list(between, calling(name))
-    if name == "read" or (name != "rm" and not like_the_fetch):
+    if name == "read" or (name == "mine" and not like_the_fetch):
         assert verdict == Forward()
     else:
-        assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+        assert error_in(verdict) == (-32601, f"Tool not found: {shown(name)}")
 
 
 RESULT = '{"isError":%s,"content":[{"type":"text","text":"%s"}]}'
@@ -93,6 +95,7 @@ def test_a_tool_that_the_upstream_does_not_know_is_not_found_in_our_words(
     answer = f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode()
     in_force = policy("read", deny="^rm")
     ann = open_session(in_force, like_the_fetch=False)
+    ann.client.credential = "ann"
     assert without_list(ann, calling("mine")) == Forward()
     verdict = finished(ann.judge_from_upstream(answer)).verdict
     if says_unknown:
@@ -112,6 +115,7 @@ def test_calls_wait_once_for_an_upstream_that_does_not_list(is_refusal: bool) ->
     in_force = policy("read", deny="^rm")
     now = in_force.clock = Mock(return_value=100.0)
     ann = open_session(in_force, like_the_fetch=False)
+    ann.client.credential = "ann"
     assert without_list(ann, calling("mine"), is_refusal=is_refusal) == Forward()
     assert waits(ann.from_client(calling("mine", id="2"), None, Http())) == is_refusal
     if not is_refusal:
@@ -143,6 +147,7 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
     ann = open_session(in_force, like_the_fetch=False)
+    ann.client.credential = "ann"
     assert without_list(ann, calling("read")) == Forward()
     refused = asked(ann, calling("rm", id="2"))
     assert isinstance(refused, Reply)

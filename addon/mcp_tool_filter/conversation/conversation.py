@@ -36,9 +36,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
+from unicodedata import is_normalized
 
 from mcp_tool_filter.conversation.kinds import Kind
 from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
@@ -113,6 +114,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.tools import (
     Listing,
+    ToolCall,
     parse_list_request,
     parse_listing,
     parse_tool_call,
@@ -300,7 +302,8 @@ class Conversation:
             if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
             if self.client.via is not Via.STDIO:
-                judged.snapshot = situation.snapshot = self._without_list(kind, judged)
+                judged.snapshot = self._without_list(kind, judged, situation.call)
+                situation.snapshot = judged.snapshot
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
 
@@ -353,20 +356,23 @@ class Conversation:
                 if faults := judged.snapshot.faults:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
-            judged.snapshot = self._without_list(kind, judged, error)
+            judged.snapshot = self._without_list(kind, judged, situation.call, error)
         judged.in_force, call = kind.snapshot, situation.call
         situation = self._situation(message, judged, kind, arrival)
         situation.call = call
         decision = decide_from_client(message, situation)
         return (yield from decision) if waits(decision) else decision
 
-    def _without_list(self, kind: Kind, judged: Judged, error: Exception | None = None) -> Snapshot:
+    def _without_list(
+        self, kind: Kind, judged: Judged, call: ToolCall | None, error: Exception | None = None
+    ) -> Snapshot:
         """Return the snapshot to judge a call by if we cannot fetch its asker's list.
 
         If the asker is nobody else than our own fetch was, it has no other tools than that saw.
         Else the patterns alone judge: the asker may have tools of its own, and calls them with good
-        reason. If the upstream refuses the asker, its own answer to the call says why, such as
-        where to log in.
+        reason. A name with spaces or invisible characters, which some upstreams drop, is unknown.
+        If the upstream refuses the asker, its own answer to the call says why, such as where to log
+        in.
         """
         is_refusal = isinstance(error, CannotList) and error.is_refusal
         if error is not None and not is_refusal:  # the next calls should not wait in vain, too
@@ -378,7 +384,7 @@ class Conversation:
         snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
         if judged.exchange is not None:
             judged.exchange.is_on_trust = snapshot.is_open
-        return snapshot
+        return snapshot if call is None or _is_plain(call.tool_name) else _closed(snapshot)
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
@@ -704,6 +710,15 @@ def _lists_in(message: Single) -> Iterator[Listing]:
             isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
         ):
             yield listing
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether no upstream would take this name for another one."""
+    return name.isprintable() and " " not in name and is_normalized("NFKC", name)
+
+
+def _closed(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, is_open=False) if snapshot.is_open else snapshot
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
