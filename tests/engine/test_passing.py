@@ -230,6 +230,14 @@ def test_no_request_in_a_body_hides_its_own_body(before: bytes, coding: bytes, c
     assert b"\r\n\r\n1" not in scene_got(raw, cut_at)
 
 
+@pytest.mark.parametrize("name", [b"Content-Encoding", b"Content_Encoding", b"content.encoding"])
+def test_a_denied_call_is_found_under_a_coding_however_its_header_is_spelt(name: bytes) -> None:
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wipe"}}'
+    body = gzip.compress(call)
+    head = b"POST /x HTTP/1.1\r\nHost: x\r\n%b: gzip\r\nContent-Length: %d\r\n\r\n"
+    assert Scene().says(head % (name, len(body)) + body) == b""
+
+
 def scene_got(raw: bytes, cut_at: int) -> bytes:
     """Return what the server gets before the connection is closed."""
     scene = Scene()
