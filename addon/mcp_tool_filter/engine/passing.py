@@ -40,6 +40,7 @@ from mcp_tool_filter.http.recognise import (
     EventPeeker,
     Treatment,
     Watch,
+    coding_in,
     inflating,
     is_mcp_head,
 )
@@ -50,8 +51,6 @@ _CARRY_HTTP = ("websocket", "h2", "http", "tls")
 _FOR_US = re.compile(rb"(?<=\n)proxy-(?:authorization|connection):[^\r\n]*\r\n", re.IGNORECASE)
 _CODINGS = re.compile(rb"((?<=\n)accept-encoding:)[^\r\n]*", re.IGNORECASE)
 _UPGRADE = re.compile(rb"(?<=\n)(?:upgrade|http2-settings):[^\r\n]*\r\n", re.IGNORECASE)
-# Servers that hand headers on as variables read this name in other spellings, too.
-_SAYS_CODING = re.compile(rb"\W*content[\W_]+encoding\W*", re.IGNORECASE).fullmatch
 _UNREACHABLE = (
     b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-type: text/plain\r\n"
     b"content-length: %d\r\n\r\n%b"
@@ -441,9 +440,7 @@ class ForwardClient(H1Client):
         else:
             passing = self.passing = Passing(self, at, head, self._out(head, raw))
             if has_body:
-                coding = ",".join(
-                    value.decode("latin-1") for name, value in head.fields if _SAYS_CODING(name)
-                )
+                coding = coding_in(head.fields)
                 limits = self.service.listener.config.limits
                 passing.read_with(BodyReader(coding, limits, is_endpoint=is_endpoint))
             else:

@@ -259,6 +259,15 @@ class Treatment(StrEnum):
     """It must not be sent: to a server that ignores bodies, this one is another request."""
 
 
+# Servers that hand headers on as variables read the name in other spellings, too.
+_SAYS_CODING = re.compile(rb"\W*content[\W_]+encoding\W*", re.IGNORECASE).fullmatch
+
+
+def coding_in(fields: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return all codings that some server could find in the head of a request."""
+    return ",".join(value.decode("latin-1") for name, value in fields if _SAYS_CODING(name))
+
+
 class BodyReader:
     """Use one per request whose head does not decide."""
 

@@ -869,6 +869,16 @@ async def test_mcp_over_http2_alone_is_judged(
             assert not seen
 
 
+@pytest.mark.parametrize("name", [b"content-encoding", b"content_encoding"])
+async def test_mcp_over_http2_is_found_when_it_is_compressed(name: bytes, tmp_path: Path) -> None:
+    async with speaking_h2_alone(tmp_path) as (client, seen):
+        body = gzip.compress(call("delete_file"))
+        stream = client.streams[client.ask(body=body, headers=[(name, b"gzip")])]
+        while not (stream.ended or stream.reset is not None or client.closed):
+            await client.read()
+        assert not seen
+
+
 async def test_a_client_that_knows_both_gets_http_1(tmp_path: Path) -> None:
     async with (
         proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"]) as running,

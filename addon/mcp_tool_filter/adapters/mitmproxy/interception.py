@@ -44,7 +44,13 @@ from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.recognise import BodyReader, EventPeeker, Treatment, is_mcp_head
+from mcp_tool_filter.http.recognise import (
+    BodyReader,
+    EventPeeker,
+    Treatment,
+    coding_in,
+    is_mcp_head,
+)
 from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
@@ -434,7 +440,7 @@ class Interception:
         return look
 
     def _reader_for(self, flow: HTTPFlow) -> BodyReader:
-        coding = ",".join(flow.request.headers.get_all("content-encoding"))
+        coding = coding_in(flow.request.headers.fields)
         return BodyReader(coding, self.places.others.listener.config.limits)
 
     def judging(self, flow: HTTPFlow) -> tuple[Service, Address] | None:
