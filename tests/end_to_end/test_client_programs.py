@@ -40,7 +40,8 @@ def test_a_wrapped_command_connects_and_unwrap_gives_the_same_bytes(
     assert SECRET not in said
     [entry] = listed(client)
     assert (entry["filtered"], entry["flags"]) == (True, ["--deny", "^delete_"])
-    assert not journal.exists()
+    assert "tools/list" in journal.read_text()  # wrap has asked what it would hide
+    journal.unlink()
     assert client.connects("files")
     assert "initialize" in journal.read_text()  # so it came through us
     if client.name == "codex":
