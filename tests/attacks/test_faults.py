@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -35,6 +36,13 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed:ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_for_others() -> Iterator[None]:
+    """Collect the sockets that nobody closed here: Python warns when it does so."""
+    yield
+    gc.collect()
 
 
 PATIENCE = 10.0  # generous, and only met by what hangs
