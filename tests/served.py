@@ -22,12 +22,13 @@ from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
+from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.config import Config, parse_config
 from tests.proxy import certified, kept_log
 
 type Options = dict[str, str | Sequence[str]]
 
-_LISTS = ("deny", "allow", "deny_glob", "upstream_headers", "header_paths", "allowed_hosts")
+_LISTS = {key for key, option in KEYS.items() if option.many}
 
 
 @dataclass
@@ -71,7 +72,7 @@ def config_of(options: Options) -> Config:
         name: given if isinstance(given, str) else tuple(given) if name in _LISTS else given[-1]
         for name, given in options.items()
     }
-    return parse_config(**texts)
+    return parse_config(texts)
 
 
 @asynccontextmanager

@@ -137,11 +137,11 @@ def test_patterns_that_only_look_the_same_apply(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     in_force = policy("rm_tax")
-    in_force.adopt(parse_config(**before))
+    in_force.adopt(parse_config(before))
     ann = open_session(in_force, like_the_fetch=False)
     listed(ann, listing("rm_tax"))
     assert asked(ann, calling("rm_tax", id="2")) == Forward()
-    in_force.adopt(parse_config(**after))
+    in_force.adopt(parse_config(after))
     assert isinstance(asked(ann, calling("rm_tax", id="3")), Reply)
 
 

@@ -44,15 +44,15 @@ def test_deny_can_be_repeated_and_hold_several_patterns() -> None:
 )
 def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[StartError]) -> None:
     with pytest.raises(error):
-        parse_config(**{option: [pattern]})  # type: ignore[arg-type]  # each is a list
+        parse_config({option: [pattern]})
 
 
 @pytest.mark.parametrize("option", ["deny", "allow"])
 def test_an_empty_deny_or_allow_list_is_refused(option: str) -> None:
     with pytest.raises(EmptyList):
-        parse_config(**{option: []})  # type: ignore[arg-type]  # each is a list
+        parse_config({option: []})
     with pytest.raises(BlankPattern):
-        parse_config(**{option: ["^a, "]})  # type: ignore[arg-type]  # each is a list
+        parse_config({option: ["^a, "]})
 
 
 def test_an_edit_may_not_remove_the_last_pattern() -> None:
@@ -105,7 +105,7 @@ def test_strict_requires_a_pattern() -> None:
 )
 def test_a_wrong_pattern_gets_a_suggestion(option: str, pattern: str, said: str) -> None:
     with pytest.raises(StartError) as raised:
-        parse_config(**{option: [pattern]})  # type: ignore[arg-type]  # each is a list
+        parse_config({option: [pattern]})
     assert said in str(raised.value).splitlines()[2]
 
 
@@ -156,14 +156,14 @@ def test_sizes_have_units(text: str, size: int) -> None:
 )
 def test_an_invalid_value_stops_the_start(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
-        parse_config(**options, environment={})
+        parse_config(options, environment={})
 
 
 @pytest.mark.parametrize("key", sorted(KEYS.keys() - {"rules", "audit_log", "fast"}))
 def test_every_declared_option_is_read_and_checked(key: str) -> None:
     nonsense = "\0 ([{"
     with pytest.raises(StartError, match="Invalid"):
-        parse_config(**{key: [nonsense] if KEYS[key].many else nonsense}, environment={})
+        parse_config({key: [nonsense] if KEYS[key].many else nonsense}, environment={})
 
 
 def test_every_option_ends_in_the_config() -> None:

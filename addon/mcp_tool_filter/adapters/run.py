@@ -107,7 +107,7 @@ async def run_client(
         for name in names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                with suppress(NotImplementedError):  # Windows
+                with suppress(NotImplementedError):  # event loops on Windows take none
                     loop.add_signal_handler(number, act, number)
     try:
         client = await asyncio.create_subprocess_exec(

@@ -114,7 +114,7 @@ class Settings:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            return parse_config(**self.texts)  # type: ignore[arg-type]  # no key is "environment"
+            return parse_config(self.texts)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache, partial
+from types import MappingProxyType
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
 from mcp_tool_filter.options import KEYS, Texts
@@ -304,13 +305,19 @@ class _Given:
         return tuple(map(parse, dict.fromkeys(texts)))
 
 
-def parse_config(*, environment: Mapping[str, str] = os.environ, **texts: Texts) -> Config:
+def parse_config(
+    texts: Mapping[str, Texts] = MappingProxyType({}),
+    /,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    **more: Texts,
+) -> Config:
     """Check the user's settings. Raises StartError, which quotes the wrong text.
 
-    ``texts`` are the options' values by their keys. ``None`` means that ``deny`` or ``allow`` is
-    not set; an empty list is an error.
+    ``texts`` and ``more`` are the options' values by their keys. ``None`` means that ``deny`` or
+    ``allow`` is not set; an empty list is an error.
     """
-    given = _Given(texts)
+    given = _Given({**texts, **more})
     no_case = given.is_on("ignore_case")
     exceptions = given.patterns(EXCEPT, partial(parse_pattern, option=EXCEPT, ignore_case=no_case))
     deny = (

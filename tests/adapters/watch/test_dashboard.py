@@ -44,7 +44,7 @@ class Edited:
     def _edit(self, deny: list[str], exceptions: list[str]) -> str:
         try:
             given = {"deny": deny, "except": exceptions or None}
-            self.policy.adopt(parse_config(**given))  # type: ignore[arg-type]  # no key is "environment"
+            self.policy.adopt(parse_config(given))
         except StartError as error:
             return str(error)
         return ""

@@ -45,7 +45,7 @@ class Hooks:
         self.reads_secrets = False
         """Whether one of mitmproxy's addons for credentials is in use."""
         self._chain: list[object] = []
-        self._inner: list[tuple[object, list[object]]] = []
+        self._inner: list[tuple[Any, list[object]]] = []
         """The addons that hold others, such as the scripts, with those that they held."""
         self._found: dict[str, list[Hook]] = {}
         """Their functions by the names of hooks, until addons come or go."""
@@ -136,7 +136,7 @@ class Hooks:
     def _look(self) -> None:
         """Look whether addons came or went."""
         chain = self._manager.chain
-        if chain == self._chain and all(list(one.addons) == was for one, was in self._inner):  # type: ignore[attr-defined]  # it has them
+        if chain == self._chain and all(list(one.addons) == was for one, was in self._inner):
             return
         self._chain = list(chain)
         self._found = {}

@@ -87,16 +87,17 @@ class LazyTlsConfig(TlsConfig):
     """Reads the certificates when the first client uses TLS, or if the user has configured some."""
 
     name = "tlsconfig"
-    certstore: CertStore | None = None  # type: ignore[assignment]  # theirs is never None
+    # mitmproxy's own is None, too, until it has read the certificates, but is declared otherwise.
+    certstore: CertStore | None = None  # type: ignore[assignment]
 
     def running(self) -> None:
         """Do not read the certificates twice."""
 
     def configure(self, updated: set[str]) -> None:
         if self.certstore is not None or ctx.options.certs:
-            super().configure(updated)  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
+            self._apply(updated)
         else:
-            super().configure(updated - _STORE_OPTIONS)  # type: ignore[no-untyped-call]  # as above
+            self._apply(updated - _STORE_OPTIONS)
 
     def tls_start_client(self, tls_start: TlsData) -> None:
         self._read_certificates()
@@ -112,7 +113,10 @@ class LazyTlsConfig(TlsConfig):
 
     def _read_certificates(self) -> None:
         if self.certstore is None:
-            super().configure({"confdir"})  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
+            self._apply({"confdir"})
+
+    def _apply(self, updated: set[str]) -> None:
+        super().configure(updated)  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
 
 
 def _put_addons_together() -> None:

@@ -58,7 +58,7 @@ class ConfigReader:
         """Return the configuration. Raises StartError, which quotes the wrong text."""
         given = {option.key: _read(options, option) for option in KEYS.values()}
         if self._config is None or given != self._texts:
-            self._config = parse_config(**given)  # type: ignore[arg-type]  # no key is "environment"
+            self._config = parse_config(given)
             self._texts = given
         return self._config
 

@@ -138,8 +138,8 @@ class RecordingFile(pytest.File):
 class RecordingItem(pytest.Item):
     """One check of a recording."""
 
-    def __init__(self, *, check: Check, **more: object) -> None:
-        super().__init__(**more)  # type: ignore[arg-type]  # as pytest's from_parent passes them
+    def __init__(self, *, check: Check, **more: Any) -> None:
+        super().__init__(**more)
         self._check = check
 
     def runtest(self) -> None:

@@ -92,7 +92,7 @@ def replay(
     """
     given = {"deny": _texts(deny), "allow": _texts(allow), "except": exceptions}
     patterns = {option: texts for option, texts in given.items() if texts}
-    config = parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
+    config = parse_config({**patterns, **options})
     fetched = recording.fetched or known_tools(recording)
     if fetched is None:
         raise ToolsUnknown(recording.name)

@@ -337,7 +337,7 @@ class Changes:
         loop = asyncio.get_running_loop()
         try:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        except (NotImplementedError, RuntimeError, ValueError):  # not the main thread
+        except RuntimeError:  # not the main thread, or an event loop that knows no signals
             return
         self._loop = loop
 

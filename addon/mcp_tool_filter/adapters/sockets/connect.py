@@ -90,6 +90,7 @@ async def connect[P: asyncio.BaseProtocol](
     upstream."""
     errors: Sequence[Exception]
     try:
+        # The types of event loops leave out ``all_errors``.
         return await asyncio.get_running_loop().create_connection(  # type: ignore[call-overload,no-any-return]
             make,
             origin.host,

@@ -33,9 +33,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from io import BufferedIOBase
 from pathlib import Path
 from threading import Event, Thread
-from typing import BinaryIO
 
 import orjson
 
@@ -109,10 +109,8 @@ def lines_in(path: Path) -> Iterator[bytes]:
         raise DamagedFile(f"It is damaged: {error}") from None
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]  # it reads like a file
-    return path.open("rb")
+def _open(path: Path) -> BufferedIOBase:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def last_line_before(path: Path) -> str:

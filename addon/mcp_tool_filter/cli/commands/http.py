@@ -170,7 +170,7 @@ class HttpFilter:
         texts = {**self._settings.texts, "deny": tuple(deny), "deny_glob": None}
         texts["except"] = tuple(exceptions) or None
         try:
-            config = parse_config(**texts)  # type: ignore[arg-type]  # text or list, as its default
+            config = parse_config(texts)
             self.proxy.adopt(config)
         except StartError as error:
             log.warning("Not adopted, the old filter stays. %s", error)
