@@ -1,6 +1,6 @@
 """Choose what to run from the command line, and import only what that needs.
 
-Any Python 3 must be able to parse this module, ``__main__`` and what they import, so that an old
+Python 3.9 must be able to parse this module, ``__main__`` and what they import, so that an old
 version gets a clear message instead of a SyntaxError.
 """
 

@@ -1,7 +1,7 @@
 r"""Compile a tree into a program of small steps for the two matchers.
 
-``scan`` follows all ways at once, without captures; ``backtrack`` follows one way after the other,
-as JavaScript does, and keeps captures. A count becomes that many copies:
+``Scan`` follows all ways at once, without captures; ``Backtracker`` follows one way after the
+other, as JavaScript does, and keeps captures. A count becomes that many copies:
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> for step in compile_program(parse_regex("a{2}|^").root, for_scan=True).code:
@@ -90,8 +90,8 @@ def compile_program(
     """Return the program for one of the matchers; ``groups`` counts those of the whole pattern.
 
     The scan runs a look-ahead backward from the end of the text, and so learns for every place at
-    once whether it succeeds there. JavaScript and ``backtrack`` run a look-behind backward from the
-    current place. ``kept`` are the groups whose captures count: those that are referred to, and
+    once whether it succeeds there. JavaScript and ``Backtracker`` run a look-behind backward from
+    the current place. ``kept`` are the groups whose captures count: those that are referred to, and
     group 0, the whole match; a look-ahead gets them from its pattern. A repetition gets no more
     copies than fit into a text of the ``longest`` length.
     """

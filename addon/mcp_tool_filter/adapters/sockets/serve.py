@@ -2,7 +2,8 @@
 
     doors = bind(host, port)             # at once: a taken port is found before anything is sent
     server = Server(proxy, doors, ...)
-    status = await server.run(...)
+    await server.start()                 # fetches the tools, then accepts clients
+    await server.run()                   # returns when all clients have gone
 
 Clients that connect before the tools are known wait in the sockets' queues.
 
