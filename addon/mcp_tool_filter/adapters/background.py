@@ -1,6 +1,9 @@
 """Run work on the event loop: tasks in the background, and the effects of decisions.
 
 (asyncio drops a task that nothing references.)
+
+No work starts within the call that asks for it: mitmproxy starts tasks eagerly, and one that need
+not wait would go on with an exchange while the engine is still in the middle of its last step.
 """
 
 from __future__ import annotations
@@ -27,9 +30,14 @@ if TYPE_CHECKING:  # most processes have no rules
 _tasks: set[asyncio.Task[None]] = set()
 
 
+def start_later[Result](work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    """Make a task that starts in the next turn of the event loop, also inside mitmproxy."""
+    return asyncio.Task(work, loop=asyncio.get_running_loop())
+
+
 def in_background(work: Coroutine[object, None, None]) -> None:
     """Run a coroutine in the background; call this in the event loop."""
-    task = asyncio.get_running_loop().create_task(work)
+    task = start_later(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 
@@ -44,7 +52,7 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+        task = start_later(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -154,7 +162,7 @@ class Effects:
         others."""
         fetch = self._fetches.get(effect.kind)
         if fetch is None:
-            fetch = asyncio.ensure_future(self.fetch_tools(effect))
+            fetch = start_later(self.fetch_tools(effect))
             self._fetches[effect.kind] = fetch
             fetch.add_done_callback(lambda _: self._fetches.pop(effect.kind, None))
         return await asyncio.shield(fetch)

@@ -202,7 +202,7 @@ class Service:
         """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
         self.before_answering: Callable[[Exchange, GoOn], bool] | None = None
         """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
-        sent again when the hook goes on."""
+        sent again when the hook goes on, which it does after it has returned."""
         self.rewrite_head: Callable[[Exchange], None] | None = None
         """Logins through us: may change the fields of an answer that was judged."""
         self.rewrite_body: Callable[[Exchange], None] | None = None

@@ -188,6 +188,33 @@ async def test_an_early_refusal_causes_one_renewal_and_one_retry(
             assert "result" in json.loads((await between.ask(PING)).body)
 
 
+async def test_a_refusal_that_comes_after_the_renewal_causes_a_retry_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has to be waited for then, and mitmproxy runs such work when it is started."""
+    async with logged_in(tmp_path) as between:
+        between.upstream.end_access()
+        both_are_here, is_renewed = threading.Barrier(2), threading.Event()
+        before = between.upstream.grant_of
+
+        def refusing_one_late(authorization: str | None) -> Grant | None:
+            grant = before(authorization)
+            if grant is None and both_are_here.wait(10) == 1:
+                is_renewed.wait(10)
+            return grant
+
+        async def ask() -> Answer:
+            async with raw_client(between.proxy.port) as client:
+                got = await client.ask(post(CALL))
+                is_renewed.set()
+                return got
+
+        monkeypatch.setattr(between.upstream, "grant_of", refusing_one_late)
+        answers = await asyncio.gather(ask(), ask())
+        assert all("result" in json.loads(one.body) for one in answers)
+        assert between.upstream.renewals == 1
+
+
 async def test_a_refused_stream_is_requested_again(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as between:
         between.upstream.end_access()

@@ -204,7 +204,6 @@ class ToolFilter:
         in_background(self._serve_dashboard())
 
     async def _start(self) -> None:
-        await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
         try:
             await self._loopback.rebind()
             for mode in parse_modes(ctx.options.mode):
