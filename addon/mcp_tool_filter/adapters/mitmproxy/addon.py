@@ -219,6 +219,7 @@ class ToolFilter:
                     ctx.master.addons.add(self.interception)
                 await self.interception.begin(self._report)
             self.proxy.check_patterns()
+            self.proxy.announce()
             self.proxy.ready.set()
         except StartError as error:
             self.proxy.fail(str(error))

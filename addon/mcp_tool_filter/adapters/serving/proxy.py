@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -40,7 +42,9 @@ from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import introduce, render_report, warnings_about
+from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.policy.patterns import Pattern
@@ -53,6 +57,8 @@ log = logging.getLogger(__name__)
 
 GRACE = 3.0
 """Seconds for waiting clients to get their answers when the process ends."""
+
+_LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
 
 _LEAVING = "The proxy is shutting down"
 _LISTEN = "subscriptions/listen"  # answered by notifications until it ends
@@ -95,6 +101,9 @@ class Proxy:
         self.changes = Changes(self)
         self.command: Command | None = None
         """The upstream, if it is a command in this process."""
+        self._addresses: dict[str, str] = {}
+        self._dashboard_at: str | None = None
+        self._is_announced = False
         self._opened = AsyncExitStack()
         self._is_running = False
         self._has_warned = False
@@ -162,7 +171,42 @@ class Proxy:
             from mcp_tool_filter.adapters.watch.dashboard import dashboard_server
 
             server = dashboard_server(self.dashboard, port, self.around.report)
-            await self._opened.enter_async_context(server)
+            self._dashboard_at = await self._opened.enter_async_context(server)
+
+    def announce(self) -> None:
+        """Let ``status`` and the pages of other filters find this one, where that is possible."""
+        if self._is_announced or not os.environ.get("XDG_RUNTIME_DIR"):
+            return
+        self._is_announced = True
+        from mcp_tool_filter.adapters.watch.running import announce, describe_filter
+
+        started, loop = time.time(), asyncio.get_running_loop()
+
+        async def describe() -> JsonObject:
+            servers = list(map(self._describe, self.sites.values()))
+            at = self._dashboard_at
+            return describe_filter(servers, self.config, started=started, dashboard=at)
+
+        def answer() -> JsonObject:
+            return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)
+
+        if announced := announce(answer):
+            self._opened.callback(announced.close)
+
+    def _describe(self, site: Site) -> JsonObject:
+        from mcp_tool_filter.adapters.watch.running import describe_server
+
+        listener, counted = site.listener, self.watchers.statistics.get(site.name) or Statistics()
+        fetched = listener.fetched
+        return describe_server(
+            None if "://" in site.name else site.name,  # a server's in the file, else its URL
+            listener.called or shown_url(listener.upstream + fetched.endpoint),
+            listener.snapshot if fetched.is_listed else None,
+            counted,
+            server=f"{fetched.server_name} {fetched.server_version}".strip(),
+            listens_at=self._addresses.get(site.name),
+            has_login=site.login is not None,
+        )
 
     async def open(
         self, name: str, find_target: TargetFinder, *, address: str, keeps_host: bool = False
@@ -186,6 +230,7 @@ class Proxy:
             keeps_host=keeps_host,
         )
         site = self.add(name, listener, find_target)
+        self._addresses[name] = address
         site.login = login_to(target)
         who = introduce(listener.upstream, fetched, address)
         if command is None:

@@ -151,6 +151,7 @@ class Server:
         site = await proxy.open(target.url, self._find_target, address=self.address)
         proxy.check_patterns()
         await self._accept(site)
+        proxy.announce()
         proxy.ready.set()
         return_free_memory()
         gc.collect()

@@ -12,8 +12,10 @@ only to its own pages.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 import secrets
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -385,6 +387,17 @@ def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answer
     return Answered(404, b"Not found", content_type=_PLAIN)
 
 
+RUNNING = "/mcp/running"
+
+
+async def answer_running() -> Answered:
+    """Answer what all running filters of this user say, for a visitor who may see the page."""
+    from mcp_tool_filter.adapters.watch.running import running_filters
+
+    found = await asyncio.to_thread(running_filters)  # this filter answers, too
+    return _json({"running": found, "pid": os.getpid()})
+
+
 def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
     match name:
         case "preview":
@@ -451,6 +464,8 @@ class DashboardServer:
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer a request whose head has passed."""
+        if request.path == RUNNING and request.method != "POST":
+            return _served(await answer_running())
         return self._page(request)
 
     def _is_token(self, text: str) -> bool:
@@ -492,16 +507,18 @@ def _served(answer: Answered) -> ServedResponse:
 @asynccontextmanager
 async def dashboard_server(
     dashboard: Dashboard, port: int, say: Callable[[str], None]
-) -> AsyncIterator[None]:
-    """Serve the page; ``say`` gets its address. Raises StartError."""
+) -> AsyncIterator[str]:
+    """Serve the page; ``say`` gets its address, the block the same without the token. Raises
+    StartError."""
     page = DashboardServer(dashboard)
     try:
         running = http_server(
             page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
         )
         async with running as server:
-            say(f"Dashboard: {page.address(server.port)}")
-            yield
+            address = page.address(server.port)
+            say(f"Dashboard: {address}")
+            yield address.partition("?")[0]
     except OSError as error:
         what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
         raise StartError(what, why=reason_of(error)) from error

@@ -71,6 +71,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
             link,
             known.snapshot.faults,
             restores_ids=True,
+            has_login=login is not None,
         ),
         is_there=is_there,
         say=say_beside_client,
@@ -83,6 +84,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         pipe.effects.rule_host = rules.host
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
+    session.know(known.snapshot)
     headers = [(name.encode(), value.encode()) for name, value in target.headers]
     http = HttpClient(origin, headers=headers, tls=target.tls, resends=False, login=login)
     is_legacy = known.fetched.transport is Transport.LEGACY_SSE

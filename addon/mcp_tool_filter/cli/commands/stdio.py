@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.adapters.stdio.child import Child, LateWriter, end_child, write_all
@@ -60,6 +61,11 @@ class StdioSession:
         self._watch()
         if self.config.otel:
             self._trace()
+        self._presence: _Presence | None = None
+        if os.environ.get("XDG_RUNTIME_DIR"):
+            self._presence = presence = _Presence(settings)
+            self._observers.append(lambda judged: presence.note(judged))
+            self._ends.callback(presence.end)
 
     def _watch(self) -> None:
         """Write the audit log, serve metrics, and show messages, if that is wanted."""
@@ -120,6 +126,7 @@ class StdioSession:
         faults: Sequence[str] = (),
         *,
         restores_ids: bool = False,
+        has_login: bool = False,
     ) -> LineJudge:
         """Return the judge of its lines; ``faults`` of the list are told already."""
         from mcp_tool_filter.adapters.stdio.judge import LineJudge  # late: a command starts first
@@ -136,8 +143,9 @@ class StdioSession:
         def listed(snapshot: Snapshot) -> None:
             on_listed(snapshot)
             log.know(snapshot.faults)
+            self.know(snapshot)
 
-        return LineJudge(
+        judge = LineJudge(
             self.config,
             observe=observe,
             on_listed=listed,
@@ -147,6 +155,14 @@ class StdioSession:
             propagate=self._propagate,
             restores_ids=restores_ids,
         )
+        if self._presence:
+            self._presence.begin(judge, has_login=has_login)
+        return judge
+
+    def know(self, snapshot: Snapshot) -> None:
+        """Take note of the tools, for who asks what runs."""
+        if self._presence:
+            self._presence.know(snapshot)
 
     def warn(self) -> None:
         """Print the warnings that need no tool list."""
@@ -169,6 +185,70 @@ class StdioSession:
     def end(self) -> None:
         """Write what has not been written yet."""
         self._ends.close()
+
+
+_UNLISTED = 1.0  # seconds from the start until the client has asked for the tools, or will not yet
+_PAUSE = 0.05  # seconds in which the client gets the list
+
+
+class _Presence:
+    """Lets ``status`` and pages find this session, but only once it has started: that takes
+    imports."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started = time.time()
+        self._early: list[Judged] = []
+        self.note: Observer = self._early.append
+        self._snapshot: Snapshot | None = None
+        self._listed = Event()
+        self._lock = Lock()
+        self._is_over = False
+        self._close: Callable[[], None] = lambda: None
+
+    def know(self, snapshot: Snapshot) -> None:
+        """Take note of the tools."""
+        self._snapshot = snapshot
+        self._listed.set()
+
+    def begin(self, judge: LineJudge, *, has_login: bool) -> None:
+        Thread(target=self._announce, args=(judge, has_login), daemon=True).start()
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            self._close()
+
+    def _announce(self, judge: LineJudge, has_login: bool) -> None:
+        self._listed.wait(_UNLISTED)
+        time.sleep(_PAUSE)
+        from mcp_tool_filter.adapters.watch.running import (
+            announce,
+            describe_filter,
+            describe_server,
+        )
+        from mcp_tool_filter.observers.statistics import Statistics
+
+        settings, counted = self._settings, Statistics()
+        self.note = lambda judged: counted.note(judged, time.time())
+        while self._early:
+            self.note(self._early.pop(0))
+
+        def answer() -> dict[str, object]:
+            server = describe_server(
+                None,
+                settings.shown_upstream,
+                self._snapshot,
+                counted,
+                server=judge.server.name,
+                listens_at="stdio",
+                has_login=has_login,
+            )
+            return describe_filter([server], settings.config(), started=self._started)
+
+        with self._lock:
+            if not self._is_over and (announced := announce(answer)):
+                self._close = announced.close
 
 
 def run_session(settings: Settings, serve: Callable[[StdioSession], int]) -> NoReturn:

@@ -36,8 +36,10 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
 )
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.watch.dashboard import (
+    RUNNING,
     Dashboard,
     answer_page,
+    answer_running,
     not_let_in,
     render_sessions,
     render_statistics,
@@ -45,6 +47,7 @@ from mcp_tool_filter.adapters.watch.dashboard import (
 )
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal, problem_in
@@ -318,17 +321,20 @@ def _add_page(master: Master, dashboard: Dashboard) -> None:
             self.set_header("Content-Type", "text/html; charset=UTF-8")
             self.write(_NO_TOKEN)
 
-        def get(self) -> None:
+        async def get(self) -> None:
             # The page's requests carry the token that this sets as a cookie.
             _ = self.xsrf_token
-            self._give()
+            is_running = self.request.path == RUNNING
+            self._give(await answer_running() if is_running else self._answer())
 
         def post(self) -> None:
-            self._give()
+            self._give(self._answer())
 
-        def _give(self) -> None:
+        def _answer(self) -> Answered:
             request = self.request
-            answer = answer_page(dashboard, request.method or "", request.path, request.body)
+            return answer_page(dashboard, request.method or "", request.path, request.body)
+
+        def _give(self, answer: Answered) -> None:
             self.set_status(answer.status)
             self.set_header("Content-Type", answer.content_type)
             self.set_header("Cache-Control", "no-store")

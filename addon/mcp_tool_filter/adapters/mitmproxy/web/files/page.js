@@ -202,6 +202,53 @@ function section(listener) {
       element("div", {}, tools(listener, true))));
 }
 
+// Other filters of this user
+
+let running = "";
+
+function filterLine(heads, filter, server) {
+  const name = server.name || server.server || server.target;
+  const calls = Object.entries(server.calls_by_tool || {}).slice(0, 8)
+    .map(([tool, number]) => `${tool} ${number}`).join(", ");
+  const where = [`pid ${filter.pid}`, server.target, server.listens_at,
+    filter.audit_log && `audit log ${filter.audit_log}`].filter(Boolean).join(", ");
+  const tools = server.exposed === null ? "not known yet"
+    : element("details", {},
+      element("summary", {}, `${server.exposed} exposed, ${server.hidden} hidden`),
+      below(`Exposed: ${(server.exposed_tools || []).join(", ") || "none"}`,
+        element("br"), `Hidden: ${(server.hidden_tools || []).join(", ") || "none"}`));
+  return row(heads, [element("div", {}, named(name), below(where)), tools,
+    element("div", {}, times(server), below(calls)), server.refused || ""], "filter");
+}
+
+function runningFilters({ running: all, pid }) {
+  const heads = ["Server", "Tools", "Calls", "Refused"];
+  const others = all.filter((filter) => filter.pid !== pid);
+  const rows = others.flatMap((filter) => (filter.problem
+    ? [row(heads, [`pid ${filter.pid}`, filter.problem, "", ""], "filter")]
+    : filter.servers.map((server) => filterLine(heads, filter, server))));
+  const place = document.getElementById("running");
+  place.hidden = !rows.length && !state.only_running;
+  const title = state.only_running ? "Running filters" : "Other running filters";
+  const opened = new Set([...place.querySelectorAll("details[open]")].map(at));
+  place.replaceChildren(part(title, heads, rows, "No filter is running."));
+  for (const one of place.querySelectorAll("details")) one.open = opened.has(at(one));
+}
+
+// Which row of its table an element is in.
+function at(one) {
+  return one.closest("tr").rowIndex;
+}
+
+async function lookAround() {
+  const answer = await fetch("/mcp/running", { credentials: "same-origin" });
+  const text = answer.ok ? await answer.text() : "";
+  if (state && text && text !== running) {
+    runningFilters(JSON.parse(text));
+    running = text;
+  }
+}
+
 // What happens: a chart of the last ten minutes, and the last messages
 
 function bars(steps) {
@@ -453,6 +500,7 @@ function showMessages() {
 }
 
 function activity() {
+  if (state.only_running) return;  // this page is of no filter
   document.getElementById("activity").hidden = false;
   document.getElementById("charts").replaceChildren(
     bars(state.steps), latency(state.steps), savings(state.steps));
@@ -503,6 +551,7 @@ async function change(path, body) {
 
 function draw() {
   const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
+  document.getElementById("listeners").hidden = Boolean(state.only_running);
   if (state.listeners.length) {
     document.getElementById("listeners").replaceChildren(...state.listeners.map(section));
   }
@@ -547,4 +596,9 @@ async function update() {
   setTimeout(update, SECOND);
 }
 
-update();
+async function updateRunning() {
+  await lookAround().catch(() => {});  // the other update says what is wrong
+  setTimeout(updateRunning, 3 * SECOND);
+}
+
+update().then(updateRunning);
