@@ -50,7 +50,9 @@ class Option(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        return self.value in ("PORT", "MS", "SIZE", "NUMBER", "N") or self.name == "verbose"
+        return (
+            self.value in ("PORT", "MS", "SECONDS", "SIZE", "NUMBER", "N") or self.name == "verbose"
+        )
 
     @property
     def is_pattern(self) -> bool:
@@ -169,6 +171,9 @@ GROUPS: Final = {
               "SIZE", default="10MB"),
         _both("max-clients", "how many clients may connect (default: as file descriptors allow)",
               "N", default="auto", needs=(HTTP,)),
+        _both("drain", "after SIGTERM, let open calls finish for up to this long (default: 3)",
+              "SECONDS", needs=(HTTP,),
+              key_help="Seconds for open calls to finish after SIGTERM (default: 3)."),
         _both("keep-running", "keep running when the upstream is lost",
               needs=(A_FETCH,), key="fail_fast", negates=True,
               key_help="End the process with exit code 1 when the upstream is lost."),
@@ -210,8 +215,11 @@ GROUPS: Final = {
               key_help="When to fsync the audit log: never, interval, or always."),
         _both("dashboard", "serve a page with calls, tools and switches on this local port",
               "PORT"),
-        _both("metrics-port", "serve Prometheus metrics, /healthz and /readyz on this local port",
-              "PORT"),
+        _both("metrics-port", "serve Prometheus metrics, /livez and /readyz on this port", "PORT"),
+        _both("metrics-host", "the address of --metrics-port (default: {default})", "ADDRESS",
+              default="127.0.0.1", key_help="The address of metrics_port."),
+        _both("metrics-token", "name tools in /metrics only for clients with this bearer token;"
+              " $VAR and ${VAR} are expanded", "TOKEN"),
         _both("otel", "trace requests with OpenTelemetry; OTEL_* variables configure it"),
         _flag("verbose", "print more; twice: even more", short="v", many=True),
         _flag("quiet", "print only errors, and warnings about patterns", short="q"),

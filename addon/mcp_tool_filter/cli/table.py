@@ -170,7 +170,7 @@ _ALL: Final = (
             *(OPTIONS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
                 "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
-                "otel", "verbose", "quiet", "config", "set",
+                "metrics-host", "metrics-token", "otel", "verbose", "quiet", "config", "set",
             )),
         ),
         takes_command=True,

@@ -281,7 +281,7 @@ class H1Client:
     @property
     def _keeps(self) -> bool:
         exchange = self.exchange
-        if exchange is None or not exchange.head.keeps:
+        if exchange is None or not exchange.head.keeps or self.service.is_draining:
             return False
         return self.turn is Turn.ANSWERING or (self.turn is Turn.READING and _is_bare(exchange))
 

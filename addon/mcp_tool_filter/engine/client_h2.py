@@ -33,7 +33,6 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from hyperframe.frame import GoAwayFrame
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
 from mcp_tool_filter.engine.service import Host, Service
@@ -291,15 +290,13 @@ class H2Client:
         self._end(ErrorCodes.NO_ERROR)
 
     def retire(self) -> None:
-        """Take no more requests; close when those under way are answered."""
-        if self._is_retiring or self._is_closed:
-            return
+        """Take no more requests; send GOAWAY and close when those under way are answered.
+
+        Not before: clients that use the h2 library read no answers behind a GOAWAY.
+        """
         self._is_retiring = True
-        last = self.h2.highest_inbound_stream_id
-        # h2's own way would also refuse to send the answers that are still to come.
-        self.flush()
-        self.host.send(GoAwayFrame(0, last_stream_id=last).serialize())
         self._close_if_retired()
+        self.host.wake()
 
     # Frames
 
@@ -503,7 +500,7 @@ class H2Client:
 
     def _close_if_retired(self) -> None:
         if self._is_retiring and not self.streams:
-            self._end(None)
+            self._end(ErrorCodes.NO_ERROR)
 
 
 def _guarded(exchange: Exchange, step: Callable[[], None]) -> None:

@@ -182,6 +182,8 @@ class Service:
         """The open exchanges: losses, budgets, notices and the end of the process look here."""
         self.is_ending = False
         """True once the upstream is lost: what is asked from now on is answered as lost."""
+        self.is_draining = False
+        """True once the process ends: each answer is the last one on its connection."""
         self.learns_logins = False
         """True if somebody wants to know which paths belong to logins (``only_mcp`` always
         does)."""

@@ -193,6 +193,16 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAt:
+    """Where the metrics are served, and to whom they name tools."""
+
+    port: int
+    host: str = LOOPBACK
+    token: str = field(default="", repr=False)
+    """Empty: they name no tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     deny: tuple[Pattern, ...] = ()
     """Including globs."""
@@ -227,12 +237,14 @@ class Config:
     only_mcp: bool = False
     """Serve only the MCP endpoint, logins, and ``header_paths``."""
     fail_fast: bool = True
+    drain: float | None = None
+    """Seconds for open calls when the process ends; None if the user has not said."""
     max_clients: int | None = None
     """None: as many as the file descriptors allow."""
     rules: str = ""
     """The path of a rules file; empty means no rules."""
     audit: Audit | None = None
-    metrics_port: int | None = None
+    metrics: MetricsAt | None = None
     otel: bool = False
     """Trace requests with OpenTelemetry."""
     dashboard: int | None = None
@@ -348,10 +360,11 @@ def parse_config(
         raw_hosts=_parse_raw_hosts(given.many("raw_hosts")),
         only_mcp=given.choice("paths") == "mcp",
         fail_fast=given.is_on("fail_fast"),
+        drain=_parse_drain(given.one("drain")),
         max_clients=_parse_max_clients(given.one("max_clients")),
         rules=given.one("rules"),
         audit=_parse_audit(given),
-        metrics_port=given.port("metrics_port"),
+        metrics=_parse_metrics(given, environment),
         otel=given.is_on("otel"),
         dashboard=given.port("dashboard"),
     )
@@ -375,6 +388,24 @@ def _parse_audit(given: _Given) -> Audit | None:
         fsync=given.choice("audit_fsync"),
     )
     return audit if file else None
+
+
+def _parse_drain(text: str) -> float | None:
+    if text and not re.fullmatch(r"\d{1,5}(?:\.\d{1,3})?", text):
+        raise InvalidOption("drain", text, why="It must be a number of seconds, such as 30")
+    return float(text) if text else None
+
+
+def _parse_metrics(given: _Given, environment: Mapping[str, str]) -> MetricsAt | None:
+    port, host = given.port("metrics_port"), given.one("metrics_host").strip().lower()
+    if not _NAME_OR_ADDRESS.fullmatch(host):
+        raise InvalidOption("metrics_host", host, why="It must be an address, such as 127.0.0.1")
+    typed = given.one("metrics_token")
+    token = _expand(typed, environment, "metrics_token", "…")
+    if typed and not _VISIBLE.fullmatch(token):
+        why = "It must be one word of visible ASCII characters"
+        raise InvalidOption("metrics_token", "…", why=why)
+    return None if port is None else MetricsAt(port=port, host=host, token=token)
 
 
 def _size(text: str) -> int:
@@ -408,20 +439,26 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     if name.lower() in _NOT_TO_SET:
         raise InvalidOption("upstream_headers", name, why="This header is set by the connection")
 
+    expanded = _expand(value, environment, "upstream_headers", name)
+    if not expanded.isascii() or not expanded.isprintable():
+        why = "Its value has characters that are not allowed in a header"
+        raise InvalidOption("upstream_headers", name, why=why)
+    return name, expanded
+
+
+def _expand(value: str, environment: Mapping[str, str], option: str, shown: str) -> str:
+    """Replace $VAR and ${VAR} ($$ is a dollar). Errors quote ``shown`` instead of the value."""
+
     def look_up(variable: re.Match[str]) -> str:
         wanted = variable[1] or variable[2]
         if wanted is None:
             return "$"
         if wanted not in environment:
             why = f"The environment variable {wanted} is not set"
-            raise InvalidOption("upstream_headers", name, why=why)
+            raise InvalidOption(option, shown, why=why)
         return environment[wanted]
 
-    expanded = _VARIABLE.sub(look_up, value).strip()
-    if not expanded.isascii() or not expanded.isprintable():
-        why = "Its value has characters that are not allowed in a header"
-        raise InvalidOption("upstream_headers", name, why=why)
-    return name, expanded
+    return _VARIABLE.sub(look_up, value).strip()
 
 
 def _parse_endpoint(text: str) -> str | None:

@@ -17,7 +17,7 @@ import pytest
 
 from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.config import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
@@ -31,9 +31,14 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 DASHBOARD = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
 
 
-def fetched(port: int, path: str) -> tuple[int, str]:
+TOKEN = "opens-all"
+
+
+def fetched(port: int, path: str, *, authorization: str = "") -> tuple[int, str]:
+    headers = {"Authorization": authorization} if authorization else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -52,13 +57,15 @@ async def filtering(
     async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
         if host == "mitmdump":
             sets = ["deny=^rm$", f"metrics_port={metrics}", f"allowed_hosts={allowed}"]
+            sets += ["metrics_token=$OPENS"]
             words = [word for each in sets for word in ("--set", each)]
             mode = f"reverse:{upstream.url}"
-            async with started(host, "-s", SCRIPT, "--mode", mode, *words, home=home) as it:
+            words = ["-s", SCRIPT, "--mode", mode, *words]
+            async with started(host, *words, home=home, environment={"OPENS": TOKEN}) as it:
                 yield await it.listening()
         else:
             flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", str(metrics)]
-            flags += ["--allowed-hosts", allowed]
+            flags += ["--allowed-hosts", allowed, "--metrics-token", TOKEN]
             async with launched(*flags, home=home) as it:
                 yield await it.serving()
 
@@ -74,16 +81,30 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
     metrics = free_port()
     async with filtering(host, metrics, tmp_path) as port:
         await say(port, CALL % b"read", CALL % b"rm", CALL % b"read", PING)
-        status, text = await asyncio.to_thread(fetched, metrics, "/metrics")
+        status, text = await asyncio.to_thread(
+            fetched, metrics, "/metrics", authorization=f"Bearer {TOKEN}"
+        )
         assert status == 200
         assert value_of(text, 'mcp_tool_filter_calls_total{tool="read"}') == 2
         refused = 'mcp_tool_filter_refusals_total{tool="rm",why="denied"}'
         assert value_of(text, refused) == 1
+        for wrong in ("", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer", TOKEN):
+            status, text = await asyncio.to_thread(
+                fetched, metrics, "/metrics", authorization=wrong
+            )
+            assert (status, "read" in text.replace("ready", ""), '"rm"' in text) == (
+                200,
+                False,
+                False,
+            )
+            assert value_of(text, "mcp_tool_filter_calls_total") == 2
+            assert value_of(text, 'mcp_tool_filter_refusals_total{why="denied"}') == 1
         passed = 'mcp_tool_filter_messages_total{class="pass",method="ping",verdict="forwarded"}'
         assert value_of(text, passed) == 1
         assert value_of(text, "mcp_tool_filter_upstream_up") == 1
         assert value_of(text, "mcp_tool_filter_upstream_seconds_count") == 3
-        assert await asyncio.to_thread(fetched, metrics, "/healthz") == (200, "ok\n")
+        for path in ("/healthz", "/livez"):
+            assert await asyncio.to_thread(fetched, metrics, path) == (200, "ok\n")
         assert await asyncio.to_thread(fetched, metrics, "/readyz") == (200, "ready\n")
         assert (await asyncio.to_thread(fetched, metrics, "/nothing"))[0] == 404
 
@@ -103,7 +124,7 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
 async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str, int]) -> None:
     """A page whose name resolves to us must not read the names of hidden tools."""
     hosts = AllowedHosts(frozenset({"tools.example"}))
-    server = Metrics(lambda: {"ready": 1.0}).serve(0, hosts)
+    server = Metrics(lambda: {"ready": 1.0}).serve(MetricsAt(port=0), hosts)
     try:
         for path, status in statuses.items():
             async with raw_client(server.port) as client:
@@ -114,7 +135,7 @@ async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str
 
 
 async def test_no_body_is_read_for_the_metrics() -> None:
-    server = Metrics(dict).serve(0)
+    server = Metrics(dict).serve(MetricsAt(port=0))
     try:
         for method, size, status in (
             (b"POST", 20_000_000, 405),
@@ -174,7 +195,7 @@ def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
 
 
 async def test_the_filter_is_not_ready_before_it_can_answer_lists() -> None:
-    server = Metrics(lambda: {"ready": 0.0}).serve(0)
+    server = Metrics(lambda: {"ready": 0.0}).serve(MetricsAt(port=0))
     try:
         assert await asyncio.to_thread(fetched, server.port, "/readyz") == (503, "not ready\n")
     finally:
@@ -182,10 +203,10 @@ async def test_the_filter_is_not_ready_before_it_can_answer_lists() -> None:
 
 
 def test_a_taken_port_stops_the_start() -> None:
-    first = Metrics(dict).serve(0)
+    first = Metrics(dict).serve(MetricsAt(port=0))
     try:
         with pytest.raises(StartError, match="Cannot serve metrics") as stopped:
-            Metrics(dict).serve(first.port)
+            Metrics(dict).serve(MetricsAt(port=first.port))
         assert stopped.value.why == "Address already in use"
     finally:
         first.close()
@@ -199,7 +220,8 @@ def prometheus(scraped: int, home: Path) -> Iterator[int]:
     config.write_text(
         "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
         "scrape_configs:\n"
-        f"- {{job_name: f, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
+        f"- {{job_name: f, authorization: {{credentials: {TOKEN}}}, static_configs:"
+        f" [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
     )
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}",
@@ -255,6 +277,41 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
                 text = (await asyncio.to_thread(fetched, metrics, "/metrics"))[1]
                 assert all(f"\n{name}" in text for name in names), names
                 assert await asyncio.to_thread(queried, asked, known) is not None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--metrics-token", "$NOT_SET"], "The environment variable NOT_SET is not set"),
+        (["--metrics-token", "s3cret one"], "one word of visible ASCII"),
+        (["--metrics-token", "${EMPTY}"], "one word of visible ASCII"),
+        (["--metrics-host", ""], "It must be an address"),
+        (["--metrics-host", "256.0.0.1"], "Cannot serve metrics on 256.0.0.1:"),
+    ],
+)
+async def test_bad_settings_of_the_metrics_stop_the_start(
+    flags: list[str], said: str, tmp_path: Path
+) -> None:
+    async with mcp_upstream(tools=[tool("read")]) as upstream:
+        words = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", "0", *flags]
+        async with launched(*words, home=tmp_path, environment={"EMPTY": ""}) as it:
+            assert await it.exit_code() == 1
+            assert said in it.stderr
+            assert "s3cret" not in it.stderr
+            assert "Traceback" not in it.stderr
+
+
+async def test_the_address_of_the_metrics_may_ask_for_them(tmp_path: Path) -> None:
+    """As Prometheus does in Kubernetes; a name that resolves to it may not."""
+    server = Metrics(lambda: {"ready": 1.0}).serve(MetricsAt(port=0, host="127.0.0.2"))
+    try:
+        for name, status in (("127.0.0.2", 200), ("10.0.0.9", 403), ("evil.example", 403)):
+            _, writer = link = await asyncio.open_connection("127.0.0.2", server.port)
+            writer.write(f"GET /metrics HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert (await link[0].readline()).split()[1] == str(status).encode(), name
+            writer.close()
+    finally:
+        server.close()
 
 
 async def test_the_chosen_free_port_is_reported(tmp_path: Path) -> None:

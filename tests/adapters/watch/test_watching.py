@@ -15,7 +15,7 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.policy.config import Audit, parse_config
+from mcp_tool_filter.policy.config import Audit, MetricsAt, parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
 from tests.make import answering, asking, calling
@@ -107,7 +107,7 @@ def test_a_rules_log_line_is_not_kept_without_an_audit_log() -> None:
 def test_the_metrics_also_count_messages_that_other_sinks_do_not_get() -> None:
     said: list[str] = []
     shown: list[Entry] = []
-    watching = Watching(None, [shown.append], metrics_port=0, say=said.append)
+    watching = Watching(None, [shown.append], metrics=MetricsAt(port=0), say=said.append)
     talk(watching)
     (where,) = said
     host = where.partition("http://")[2].partition("/")[0]

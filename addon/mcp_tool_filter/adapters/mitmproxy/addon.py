@@ -284,6 +284,11 @@ class ToolFilter:
 
     async def _end(self) -> None:
         if not self._reason:
+            self.proxy.begin_to_leave()
+            await connections.close_doors()
+            for layer in list(self._layers.values()):
+                layer.retire()
+            await self.proxy.wait_for_requests_in_flight()
             await self.proxy.drain()
         await self.proxy.close()
 

@@ -256,12 +256,18 @@ def end_at_once(status: int) -> None:
     os._exit(status)
 
 
+async def close_doors() -> None:
+    """Accept no new clients."""
+    if server := ctx.master.addons.get("proxyserver"):
+        await server.servers.update([])
+
+
 async def hang_up() -> None:
     """Accept no new clients, and close every connection when its last bytes are sent."""
     server = ctx.master.addons.get("proxyserver")
     if server is None:
         return
-    await server.servers.update([])
+    await close_doors()
     for handler in list(server.connections.values()):
         io = handler.transports.get(handler.client)
         if io and io.handler:

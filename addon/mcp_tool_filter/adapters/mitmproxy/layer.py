@@ -300,6 +300,11 @@ class EngineLayer(layer.Layer):
         if self._client is not None:
             self._client.tick(now)
 
+    def retire(self) -> None:
+        """Tell a client of HTTP/2 to send no more requests."""
+        if self._client is not None and not isinstance(self._client, H1Client):
+            self._client.retire()
+
     def wake(self) -> None:
         """Carry out what the engine has ordered outside of an event."""
         if self._is_busy or not self._orders:

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE = 3.0
-"""Seconds for waiting clients to get their answers when the process ends."""
+"""Seconds for waiting clients to get their answers when the process ends, unless the user says."""
+_IN_FLIGHT = 1.0
+"""Seconds in which a request may still come on an idle connection: a balancer may have sent it."""
 
 _LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
 
@@ -65,7 +67,7 @@ _LISTEN = "subscriptions/listen"  # answered by notifications until it ends
 
 _FIXED = (
     ("audit_log", "audit"),
-    ("metrics_port", "metrics_port"),
+    ("metrics_port", "metrics"),
     ("dashboard", "dashboard"),
     ("otel", "otel"),
 )
@@ -255,7 +257,7 @@ class Proxy:
         site = Site(name, listener, self.effects, self.crowd.seats, find_target)
         site.suspect = partial(self.changes.suspect, site)
         site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
-        site.is_ending = self.has_failed
+        site.is_ending, site.is_draining = self.has_failed, self.is_leaving
         self.rules.attach(site)
         self.watchers.attach(site)
         self.sites[name], self.listeners[name] = site, listener
@@ -336,23 +338,31 @@ class Proxy:
 
     async def _fail(self, why: str) -> None:
         await asyncio.sleep(0)
-        await self._wait_for_answers()
+        await self._wait_for_answers(GRACE)
         self._lose_exchanges()
         self.around.leave(why)
 
-    async def _wait_for_answers(self) -> None:
+    async def _wait_for_answers(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + GRACE
+        end = loop.time() + seconds
         while any(map(_is_waited_for, self.exchanges)) and loop.time() < end:
             await asyncio.sleep(0.01)
+
+    def begin_to_leave(self) -> None:
+        """The process ends: we are not ready any more, and connections take one more request."""
+        self.is_leaving = True
+        for site in self.sites.values():
+            site.is_draining = True
+
+    async def wait_for_requests_in_flight(self) -> None:
+        """Wait for what balancers have sent on idle connections; only if the user drains."""
+        await asyncio.sleep(min(_IN_FLIGHT, self.config.drain or 0.0))
 
     async def drain(self) -> None:
         """Let open calls finish for a while, because the process ends; then answer those that still
         wait with an error, and end all streams."""
-        self.is_leaving = True
-        for exchange in self.exchanges:
-            exchange.head.keeps = False
-        await self._wait_for_answers()
+        self.begin_to_leave()
+        await self._wait_for_answers(GRACE if self.config.drain is None else self.config.drain)
         # A stream first: over HTTP+SSE it has the answers to other exchanges.
         for exchange in sorted(self.exchanges, key=lambda one: one.head.method != "GET"):
             exchange.give_up(_LEAVING)

@@ -60,7 +60,7 @@ class Watchers:
 
             self._tracer = Tracer()
         sinks = self._around.sinks
-        if config.audit is None and config.metrics_port is None and not sinks and page is None:
+        if config.audit is None and config.metrics is None and not sinks and page is None:
             return
         from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
 
@@ -70,7 +70,7 @@ class Watchers:
             page=page,
             names_of=self._names_of,
             upstream_of=_upstream_of if names_upstreams else None,
-            metrics_port=config.metrics_port,
+            metrics=config.metrics,
             hosts=config.allowed_hosts,
             state=self._state,
             say=self._around.warn,

@@ -161,11 +161,24 @@ class Server:
     async def run(self) -> None:
         """Serve until told to stop; let open calls finish; then disconnect all clients."""
         await self._leaving.wait()
-        if not self._proxy.has_failed:
+        if not (proxy := self._proxy).has_failed:
+            proxy.begin_to_leave()
+            await self._take_the_last()
             self._close_doors()
-            self.clients.hang_up({one.down.host for one in self._proxy.exchanges})
-            await self._proxy.drain()
+            self.clients.retire()
+            await proxy.wait_for_requests_in_flight()
+            self.clients.hang_up({one.down.host for one in proxy.exchanges})
+            await proxy.drain()
         await self.close()
+
+    async def _take_the_last(self) -> None:
+        """Accept those who have connected already: closing the door would reset them."""
+        loop = asyncio.get_running_loop()
+        for door in self._doors:
+            with suppress(OSError):
+                while True:
+                    visitor, _ = door.accept()
+                    await loop.connect_accepted_socket(self.clients.connect, visitor)
 
     async def _accept(self, site: Site) -> None:
         proxy, loop = self._proxy, asyncio.get_running_loop()
@@ -248,6 +261,12 @@ class Clients:
         """Close every connection when its last bytes are sent."""
         self._timer.cancel()
         self.hang_up(set())
+
+    def retire(self) -> None:
+        """Tell clients of HTTP/2 to send no more requests; those of HTTP/1.1 see it in answers."""
+        for one in list(self.all):
+            if not isinstance(one.speaks, H1Client):
+                one.speaks.retire()
 
     def hang_up(self, but: set[Host]) -> None:
         """Close every connection but these when its last bytes are sent."""

@@ -53,6 +53,8 @@ class ServedRequest:
     target: str
     headers: ServedFields
     body: bytes = b""
+    own: str = ""
+    """Our address to which the client has connected."""
 
     @property
     def path(self) -> str:
@@ -73,7 +75,7 @@ class ServedResponse:
 def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
     """Tell whether a request to a page of ours cannot come from a page of another site."""
     host, origin = request.header(b"host"), request.header(b"origin")
-    if host is None or not hosts.has_host(host):
+    if host is None or not hosts.has_host(host, request.own):
         return False
     if hosts.has_all:
         return True
@@ -196,6 +198,7 @@ class _ServedConnection:
         self._server = server
         self._reader = reader
         self._writer = writer
+        self._own = str(writer.get_extra_info("sockname")[0])
         self._wire = RequestWire(HttpLimits(head=server.limits.head))
         self._is_idle = True
         self._has_ended = False  # True if the client has closed its side
@@ -234,7 +237,7 @@ class _ServedConnection:
             if (head := await self._next_head()) is None:
                 return None
             fields = tuple((name.lower(), value) for name, value in head.fields)
-            request = ServedRequest(head.method, head.target, fields)
+            request = ServedRequest(head.method, head.target, fields, own=self._own)
             judge = self._server.judge_head
             response = judge(request) if judge else None
             if response is None and (head.length or 0) > self._server.limits.body:

@@ -1,13 +1,27 @@
-"""Count messages for Prometheus, and serve ``/metrics``, ``/healthz`` and ``/readyz``.
+"""Count messages for Prometheus, and serve ``/metrics``, ``/livez`` and ``/readyz``.
 
 prometheus_client is imported only if a port is configured. The server has its own thread and event
 loop, so it answers even while the filter is busy, and also over stdio.
+
+Balancers ask for ``/livez`` (or ``/healthz``) and ``/readyz`` under any Host. ``/metrics`` names
+tools, also hidden ones, only for clients that know the token; for all others the series of all
+tools are added up:
+
+>>> metrics = Metrics(dict)
+>>> for tool in ("read", "write"):
+...     metrics.show({"method": "tools/call", "tool": tool, "verdict": "forwarded"})
+>>> for registry in (metrics.registry, WithoutTools(metrics.registry)):
+...     [one] = [family for family in registry.collect() if family.name == "mcp_tool_filter_calls"]
+...     [(one.labels, one.value) for one in one.samples if one.name.endswith("_total")]
+[({'tool': 'read'}, 1.0), ({'tool': 'write'}, 1.0)]
+[({}, 2.0)]
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import hmac
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, cast
@@ -21,12 +35,13 @@ from mcp_tool_filter.adapters.sockets.server import (
 )
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.audit.entry import Entry, has_failed, method_of
-from mcp_tool_filter.policy.config import AllowedHosts
+from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.registry import Collector
+    from prometheus_client.samples import Sample
 
 _NAMESPACE = "mcp_tool_filter"
 _MOST_NAMES = 200
@@ -34,6 +49,7 @@ OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
+_TOOL = "tool"  # the label that names a tool
 _PROBES = ("/livez", "/healthz", "/readyz")  # balancers ask for them under any Host
 
 type State = Callable[[], Mapping[str, float]]
@@ -79,9 +95,9 @@ class Metrics:
 
         kinds = ("method", "class", "verdict")
         self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
-        self._calls = counter("calls", "Calls that went through.", "tool")
-        self._refusals = counter("refusals", "Calls that were refused.", "tool", "why")
-        self._errors = counter("errors", "Calls answered with an error.", "tool")
+        self._calls = counter("calls", "Calls that went through.", _TOOL)
+        self._refusals = counter("refusals", "Calls that were refused.", _TOOL, "why")
+        self._errors = counter("errors", "Calls answered with an error.", _TOOL)
         self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
         self._drift = counter("drift", "Differences from the snapshot.")
         self._lists = counter("lists", "Tool lists without the hidden tools.")
@@ -122,31 +138,70 @@ class Metrics:
         if has_failed(entry):
             self._errors.labels(tool).inc()
 
-    def serve(self, port: int, hosts: AllowedHosts | None = None) -> MetricsServer:
-        """Serve the metrics on a loopback port. Raises StartError if the port is taken.
+    def serve(self, at: MetricsAt, hosts: AllowedHosts | None = None) -> MetricsServer:
+        """Serve the metrics. Raises StartError if the port is taken.
 
         ``hosts`` may ask for ``/metrics``: a page whose name resolves to us must not read it.
         """
-        return MetricsServer(self, port, hosts or AllowedHosts())
+        return MetricsServer(self, at, hosts or AllowedHosts())
 
-    async def answer(self, request: ServedRequest) -> ServedResponse:
+    def answer(self, request: ServedRequest, token: str) -> ServedResponse:
         match request.path:
             case "/metrics":
                 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
                 kind = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
-                return ServedResponse(200, kind, generate_latest(self.registry))
+                shown = self.registry if _knows(request, token) else WithoutTools(self.registry)
+                return ServedResponse(200, kind, generate_latest(cast("CollectorRegistry", shown)))
             case "/healthz" | "/livez":
                 return _plain(200, b"ok\n")
             case "/readyz":
                 is_ready = bool(self._state().get("ready"))
                 return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
             case _:
-                return _plain(404, b"/metrics /healthz /readyz\n")
+                return _plain(404, b"/metrics /livez /readyz\n")
 
 
 def _plain(status: int, body: bytes) -> ServedResponse:
     return ServedResponse(status, [(b"content-type", _PLAIN)], body)
+
+
+def _knows(request: ServedRequest, token: str) -> bool:
+    """Tell whether a request brings the token; without a token, none does."""
+    said = [value for name, value in request.headers if name == b"authorization"]
+    scheme, _, brought = (said[0] if len(said) == 1 else b"").partition(b" ")
+    is_bearer = scheme.lower() == b"bearer"
+    return hmac.compare_digest(brought.strip(), token.encode()) and is_bearer and bool(token)
+
+
+class WithoutTools:
+    """The same metrics, with one series for all tools."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            if any(_TOOL in sample.labels for sample in family.samples):
+                family.samples = list(_added_up(family.samples))
+            yield family
+
+
+def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
+    sums: dict[tuple[object, ...], Sample] = {}
+    for sample in samples:
+        labels = {name: value for name, value in sample.labels.items() if name != _TOOL}
+        key = (sample.name, *labels.items())
+        known = sums.get(key)
+        # A series begins when the first of its tools is called.
+        add = min if sample.name.endswith("_created") else _plus
+        value = add(known.value, sample.value) if known else sample.value
+        sums[key] = sample._replace(labels=labels, value=value)
+    yield from sums.values()
+
+
+def _plus(one: float, other: float) -> float:
+    return one + other
 
 
 class _Gauges:
@@ -167,17 +222,17 @@ class _Gauges:
 class MetricsServer:
     """Runs in its own thread until closed."""
 
-    def __init__(self, metrics: Metrics, port: int, hosts: AllowedHosts) -> None:
+    def __init__(self, metrics: Metrics, at: MetricsAt, hosts: AllowedHosts) -> None:
         self._metrics = metrics
         self._hosts = hosts
-        self._wanted = port
+        self._at = at
         self._begun: Future[tuple[int, Callable[[], object]]] = Future()
         self._thread = Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
         try:
             self.port, self._stop = self._begun.result()
         except OSError as error:
-            what = f"Cannot serve metrics on 127.0.0.1:{port}"
+            what = f"Cannot serve metrics on {address_of(at.host, at.port)}"
             raise StartError(what, why=reason_of(error)) from None
 
     def close(self) -> None:
@@ -192,8 +247,9 @@ class MetricsServer:
 
     async def _serve(self) -> None:
         async with http_server(
-            self._metrics.answer,
-            port=self._wanted,
+            self._answer,
+            host=self._at.host,
+            port=self._at.port,
             judge_head=self._judge_head,
             limits=PAGE_LIMITS,
         ) as server:
@@ -201,9 +257,16 @@ class MetricsServer:
             self._begun.set_result((server.port, lambda: loop.call_soon_threadsafe(stop.set)))
             await stop.wait()
 
+    async def _answer(self, request: ServedRequest) -> ServedResponse:
+        return self._metrics.answer(request, self._at.token)
+
     def _judge_head(self, request: ServedRequest) -> ServedResponse | None:
         if request.method not in ("GET", "HEAD"):
             return _plain(405, b"Method not allowed\n")
         if request.path in _PROBES or comes_from_here(request, self._hosts):
             return None
         return _plain(403, b"Forbidden: --allowed-hosts does not name this Host\n")
+
+
+def address_of(host: str, port: int) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{port}"

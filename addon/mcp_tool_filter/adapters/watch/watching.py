@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, Soon
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.policy.config import AllowedHosts, Audit
+from mcp_tool_filter.policy.config import AllowedHosts, Audit, MetricsAt
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -30,7 +30,7 @@ class Watching:
         page: Sink | None = None,
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
-        metrics_port: int | None = None,
+        metrics: MetricsAt | None = None,
         hosts: AllowedHosts | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
         say: Callable[[str], None] = lambda _text: None,
@@ -45,7 +45,7 @@ class Watching:
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
-        self._count = self._serve_metrics(metrics_port, state, hosts)
+        self._count = self._serve_metrics(metrics, state, hosts)
         self._kept = self._open_log(audit)
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
@@ -75,19 +75,19 @@ class Watching:
 
     def _serve_metrics(
         self,
-        port: int | None,
+        at: MetricsAt | None,
         state: Callable[[], Mapping[str, float]],
         hosts: AllowedHosts | None,
     ) -> Sink | None:
-        if port is None:
+        if at is None:
             return None
-        from mcp_tool_filter.adapters.watch.metrics import Metrics
+        from mcp_tool_filter.adapters.watch.metrics import Metrics, address_of
 
         metrics = Metrics(state)
-        server = metrics.serve(port, hosts)
+        server = metrics.serve(at, hosts)
         self._closing.append(server.close)
-        if not port:  # any free port
-            self._say(f"Metrics: http://127.0.0.1:{server.port}/metrics")
+        if not at.port:  # any free port
+            self._say(f"Metrics: http://{address_of(at.host, server.port)}/metrics")
         return metrics.show
 
     def observe(self, judged: Judged) -> None:

@@ -78,6 +78,8 @@ def _shown(name: str, value: str) -> str:
             return _without_values(value)
         case "env":
             return value.partition("=")[0] + "=…"
+        case "metrics-token" if not re.fullmatch(r"\$\{?\w+\}?", value):
+            return "…"
         case "header" if not re.search(r":\s*(?:\w+\s+)?\$\{?\w+\}?\s*$", value):
             return value.partition(":")[0] + ": …"
     return value

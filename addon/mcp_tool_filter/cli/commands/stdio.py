@@ -71,7 +71,7 @@ class StdioSession:
         """Write the audit log, serve metrics, and show messages, if that is wanted."""
         settings, config = self.settings, self.config
         is_shown = settings.verbosity > 0 and settings.log_format != "none"
-        if config.audit is None and config.metrics_port is None and not is_shown:
+        if config.audit is None and config.metrics is None and not is_shown:
             return
         from mcp_tool_filter.adapters.watch.watching import Watching
         from mcp_tool_filter.cli.activity import Activity
@@ -81,7 +81,7 @@ class StdioSession:
         watching = Watching(
             config.audit,
             [activity.show] if is_shown else [],
-            metrics_port=config.metrics_port,
+            metrics=config.metrics,
             hosts=config.allowed_hosts,
             state=lambda: _READY,
             say=say_beside_client,

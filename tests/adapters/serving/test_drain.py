@@ -1,0 +1,156 @@
+"""How a replica ends: not ready at once, and open calls finish on every transport."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import websocket
+from tests.adapters.watch.test_metrics import fetched
+from tests.cli.commands.proxying import CALL, LIST, TOOLS
+from tests.cli.launched import launched, run
+from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream
+from tests.proxy import SCRIPT, RunningTool
+from tests.proxy import tool as started
+from tests.raw_client import get, h2_client, post, raw_client
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, free_port
+
+HOSTS = ["mitmdump", "mcp-tool-filter"]
+ANSWER = RESULT.replace(b'"id":1', b'"id":"1"')
+REFUSED_STREAM = 7
+H2_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+]
+
+
+@asynccontextmanager
+async def replica(
+    host: str, upstream: McpUpstream, home: Path, drain: str
+) -> AsyncIterator[tuple[RunningTool, int]]:
+    """Run one; also yield the port of its metrics."""
+    metrics = free_port()
+    if host == "mitmdump":
+        sets = ["deny=^rm_", f"drain={drain}", f"metrics_port={metrics}", "endpoint=/mcp"]
+        words = [word for one in sets for word in ("--set", one)]
+        mode = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
+        async with started("mitmdump", *mode, *words, home=home) as it:
+            await it.listening()
+            yield it, metrics
+    else:
+        flags = ["-u", f"{upstream.url}/mcp", "-d", "^rm_", "--drain", drain]
+        async with launched(*flags, "--metrics-port", str(metrics), home=home) as it:
+            await it.serving()
+            yield it, metrics
+
+
+async def until_not_ready(metrics: int) -> None:
+    while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] == 200:
+        await asyncio.sleep(0.01)
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as door:
+        return door.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_open_calls_finish_within_the_time_that_the_user_gives(
+    host: str, tmp_path: Path
+) -> None:
+    may_answer, called = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if b"upgrade: websocket" in request.head.lower():
+            end = await websocket.accept(peer.reader, peer.writer, request.head)
+            assert b"tools/list" in (await end.hear() or b"")
+            await end.say(b'{"jsonrpc":"2.0","id":7,"result":{"tools":[%b]}}' % b",".join(TOOLS))
+            assert b"tools/call" in (await end.hear() or b"")
+            called.release()
+            await may_answer.wait()
+            await end.say(ANSWER)
+            assert await end.hear() is None
+        elif request.line.startswith("GET"):
+            await peer.say(SSE_HEAD)
+            await peer.left()
+        else:
+            called.release()
+            await may_answer.wait()
+            await peer.say(answer(ANSWER))
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        replica(host, upstream, tmp_path, "60") as (it, metrics),
+        AsyncExitStack() as stack,
+    ):
+        call = CALL % (1, b"read_file")
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(3)]
+        busy, idle, stream = clients
+        await idle.ask(post(LIST))
+        await busy.say(post(call))
+        await stream.say(get())
+        await stream.head()
+        h2 = await stack.enter_async_context(h2_client(it.port))
+        number = h2.ask(body=call, headers=H2_HEADERS)
+        link = await asyncio.open_connection("127.0.0.1", it.port)
+        socket_end = await websocket.connect(*link)
+        await socket_end.say(LIST)
+        assert b"rm_rf" not in (await socket_end.hear() or b"rm_rf")
+        await socket_end.say(call)
+        for _ in range(3):
+            await called.acquire()
+
+        it.interrupt()
+        await until_not_ready(metrics)
+        assert await asyncio.to_thread(fetched, metrics, "/livez") == (200, "ok\n")
+        last = await idle.ask(post(LIST))  # a balancer has sent it just now
+        assert (last.status, b"connection: close" in last.head.lower()) == (200, True)
+        assert await idle.rest() == b""
+        while not is_refused(it.port):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(3.5)  # longer than without the option
+
+        may_answer.set()
+        answered = await busy.answer()
+        assert (answered.body, b"connection: close" in answered.head.lower()) == (ANSWER, True)
+        late = h2.ask(body=call, headers=H2_HEADERS)
+        assert (await h2.over(number)).data == ANSWER
+        assert h2.streams[late].reset == REFUSED_STREAM or h2.closed
+        while not h2.closed:  # GOAWAY
+            await h2.read()
+        assert await socket_end.hear() == ANSWER
+        assert await socket_end.hear() is None
+        assert (await stream.rest()).endswith(b"0\r\n\r\n")
+        assert await it.exit_code() == 0
+        link[1].close()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: Path) -> None:
+    async def silent(_request: RawRequest, peer: Peer) -> None:
+        await peer.left()
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        replica(host, upstream, tmp_path, "0") as (it, _),
+        raw_client(it.port) as client,
+    ):
+        await client.say(post(CALL % (1, b"read_file")))
+        while not upstream.of("tools/call"):
+            await asyncio.sleep(0.01)
+        it.interrupt()
+        assert b"The proxy is shutting down" in (await client.answer()).body
+        assert await it.exit_code() == 0
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "1e3", "3s"])
+def test_a_time_that_is_none_is_refused(value: str, tmp_path: Path) -> None:
+    done = run("-u", "http://127.0.0.1:9/mcp", "-d", "x", f"--drain={value}", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "drain" in done.stderr
+    assert "It must be a number of seconds, such as 30" in done.stderr
