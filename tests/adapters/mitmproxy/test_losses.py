@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+import socket
+import struct
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+
+import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream, lost, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import TIMEOUT, proxy
+from tests.proxy import TIMEOUT, certified, proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer, free_port
+
+
+def _reset_connection() -> socket.socket:
+    """Return one that the other side has broken off already."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()
+    with suppress(OSError):
+        while True:
+            ours.getpeername()
+    return ours
 
 
 class TestLosses:
@@ -46,6 +63,32 @@ class TestLosses:
             assert (await between.ask(call("read_file"))).body == lost("1")
             async with raw_client(between.port) as client:
                 assert (await client.ask(post(call("read_file")))).body == RESULT
+
+    @pytest.mark.parametrize("is_tls", [False, True])
+    async def test_a_connection_that_is_reset_before_it_is_used_is_a_loss(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+    ) -> None:
+        """It has no address then, on which mitmproxy insists."""
+        tls = certified(tmp_path) if is_tls else None
+        upstreams = mcp_upstream(tools=[tool("read_file")], respond=saying(RESULT), tls=tls)
+        options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+        open_connection, ask = asyncio.open_connection, post(call("read_file"))
+
+        async def open_reset(*_address: object, **_how: object) -> object:
+            return await open_connection(sock=_reset_connection())
+
+        async with (
+            upstreams as upstream,
+            proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options) as it,
+            raw_client(it.port) as early,
+            raw_client(it.port) as client,
+        ):
+            await early.ask(get(path="/other"))  # which waits until the tools are fetched
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "open_connection", open_reset)
+                assert (await client.ask(ask)).body == lost("1")
+            assert (await client.ask(ask)).body == RESULT
+            assert it.errors() == []
 
 
 # An upstream that was lost and is back is filtered by its new list; the user reads what is new.

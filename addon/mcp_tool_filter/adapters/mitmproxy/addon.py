@@ -11,6 +11,7 @@ import logging
 import ssl
 import sys
 from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -358,11 +359,13 @@ class ToolFilter:
         if self.interception is not None and host in self.proxy.config.raw_hosts:
             return
         layer = self._layers.get(data.client.id)
-        if layer is None or not layer.owns(data.server):
+        owner = layer.owner_of(data.server) if layer is not None else None
+        if owner is None:
             data.server.error = "a connection past the tool filter"
-            return
-        if self._room.is_overfull:
+        elif self._room.is_overfull:
             data.server.error = "too many connections to the upstream"
+        else:
+            connections.when_over(data, partial(owner.opening_ended, data.server))
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
         connections.read_large_pieces(data)

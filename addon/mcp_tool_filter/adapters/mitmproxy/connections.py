@@ -108,6 +108,18 @@ def close_all_but(is_ours: Callable[[Client], bool]) -> None:
             handler.close_connection(handler.client)
 
 
+def when_over(data: ServerConnectionHookData, call: Callable[[], None]) -> None:
+    """In the ``server_connect`` hook: call this when mitmproxy is done with a connection."""
+
+    def over(work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and work.exception() is not None:
+            close_leftover(data)
+        call()
+
+    if (work := asyncio.current_task()) is not None:
+        work.add_done_callback(over)
+
+
 def close_leftover(data: ServerConnectionHookData) -> None:
     """In the ``server_disconnected`` hook: close a socket that mitmproxy may have left open.
 

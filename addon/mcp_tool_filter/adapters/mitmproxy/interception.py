@@ -149,10 +149,10 @@ class ForwardLayer(EngineLayer):
     def inner(self) -> layer.Layer | None:
         return self._inner
 
-    def owns(self, server: Server) -> bool:
-        return super().owns(server) or any(
-            one.owns(server) for one in _inside(self._inner) if isinstance(one, EngineLayer)
-        )
+    def owner_of(self, server: Server) -> EngineLayer | None:
+        inner = (one for one in _inside(self._inner) if isinstance(one, EngineLayer))
+        owners = (super().owner_of(server), *(one.owner_of(server) for one in inner))
+        return next(filter(None, owners), None)
 
     def holders(self) -> Iterator[ForwardClient]:
         """Yield the clients of this connection and of its tunnels, for the memory budget."""

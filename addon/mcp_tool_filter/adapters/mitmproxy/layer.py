@@ -415,9 +415,24 @@ class EngineLayer(layer.Layer):
         self._upstreams[server] = upstream
         return upstream
 
-    def owns(self, server: Server) -> bool:
-        """Tell whether a connection was ordered by the engine."""
-        return server in self._upstreams or server in self._tls
+    def owner_of(self, server: Server) -> EngineLayer | None:
+        """Return the layer whose engine has ordered a connection."""
+        return self if server in self._upstreams or server in self._tls else None
+
+    def opening_ended(self, opened: Server) -> None:
+        """The work of a connection has ended; mitmproxy may not have said whether it was opened.
+
+        It crashes if the upstream resets the connection as soon as it is there, for that has no
+        address then.
+        """
+        stack = self._tls.get(opened)
+        for command in list(self._waiting):
+            if isinstance(command, commands.OpenConnection) and (
+                command.connection is opened
+                or (stack is not None and self._tls.get(command.connection) is stack)
+            ):
+                self._waiting.pop(command)("the upstream closed the connection")
+        self.wake()
 
     def _keep_idle(self, server: Server) -> None:
         if server in self._upstreams:
