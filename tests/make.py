@@ -31,8 +31,8 @@ def policy(
     *names: str, deny: str = "", limits: Limits | None = None, links: tuple[Link, ...] = ()
 ) -> PolicyInForce:
     """Put a policy in force for an upstream with these tools."""
-    patterns = parse_config(deny=[deny]).deny if deny else ()
-    config = Config(deny=patterns, limits=limits or Limits())
+    choice = parse_config(deny=[deny] if deny else None).choice
+    config = Config(choice=choice, limits=limits or Limits())
     fetched = replace(example(), pages=(listing(*names),))
     return PolicyInForce(config=config, fetched=fetched, links=links)
 
@@ -99,7 +99,7 @@ def snapshot(*names: str, deny: str = "", allow: str = "") -> Snapshot:
 def snapshot_of(*pages: bytes, deny: str = "", allow: str = "") -> Snapshot:
     """Take a snapshot of an upstream whose list has these pages."""
     config = parse_config(deny=[deny] if deny else None, allow=[allow] if allow else None)
-    return take_snapshot([page(raw) for raw in pages], config.deny, config.allow)
+    return take_snapshot([page(raw) for raw in pages], config.choice)
 
 
 def one_definition(raw: bytes) -> Definition:

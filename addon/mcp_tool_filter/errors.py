@@ -68,8 +68,9 @@ class EmptyList(StartError):
             "allow": "; to allow every tool on purpose, use ^, which matches every name",
             "deny": "; to deny nothing on purpose, use (?!), which matches no name",
         }.get(option, "")
-        what = f"{source or option} has no pattern"
-        super().__init__(what, why=f"Give a pattern, or leave it out{on_purpose}")
+        kind = "hint" if option in ("deny_hint", "deny-hint") else "pattern"
+        what = f"{source or option} has no {kind}"
+        super().__init__(what, why=f"Give a {kind}, or leave it out{on_purpose}")
 
 
 class UnsafePattern(StartError):

@@ -55,8 +55,9 @@ class Option(NamedTuple):
         )
 
     @property
-    def is_pattern(self) -> bool:
-        return self.value in ("PATTERN", "GLOB")
+    def selects(self) -> bool:
+        """True if it selects tools: an empty value is probably a slip, and an error."""
+        return self.value in ("PATTERN", "GLOB", "HINT")
 
     @property
     def spellings(self) -> list[str]:
@@ -77,7 +78,7 @@ class Option(NamedTuple):
     def text(self) -> Texts:
         """The value that it has if it is not set."""
         if self.many:
-            return None if self.is_pattern else ()
+            return None if self.selects else ()
         return self.default if self.value else "true" if self.negates else "false"
 
 
@@ -99,8 +100,13 @@ GROUPS: Final = {
               "PATTERN", short="d", many=True),
         _both("allow", "JavaScript regex: only matching tools remain",
               "PATTERN", many=True),
-        _both("except", "JavaScript regex: matching tools stay although a deny pattern matches"
-              " them; --allow still counts", "PATTERN", many=True),
+        _both("except", "JavaScript regex: matching tools stay although a deny pattern or a hint"
+              " would hide them; --allow still counts", "PATTERN", many=True),
+        _both("read-only", "only tools that say of themselves that they change nothing"
+              " (readOnlyHint)"),
+        _both("deny-hint", "hide tools that may be destructive, open-world or not-idempotent, as"
+              " far as they do not say otherwise; these are claims of the server", "HINT",
+              many=True, choices=("destructive", "open-world", "not-idempotent")),
         _both("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
               "GLOB", many=True),
         _both("ignore-case", "patterns ignore upper and lower case"),

@@ -86,7 +86,7 @@ def stages() -> dict[str, tuple[Stage, int]]:
             _TOOLS,
         ),
         "take a snapshot, each tool": (
-            lambda: take_snapshot([_page(listing)], parse_config(deny=[DENY]).deny),
+            lambda: take_snapshot([_page(listing)], parse_config(deny=[DENY]).choice),
             _TOOLS,
         ),
     }

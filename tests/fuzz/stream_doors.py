@@ -59,7 +59,7 @@ def _cuts(raw: bytes, seed: int) -> list[list[bytes]]:
 
 
 _CONFIGS = {
-    limits: Config(deny=LISTENER.config.deny, limits=limits)
+    limits: Config(choice=LISTENER.config.choice, limits=limits)
     for limits in (Limits(), Limits(message=400, pending=300))
 }
 

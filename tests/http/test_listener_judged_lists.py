@@ -23,7 +23,7 @@ from tests.http.listening import (
 )
 from tests.make import answering, asking, definition, event, listing
 
-NO_TOOLS = take_snapshot([], deny=[])
+NO_TOOLS = take_snapshot([])
 LISTS = [
     listing("read", "rm"),
     listing("read"),
@@ -130,4 +130,4 @@ def test_the_bytes_and_the_number_of_remembered_lists_are_bounded() -> None:
         pairs = list(zip(raws, envelopes, strict=True))
         known = [judged.recall(*pair, NO_TOOLS) for pair in pairs]
         assert known == [None, Forward(), Forward()]
-        assert judged.recall(*pairs[1], take_snapshot([], deny=[])) is None
+        assert judged.recall(*pairs[1], take_snapshot([])) is None

@@ -25,7 +25,7 @@ from mcp_tool_filter.protocol.messages import Response, parse_message
 from tests.make import answering, definition, listing, snapshot, snapshot_of
 
 # What people read about a message that rules have decided on
-NO_TOOLS = take_snapshot([], deny=[])
+NO_TOOLS = take_snapshot([])
 
 
 @pytest.mark.parametrize(

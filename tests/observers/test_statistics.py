@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import LazyValue
-from mcp_tool_filter.observers.sentences import describe, pattern_of
+from mcp_tool_filter.observers.sentences import describe, hider_of
 from mcp_tool_filter.observers.statistics import Statistics, Timeline
+from mcp_tool_filter.policy.choice import Choice
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.patterns import parse_pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
@@ -22,8 +23,10 @@ def snapshot(*names: str, deny: str = "^rm", allow: str = "") -> Snapshot:
     assert listing
     return take_snapshot(
         [listing],
-        deny=[parse_pattern(deny)],
-        allow=[parse_pattern(allow, option="allow")] if allow else [],
+        Choice(
+            deny=(parse_pattern(deny),),
+            allow=(parse_pattern(allow, option="allow"),) if allow else (),
+        ),
     )
 
 
@@ -99,7 +102,7 @@ def test_a_verdict_is_described_in_words() -> None:
 
 
 def test_a_tool_that_no_allow_pattern_matches_is_described_as_such() -> None:
-    assert pattern_of("read", snapshot("read", "x", allow="^x")) == "matches no allow pattern"
+    assert hider_of("read", snapshot("read", "x", allow="^x")) == "matches no allow pattern"
 
 
 # What the page shows over time, and by whom

@@ -31,7 +31,7 @@ def test_without_options_nothing_is_denied() -> None:
 
 def test_deny_can_be_repeated_and_hold_several_patterns() -> None:
     config = parse_config(deny=["^a,^b{1,2}$", "^c", "^a"])
-    assert [pattern.text for pattern in config.deny] == ["^a", "^b{1,2}$", "^c"]
+    assert [pattern.text for pattern in config.choice.deny] == ["^a", "^b{1,2}$", "^c"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_edit_may_not_remove_the_last_pattern() -> None:
 
 
 def test_globs_are_denied_too_and_the_whole_name_must_fit() -> None:
-    [glob] = parse_config(deny_glob=["write_*"]).deny
+    [glob] = parse_config(deny_glob=["write_*"]).choice.deny
     assert glob.text == "write_*"
     assert [glob.matches(name) for name in ("write_file", "rewrite_file")] == [True, False]
     with pytest.raises(InvalidGlob):
@@ -82,11 +82,9 @@ def test_case_can_be_ignored_in_all_patterns() -> None:
     config = parse_config(deny=["^rm"], deny_glob=["del*"], allow=["^read"], ignore_case="true")
     assert all(
         pattern.matches(name)
-        for pattern, name in zip(
-            (*config.deny, *config.allow), ("RM_rf", "Delete", "READ"), strict=True
-        )
+        for pattern, name in zip(config.choice.patterns, ("RM_rf", "Delete", "READ"), strict=True)
     )
-    assert not parse_config(deny=["^rm"]).deny[0].matches("RM_rf")
+    assert not parse_config(deny=["^rm"]).choice.deny[0].matches("RM_rf")
 
 
 def test_strict_requires_a_pattern() -> None:

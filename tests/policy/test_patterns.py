@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, switched
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.patterns import (
     MAX_NAME,
-    NOTHING,
     deny_for,
     parse_pattern,
     split_patterns,
-    switched,
 )
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from tests.make import listing, page
@@ -206,23 +205,23 @@ def test_exactly_these_tools_are_hidden_and_shown(
     spared: list[str],
 ) -> None:
     """No pattern that a person typed becomes one for fewer tools: more may come later."""
-    before = config_of(deny, spare)
-    changed = switched(before.deny, before.exceptions, NAMES, hide, show)
+    before = config_of(deny, spare).choice
+    changed = switched(before, NAMES, hide, show)
     assert (changed.deny, changed.exceptions) == (result, spared)
-    after = config_of(changed.deny, changed.exceptions)
+    after = config_of(changed.deny, changed.exceptions).choice
     for name in NAMES:
-        was = any(one.matches(name) for one in before.deny)
+        was = before.hiding(name)
         wanted = name in hide or (was and name not in show)
-        assert any(one.matches(name) for one in after.deny) is wanted
+        assert bool(after.hiding(name)) is bool(wanted)
 
 
 def test_an_exception_lifts_no_allow_and_an_unclear_one_lifts_nothing() -> None:
     config = config_of(["^r"], ["^r(?:ead|m)$"], allow=["m"])
-    [pattern] = config.deny
-    assert [name for name in NAMES if pattern.matches(name)] == ["rmdir"]
-    found = take_snapshot([page(listing(*NAMES))], config.deny, config.allow)
+    [pattern] = config.choice.deny
+    assert [name for name in NAMES if config.choice.hiding(name) is pattern] == ["rmdir"]
+    found = take_snapshot([page(listing(*NAMES))], config.choice)
     assert list(found.allowed) == ["rm"]
-    assert found.denied == {"read": None, "rmdir": pattern}
+    assert found.denied == {"read": NOT_ALLOWED, "rmdir": pattern}
     config = config_of(["^r"], ["^none"])
-    found = take_snapshot([page(listing(*NAMES))], config.deny, config.allow)
-    assert (list(found.allowed), found.unmatched) == ([], config.exceptions)
+    found = take_snapshot([page(listing(*NAMES))], config.choice)
+    assert (list(found.allowed), found.unmatched) == ([], config.choice.exceptions)

@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from mcp_tool_filter.observers.sentences import denying_pattern, describe
+from mcp_tool_filter.policy.choice import NOT_ALLOWED
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
@@ -58,7 +59,7 @@ def test_a_denied_tool_is_known_with_the_pattern_that_denies_it() -> None:
 def test_deny_wins_over_allow() -> None:
     taken = snapshot("read", "read_all", "rm", allow="^read", deny="all$")
     assert list(taken.allowed) == ["read"]
-    assert taken.denied["rm"] is None
+    assert taken.denied["rm"] is NOT_ALLOWED
 
 
 def test_all_pages_are_in_the_snapshot() -> None:
@@ -174,7 +175,7 @@ def test_a_name_stands_as_the_list_says_and_else_as_the_patterns_say(
 ) -> None:
     known = snapshot("read", "rm", deny="^rm", allow="^read")
     assert known.standing(name) is listed
-    learning = UnlistedTools(*known.patterns)
+    learning = UnlistedTools(known.choice)
     assert learning.snapshot.standing(name) is unlisted
     of_page = at_once(learning.judge_page(page(listing("read", "rm"))))
     assert of_page.standing(name) is by_page
@@ -182,8 +183,7 @@ def test_a_name_stands_as_the_list_says_and_else_as_the_patterns_say(
 
 def test_a_denied_call_asks_its_pattern_once_while_the_list_is_unknown() -> None:
     """Those who report a decision ask about the same name again."""
-    (deny,) = parse_config(deny=["^rm"]).deny
-    taken = UnlistedTools([deny], []).snapshot
+    taken = UnlistedTools(parse_config(deny=["^rm"]).choice).snapshot
     call = message(calling("rm_rf"))
     assert isinstance(call, Request)
     with patch.object(Pattern, "matches", autospec=True, side_effect=Pattern.matches) as matches:

@@ -44,7 +44,7 @@ def link(policy: Policy) -> tuple[Decide, Decide]:
 
     def decide(text: str, direction: Direction) -> Verdict:
         situation = Situation(
-            snapshot=take_snapshot([], deny=[]),
+            snapshot=take_snapshot([]),
             direction=direction,
             client=client,
             exchange=Exchange("tools/call", "1"),

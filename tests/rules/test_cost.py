@@ -175,7 +175,7 @@ def test_counting_steps_does_not_change_a_match(pattern: str) -> None:
 def verdicts(link: RulesLink, batch: str) -> list[Verdict]:
     message = parse_message(batch.encode())
     members = message.members if isinstance(message, Batch) else (message,)
-    situation = Situation(snapshot=take_snapshot((), ()))
+    situation = Situation(snapshot=take_snapshot(()))
     made = [link.decide(member, situation) for member in members]
     host = Host()
     return [finish(one, host) if waits(one) else one for one in made]

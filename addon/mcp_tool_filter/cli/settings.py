@@ -1,8 +1,9 @@
 """The user's settings as one checked value, from the command line, environment and config file.
 
-A flag beats the environment, which beats the file. Only deny patterns add up, so that an additional
-pattern on the command line does not disable those in the file. Within one source, a setting with
-one value must not be repeated: the second would silently override the first. An empty ``deny`` or
+A flag beats the environment, which beats the file. Only what is denied adds up, patterns and hints,
+so that one more on the command line does not disable those in the file. Within one source, a
+setting with one value must not be repeated: the second would silently override the first. An empty
+``deny`` or
 ``allow`` is refused in every source, because it is probably a slip (an unset variable) that
 disables the filter. Each error is a UsageError, which quotes what was typed.
 
@@ -226,7 +227,7 @@ def _verbosity(given: Given) -> int:
 
 
 _NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
-_ADD_UP = ("deny", "deny-glob")
+_ADD_UP = ("deny", "deny-glob", "deny-hint")
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 
 
@@ -324,7 +325,7 @@ def _what_fits(flag: Option) -> str:
 
 
 def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
-    if OPTIONS[name].is_pattern and not any(text.strip() for text in texts):
+    if OPTIONS[name].selects and not any(text.strip() for text in texts):
         raise EmptyList(name, source=source)
 
 

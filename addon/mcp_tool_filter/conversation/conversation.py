@@ -322,6 +322,8 @@ class Conversation:
         if isinstance(message, Response) or message.method != "tools/call":
             return False
         call = situation.call = parse_tool_call(message)
+        if kind.snapshot.is_undecided(call.tool_name):
+            return True
         is_older = self.client.via is Via.LEGACY_SSE
         if is_older and kind.snapshot.standing(call.tool_name) is Standing.DENIED:
             return False

@@ -28,9 +28,9 @@ from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.snapshot import (
-    NamesByPattern,
     Snapshot,
     UnlistedTools,
+    by_name,
     means_the_same,
     snapshot_in_steps,
 )
@@ -98,7 +98,7 @@ class Kind:
         self._is_start = is_start
         self._listed: Listed | None = None
         self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
-        self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
+        self._next: UnlistedTools | None = UnlistedTools(config.choice)
         self._counted = 0  # bytes of both
         self.used_at = self.unlisted_until = 0.0
         self.is_kept = True
@@ -155,7 +155,7 @@ class Kind:
             definitions = tuple(map(self._pinned, definitions))
         page = replace(pages[0], definitions=definitions, next_cursor=None)
         if self._next is None or self._listed is not None:
-            return (yield from snapshot_in_steps([page], self._config.deny, self._config.allow))
+            return (yield from snapshot_in_steps([page], self._config.choice))
         return (yield from self._judge_page(self._next, page, pins=pins))
 
     def _judge_page(
@@ -174,7 +174,7 @@ class Kind:
         if self._next is None:
             if not self.is_stale and not self._config.judges_new_tools:
                 return None
-            self._next = UnlistedTools(self._config.deny, self._config.allow)
+            self._next = UnlistedTools(self._config.choice)
         unlisted = self._next
         if self._listed is not None:  # a new kind has pinned it already
             yield from self._judge_page(unlisted, page)
@@ -228,11 +228,11 @@ class Kind:
         """Use other patterns from now on."""
         self._config, self._listed = config, prepared
         if self._next is not None:
-            self._next = UnlistedTools(config.deny, config.allow)
+            self._next = UnlistedTools(config.choice)
         self._follow_list()
 
     def follow(self, config: Config) -> None:
-        """Use another configuration with the same patterns."""
+        """Use another configuration with the same choice."""
         self._config = config
         self._note_settled()
 
@@ -279,7 +279,7 @@ class Kind:
             self._listed, self._next, self.is_stale = listed, None, False
             self._gone = _few_of_these(gone)
         else:
-            self._next = UnlistedTools(config.deny, config.allow)
+            self._next = UnlistedTools(config.choice)
         self._follow_list()
         return self.snapshot
 
@@ -344,7 +344,7 @@ class Lists:
         self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
     ) -> Deciding[Listed]:
         """Return these pages with their snapshot, which is taken now if unknown."""
-        digest = hashlib.sha256(repr((config.deny, config.allow, config.exceptions)).encode())
+        digest = hashlib.sha256(repr(config.choice).encode())
         for page in pages:
             digest.update(b"\0")
             for at in range(0, len(page), MEBIBYTE):
@@ -356,7 +356,7 @@ class Lists:
         frames: list[Frame] = []
         if snapshot is None:
             listings = _noting_frames(listings_in(pages), frames)
-            snapshot = yield from snapshot_in_steps(listings, config.deny, config.allow)
+            snapshot = yield from snapshot_in_steps(listings, config.choice)
         known = Listed(pages, snapshot, next(iter(frames), ('{"tools":', "}")))
         self._by_digest[digest.digest()] = known
         self._whole += known.size
@@ -571,13 +571,13 @@ class Kinds:
             kind.envelope = shared.envelope
             kind.is_stale = kind.is_listed
 
-    def adopt(self, config: Config, *, same_patterns: bool) -> None:
+    def adopt(self, config: Config, *, same_choice: bool) -> None:
         """Use another configuration from now on. If it raises, nothing has changed."""
         kinds = [self.start, *self._kinds.values()]
-        prepared = [None if same_patterns else kind.prepare(config) for kind in kinds]
+        prepared = [None if same_choice else kind.prepare(config) for kind in kinds]
         self._config = config
         for kind, listed in zip(kinds, prepared, strict=True):
-            if same_patterns:
+            if same_choice:
                 kind.follow(config)
             else:
                 kind.adopt(config, listed)
@@ -648,9 +648,8 @@ class OnlyKind(Kind):
     def _follow_list(self) -> None:
         super()._follow_list()
         if self._listed is not None:
-            # Denied by pattern, not by list: a tool that the list lacks may be shown elsewhere.
-            by_pattern = NamesByPattern(self._config.deny, self._config.allow)
-            self.snapshot = replace(self.snapshot, by_pattern=by_pattern)
+            # Denied by name, not by list: a tool that the list lacks may be shown elsewhere.
+            self.snapshot = by_name(self.snapshot)
 
 
 class OnlyKinds(Kinds):

@@ -191,7 +191,7 @@ class JudgedLists:
 
     >>> from mcp_tool_filter.policy.snapshot import take_snapshot
     >>> from mcp_tool_filter.protocol.large import find_result_envelope
-    >>> judged, snapshot = JudgedLists(), take_snapshot([], deny=[])
+    >>> judged, snapshot = JudgedLists(), take_snapshot([])
     >>> one, other = (b'{"id":%d,"result":{"tools":["a"]},"jsonrpc":"2.0"}' % id for id in (1, 27))
     >>> hidden = Rewrite(one.replace(b'"a"', b""), Reason(Why.HIDDEN, ("a",)))
     >>> judged.remember(one, find_result_envelope(one), hidden, snapshot)

@@ -226,6 +226,5 @@ class PolicyInForce:
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on, also for tools that were listed before."""
-        same = (config.deny, config.allow) == (self.config.deny, self.config.allow)
-        self.kinds.adopt(config, same_patterns=same)
+        self.kinds.adopt(config, same_choice=config.choice == self.config.choice)
         self.config = config

@@ -5,7 +5,7 @@ Verdicts get a sentence in comments and replays, and a single word in entries an
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.policy.verdict import Reply
 >>> denied = Reply(b"", Reason(Why.UNKNOWN, ("no_such_tool",)))
->>> describe(denied, take_snapshot([], deny=[]))
+>>> describe(denied, take_snapshot([]))
 'not found: no_such_tool (the upstream has no such tool)'
 
 The log has all refusals, but each invalid message and each drift only once, because nobody reads a
@@ -37,7 +37,9 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.policy.choice import Hider
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
@@ -90,7 +92,8 @@ def subject_of(message: Request | Notification) -> tuple[str, str] | None:
 
 
 def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
-    """Return a verdict's word, and of its reason what there is: why, the rule, the pattern."""
+    """Return a verdict's word, and of its reason what there is: why, the rule, and the pattern or
+    the flag that hides the tool."""
     facts = {"verdict": verdict_word(verdict)}
     if isinstance(verdict, Forward):
         return facts
@@ -104,9 +107,9 @@ def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
 
 
 def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
-    """Return the pattern that denies the called tool."""
-    found = map(snapshot.denying, reason.tools)
-    return next((pattern.text for pattern in found if pattern), None)
+    """Return the pattern or the flag that hides the called tool."""
+    found = map(snapshot.hiding, reason.tools)
+    return next((by.text for by in found if by and by.text), None)
 
 
 def describe(verdict: Verdict, snapshot: Snapshot) -> str:
@@ -141,23 +144,21 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
             return f"refused ({why}): {reason.detail}"
 
 
-def pattern_of(tool: str, snapshot: Snapshot) -> str:
-    """Describe the pattern that hides a tool.
+def hider_of(tool: str, snapshot: Snapshot) -> str:
+    """Describe what hides a tool.
 
     >>> from mcp_tool_filter.policy.snapshot import take_snapshot
-    >>> pattern_of("a", take_snapshot([], deny=[]))
+    >>> hider_of("a", take_snapshot([]))
     'the upstream has no such tool'
     """
-    if tool not in snapshot.hidden_names:
-        return "the upstream has no such tool"
-    pattern = snapshot.denying(tool)
-    return f"denied by {pattern.text}" if pattern else "matches no allow pattern"
+    by = snapshot.hiding(tool)
+    return by.says if by else "the upstream has no such tool"
 
 
 def _not_found(tool: str, snapshot: Snapshot) -> str:
     if snapshot.standing(tool) is Standing.ALLOWED:
         return shown(tool)
-    return f"not found: {shown(tool)} ({pattern_of(tool, snapshot)})"
+    return f"not found: {shown(tool)} ({hider_of(tool, snapshot)})"
 
 
 def _hidden(count: int) -> str:
@@ -172,10 +173,8 @@ def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
 
 
 def _label(tool: str, snapshot: Snapshot) -> str:
-    if tool not in snapshot.hidden_names:
-        return "not in the snapshot"
-    pattern = snapshot.denying(tool)
-    return pattern.text if pattern else "matches no allow pattern"
+    by = snapshot.hiding(tool)
+    return (by.text or by.says) if by else "not in the snapshot"
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:
@@ -405,7 +404,7 @@ def warnings_about(config: Config) -> list[str]:
     """Return the warnings about the patterns that need no tool list."""
     if config.denies_nothing:
         return [_NOTHING_DENIED]
-    patterns = (*config.deny, *config.allow)
+    patterns = [one for one in config.choice.patterns if one.option != EXCEPT]
     return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
 
 
@@ -450,21 +449,38 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
 
 def warnings_in(snapshot: Snapshot) -> Iterator[str]:
     """Yield the warnings about the patterns and the definitions of a tool list."""
+    for said in (*pattern_warnings(snapshot), *counted(snapshot.faults)):
+        yield f"Warning: {said}"
+
+
+def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what may be wrong with the user's choice, as its effect on a tool list shows."""
     for pattern in snapshot.unmatched:
-        yield f'Warning: the pattern "{pattern.text}" matches no tool'
-    if snapshot.denied and not snapshot.allowed:
-        [first, *others] = dict.fromkeys(snapshot.denied.values())
-        by = f': the pattern "{first.text}" matches every tool' if first and not others else ""
-        if not by and all(snapshot.patterns):
-            by = ": deny wins over allow; to keep a tool that deny hides, use except"
-        yield f"Warning: no tool is left{by}"
-    for fault in counted(snapshot.faults):
-        yield f"Warning: {fault}"
+        yield f'the pattern "{pattern.text}" matches no tool'
+    [*hiders] = dict.fromkeys(snapshot.denied.values())
+    is_empty = bool(hiders) and not snapshot.allowed
+    for pattern in snapshot.too_wide:
+        if not is_empty or hiders != [pattern]:
+            yield f'the pattern "{pattern.text}" matches every tool'
+    if is_empty and len(hiders) == 1 and hiders[0].text:
+        yield f"no tool is left: {_in_words(hiders[0])} every tool"
+    elif is_empty:
+        choice, why = snapshot.choice, ""
+        if choice.deny and choice.allow:
+            why = ": deny wins over allow; to keep a tool that deny hides, use except"
+        elif choice.hints:
+            why = ": " + " and ".join(by.text or "allow" for by in hiders) + " hide all of them"
+        yield f"no tool is left{why}"
+
+
+def _in_words(by: Hider) -> str:
+    return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
 
 
 def _denied_lines(snapshot: Snapshot) -> Iterator[str]:
-    by_pattern: dict[str, list[str]] = {}
-    for name, pattern in snapshot.denied.items():
-        by_pattern.setdefault(f'"{pattern.text}"' if pattern else "not allowed", []).append(name)
-    for text, names in by_pattern.items():
+    hidden: dict[str, list[str]] = {}
+    for name, by in snapshot.denied.items():
+        text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
+        hidden.setdefault(text, []).append(name)
+    for text, names in hidden.items():
         yield f"    {text}: {_listed(names, _MOST_IN_REPORT)}"

@@ -4,7 +4,7 @@
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.policy.verdict import Reply
 >>> counted = Statistics()
->>> denied, none = Reply(b"", Reason(Why.DENIED, ("delete_file",))), take_snapshot([], deny=[])
+>>> denied, none = Reply(b"", Reason(Why.DENIED, ("delete_file",))), take_snapshot([])
 >>> counted.note(Judged(Direction.FROM_CLIENT, None, denied, Client(), none), now=1.0)
 >>> counted.refused, counted.refusals[0].tool
 (1, 'delete_file')
@@ -41,7 +41,7 @@ from mcp_tool_filter.observers.audit.entry import (
     has_failed,
     is_refused,
 )
-from mcp_tool_filter.observers.sentences import is_tool_error, pattern_of
+from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
@@ -284,7 +284,7 @@ class Statistics:
                 self.refused += 1
                 for tool in reason.tools:
                     count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
-                    said = pattern_of(tool, snapshot)  # now: the patterns may change later
+                    said = hider_of(tool, snapshot)  # now: the patterns may change later
                     self.refusals.appendleft(RefusedMessage(now, shown(tool), said))
                 if not reason.tools:
                     said = reason.detail

@@ -25,13 +25,14 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
 from types import MappingProxyType
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
 from mcp_tool_filter.options import KEYS, Texts
+from mcp_tool_filter.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
     EXCEPT,
@@ -204,11 +205,8 @@ class MetricsAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    deny: tuple[Pattern, ...] = ()
-    """Including globs."""
-    allow: tuple[Pattern, ...] = ()
-    exceptions: tuple[Pattern, ...] = ()
-    """Tools that stay although a deny pattern would hide them; each pattern has them, too."""
+    choice: Choice = EVERYTHING
+    """Globs are among its deny patterns."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
     requires_list: bool = False
@@ -263,7 +261,7 @@ class Config:
     @property
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
-        return not self.deny and not self.allow
+        return self.choice.hides_nothing
 
 
 class _Given:
@@ -316,6 +314,22 @@ class _Given:
         texts = [text for value in values for text in split_patterns(value, option=key)]
         return tuple(map(parse, dict.fromkeys(texts)))
 
+    def hints(self, key: str) -> tuple[str, ...]:
+        """Return the hints, in the order of their choices."""
+        values, choices = self._texts[key], KEYS[key].choices
+        if values is None:
+            return ()
+        texts = [text.strip() for value in values for text in value.split(",")]
+        if not any(texts):
+            raise EmptyList(key)
+        if bad := [text for text in texts if text not in choices]:
+            from difflib import get_close_matches  # slow to import, and seldom needed
+
+            close = get_close_matches(bad[0].lower(), choices, n=1)
+            why = f"Did you mean {close[0]}?" if close else "It must be " + " or ".join(choices)
+            raise InvalidOption(key, bad[0], why=why)
+        return tuple(choice for choice in choices if choice in texts)
+
 
 def parse_config(
     texts: Mapping[str, Texts] = MappingProxyType({}),
@@ -330,16 +344,8 @@ def parse_config(
     ``allow`` is not set; an empty list is an error.
     """
     given = _Given({**texts, **more})
-    no_case = given.is_on("ignore_case")
-    exceptions = given.patterns(EXCEPT, partial(parse_pattern, option=EXCEPT, ignore_case=no_case))
-    deny = (
-        *given.patterns("deny", partial(parse_pattern, ignore_case=no_case)),
-        *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
-    )
     config = Config(
-        deny=tuple(replace(one, exceptions=exceptions) for one in deny) if exceptions else deny,
-        exceptions=exceptions,
-        allow=given.patterns("allow", partial(parse_pattern, option="allow", ignore_case=no_case)),
+        choice=_parse_choice(given),
         strict=given.is_on("strict"),
         requires_list=given.is_on("require_list"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
@@ -371,6 +377,20 @@ def parse_config(
     if config.strict and config.denies_nothing:
         raise NothingDenied
     return config
+
+
+def _parse_choice(given: _Given) -> Choice:
+    no_case = given.is_on("ignore_case")
+    parse = partial(parse_pattern, ignore_case=no_case)
+    return Choice(
+        deny=(
+            *given.patterns("deny", parse),
+            *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
+        ),
+        allow=given.patterns("allow", partial(parse, option="allow")),
+        exceptions=given.patterns(EXCEPT, partial(parse, option=EXCEPT)),
+        hints=(*((READ_ONLY,) if given.is_on("read_only") else ()), *given.hints("deny_hint")),
+    )
 
 
 def _parse_audit(given: _Given) -> Audit | None:
@@ -421,8 +441,11 @@ def refuse_unmatched(config: Config, unmatched: Sequence[Pattern]) -> None:
 
 def refuse_to_open(old: Config, new: Config) -> None:
     """Refuse a change that removes the last pattern: a slip must not open a running filter."""
-    for option in ("deny", "allow"):
-        if getattr(old, option) and not getattr(new, option):
+    for option, before, after in (
+        ("deny", old.choice.deny, new.choice.deny),
+        ("allow", old.choice.allow, new.choice.allow),
+    ):
+        if before and not after:
             raise EmptyList(option)
 
 

@@ -22,13 +22,6 @@ A pattern for exactly these tools, and no others:
 >>> print(deny_for(["a.b", "c"], ["a.b", "aXb", "c", "cd"]))
 ^(?:a\.b|c)$
 
-A click hides one tool, or exposes another:
-
->>> names = ["delete_file", "delete_user", "read_file"]
->>> changed = switched([parse_pattern("^delete_")], [], names, ["read_file"], ["delete_user"])
->>> changed.deny, changed.exceptions
-(['^delete_', '^read_file$'], ['^delete_user$'])
-
 Authors get hints about what they probably meant. A glob becomes a regex that must fit the whole
 name:
 
@@ -42,7 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
@@ -65,8 +58,6 @@ class Pattern:
     option: str
     ignore_case: bool
     _matcher: Matcher = field(repr=False, compare=False)
-    exceptions: tuple[Pattern, ...] = field(default=(), repr=False)
-    """It does not match what one of these matches."""
 
     def matches(self, name: str) -> bool:
         """Tell whether the pattern matches the name. Always fast, even for long names.
@@ -76,12 +67,14 @@ class Pattern:
         matching.
         """
         try:
-            found = self._matcher.search(name)
+            return self._matcher.search(name)
         except TooCostly:
-            found = self.option not in ("allow", EXCEPT)
-        if found and self.exceptions:
-            return not any(one.matches(name) for one in self.exceptions)
-        return found
+            return self.option not in ("allow", EXCEPT)
+
+    @property
+    def says(self) -> str:
+        """Why a tool is hidden that this pattern denies."""
+        return f"denied by {self.text}"
 
     @property
     def regex(self) -> str:
@@ -169,7 +162,7 @@ def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
     A prefix that only hidden names share may replace them; it also hides later tools with that
     prefix.
     """
-    exact = _exactly(hidden)
+    exact = exactly(hidden)
     shorter = _by_beginnings(hidden, set(names) - set(hidden))
     return shorter if len(shorter) < len(exact) and _is_right(shorter, hidden, names) else exact
 
@@ -179,7 +172,7 @@ def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> 
     return all(matches(name) == (name in hidden) for name in names)
 
 
-def _exactly(names: Sequence[str]) -> str:
+def exactly(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"^{_escaped(names[0])}$"
     begin = common_beginning(min(names), max(names))
@@ -220,58 +213,6 @@ def _as_unicode(letter: str) -> str:
     units = letter.encode("utf-16-be", "surrogatepass")
     pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
     return "".join(f"\\u{pair}" for pair in pairs)
-
-
-NOTHING = "(?!)"
-"""Matches no name: to deny nothing on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """The patterns after some tools were hidden or exposed one by one."""
-
-    kept: list[Pattern]
-    """The deny patterns that stay as they were typed."""
-    more: list[str]
-    """New deny patterns."""
-    exceptions: list[str]
-
-    @property
-    def deny(self) -> list[str]:
-        """All deny patterns; if none is left, one that hides nothing: an empty list is an error."""
-        return [*(pattern.regex for pattern in self.kept), *self.more] or [NOTHING]
-
-
-def switched(
-    deny: Sequence[Pattern],
-    exceptions: Sequence[Pattern],
-    names: Sequence[str],
-    hide: Collection[str],
-    show: Collection[str],
-) -> Switched:
-    """Return patterns that also hide and expose these tools, and change no other of ``names``.
-
-    No deny pattern is rewritten, because it may be meant for tools that come later: each tool to
-    expose becomes an exception. (A pattern for exactly this tool is left out.)
-    """
-    one_of_show = {_exactly([name]) for name in show}
-    kept = [one for one in deny if one.text != NOTHING and one.regex not in one_of_show]
-    spared: dict[str, None] = {}
-    for exception in exceptions:
-        matched = [name for name in names if exception.matches(name)]
-        if any(name in hide for name in matched):  # it must not spare that one any more
-            spared |= dict.fromkeys(_exactly([name]) for name in matched if name not in hide)
-        else:
-            spared[exception.regex] = None
-    alone = [replace(one, exceptions=()) for one in kept]
-    hit = {name for name in names if any(one.matches(name) for one in alone)}
-    more = [name for name in names if name in hide and name not in hit]
-    spared |= dict.fromkeys(
-        _exactly([name])
-        for name in names
-        if name in show and name in hit and not any(one.matches(name) for one in exceptions)
-    )
-    return Switched(kept, [deny_for(more, names)] if more else [], list(spared))
 
 
 _GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")

@@ -5,11 +5,12 @@ differences are drift, and get a warning.
 
 While the complete list is unknown, the patterns judge (``UnlistedTools``). A client may call a tool
 before it has seen a list, and may read a long list page by page. Until the last page has passed, we
-refuse names that the patterns deny and forward all others. We pin each definition when we first see
-it. Then the list is complete and becomes an ordinary snapshot.
+refuse names that the patterns deny, and those that a hint could hide unless we have seen their
+definitions; we forward all others. We pin each definition when we first see it. Then the list is
+complete and becomes an ordinary snapshot.
 
 >>> from mcp_tool_filter.policy.patterns import parse_pattern
->>> tools = UnlistedTools([parse_pattern("^rm")], [])
+>>> tools = UnlistedTools(Choice(deny=(parse_pattern("^rm"),)))
 >>> [tools.snapshot.standing(name).value for name in ("read_file", "rm_rf")]
 ['allowed', 'denied']
 """
@@ -18,13 +19,15 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import batched
 from types import MappingProxyType
 
 from mcp_tool_filter.errors import printable
+from mcp_tool_filter.policy.choice import EVERYTHING, NOT_ALLOWED, UNDECIDED, Choice, Hider
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.protocol.limits import MEBIBYTE
@@ -89,45 +92,39 @@ class Standing(Enum):
     UNKNOWN = "unknown"
 
 
-type _Judged = tuple[str | None, bool, Pattern | None]
-"""A name, whether it is denied, and by which pattern."""
+class HiddenNames(Collection[str]):
+    """All names that the choice hides: an infinite collection, which cannot be iterated.
 
-
-class NamesByPattern(Collection[str]):
-    """All names that the patterns deny: an infinite collection, which cannot be iterated.
-
-    It remembers the last name, because a call's name is asked for several times: by the decision
-    and by those who report it.
+    A name that only a definition can judge is hidden until ``known`` says what hides the tool of
+    this definition. It remembers the last name, because a call's name is asked for several times:
+    by the decision and by those who report it.
     """
 
-    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
-        self._deny = deny
-        self._allow = allow
-        self._last: _Judged = (None, False, None)
+    def __init__(self, choice: Choice, known: MutableMapping[str, Hider | None]) -> None:
+        self._choice = choice
+        self._known = known
+        self._last: tuple[str | None, Hider | None] = (None, None)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._of(name)[1]
+        return isinstance(name, str) and self.hiding(name) is not None
 
-    def denying(self, name: str) -> Pattern | None:
-        """Return the pattern that denies a name; None if no allow pattern matches."""
-        return self._of(name)[2]
-
-    def _of(self, name: str) -> _Judged:
+    def hiding(self, name: str) -> Hider | None:
+        """Return what hides a name, or None."""
         if len(name) > MAX_NAME:  # such a tool is never exposed, so no pattern has to read the name
-            return None, False, None
+            return None
         last = self._last  # read once: others may ask meanwhile
         if last[0] != name:
-            last = self._last = (name, *self._judge(name))
-        return last
+            last = self._last = (name, self._choice.hiding(name))
+        return self._known.get(name, UNDECIDED) if last[1] is UNDECIDED else last[1]
 
-    def _judge(self, name: str) -> tuple[bool, Pattern | None]:
-        for pattern in self._deny:
-            if pattern.matches(name):
-                return True, pattern
-        return bool(self._allow) and not any(one.matches(name) for one in self._allow), None
+    def besides(self, name: str) -> HiddenNames:
+        """Return the names without this one, if its definition exposes it."""
+        if not self._choice.needs_definitions:
+            return self
+        return HiddenNames(self._choice, ChainMap({name: None}, self._known))
 
     def __len__(self) -> int:
-        return len(self._deny) + len(self._allow)
+        return 0 if self._choice.hides_nothing else 1
 
     def __iter__(self) -> Iterator[str]:
         yield ""  # for searches in text that is not JSON, which could contain any name
@@ -140,25 +137,27 @@ _MOST_NEWS = 12  # changes that we list
 class Snapshot:
     allowed: Definitions
     """The allowed tools in the upstream's order."""
-    denied: Mapping[str, Pattern | None]
-    """The denied tools and the pattern that denies each; None if no allow pattern matches."""
+    denied: Mapping[str, Hider]
+    """The denied tools, and what hides each."""
     denied_bytes: int = 0
     """The bytes of the denied tools' definitions."""
     unmatched: tuple[Pattern, ...] = ()
     """Patterns that match no tool, perhaps because of a typing error."""
+    too_wide: tuple[Pattern, ...] = ()
+    """Patterns that match every one of several tools."""
     faults: tuple[str, ...] = ()
     """The problems of tools that cannot be exposed."""
-    patterns: tuple[Sequence[Pattern], Sequence[Pattern]] = ((), ())
-    """The patterns it was made with: deny and allow."""
-    by_pattern: NamesByPattern | None = None
+    choice: Choice = EVERYTHING
+    """The choice that it was made with."""
+    by_name: HiddenNames | None = None
     """If the list is not known completely: also denies names that are not in it."""
     is_open: bool = False
-    """True if all names that the patterns do not deny are allowed, too."""
+    """True if all names that the choice does not hide are allowed, too."""
     hidden_names: Collection[str] = field(init=False)
     """The names that nothing may show. (No property: each message asks for it.)"""
 
     def __post_init__(self) -> None:
-        hidden = self.denied if self.by_pattern is None else self.by_pattern
+        hidden = self.denied if self.by_name is None else self.by_name
         object.__setattr__(self, "hidden_names", hidden)
 
     def standing(self, name: str) -> Standing:
@@ -166,13 +165,29 @@ class Snapshot:
         if name in self.allowed.names:
             return Standing.ALLOWED
         if name in self.hidden_names:
-            return Standing.DENIED
+            return Standing.UNKNOWN if self.is_undecided(name) else Standing.DENIED
         is_allowed = self.is_open and not _is_too_long(name)
         return Standing.ALLOWED if is_allowed else Standing.UNKNOWN
 
-    def denying(self, name: str) -> Pattern | None:
-        """Return the pattern that denies a name; None if none does."""
-        return self.by_pattern.denying(name) if self.by_pattern else self.denied.get(name)
+    def hiding(self, name: str) -> Hider | None:
+        """Return what hides the tool of this name; None if nothing does."""
+        by = self.by_name.hiding(name) if self.by_name else self.denied.get(name)
+        return by if self.is_open or by is not UNDECIDED else None
+
+    def is_undecided(self, name: str) -> bool:
+        """Tell whether only the tool's definition, which we do not know, can judge it."""
+        if self.by_name is None or not self.choice.needs_definitions:
+            return False
+        return self.by_name.hiding(name) is UNDECIDED
+
+    @property
+    def hinted(self) -> set[str]:
+        """The tools that hints hide, or could hide if no pattern decided."""
+        hints = replace(self.choice, deny=(), allow=(), exceptions=())
+        if not hints.hints:
+            return set()
+        shown = {name for name, raw in self.allowed.items() if hints.hiding(name, raw)}
+        return shown | {name for name, by in self.denied.items() if by is not NOT_ALLOWED}
 
     def changes_since(self, old: Snapshot) -> str:
         """Return what is different from an older snapshot, in one line."""
@@ -189,21 +204,17 @@ class Snapshot:
         return f"{said} and {more} more" if more > 0 else said
 
 
-def take_snapshot(
-    listings: Iterable[Listing], deny: Sequence[Pattern], allow: Sequence[Pattern] = ()
-) -> Snapshot:
-    """Apply the patterns to all pages of the upstream's list."""
-    return at_once(snapshot_in_steps(listings, deny, allow))
+def take_snapshot(listings: Iterable[Listing], choice: Choice = EVERYTHING) -> Snapshot:
+    """Apply the choice to all pages of the upstream's list."""
+    return at_once(snapshot_in_steps(listings, choice))
 
 
-def snapshot_in_steps(
-    listings: Iterable[Listing | None], deny: Sequence[Pattern], allow: Sequence[Pattern]
-) -> Deciding[Snapshot]:
+def snapshot_in_steps(listings: Iterable[Listing | None], choice: Choice) -> Deciding[Snapshot]:
     """Do the same for a list that may be long: other clients are served meanwhile.
 
     None among the pages is only a pause.
     """
-    sorting, allowed = _Sorting(deny, allow), Definitions()
+    sorting, allowed = _Sorting(choice), Definitions()
     for listing in listings:
         for some in few_of(listing.definitions if listing else ()):
             for one in some:
@@ -245,18 +256,14 @@ def few_of(definitions: Iterable[Definition]) -> Iterator[list[Definition]]:
 class _Sorting:
     """Sorts tools into exposed and other ones, and notes why those are not exposed."""
 
-    deny: Sequence[Pattern]
-    allow: Sequence[Pattern]
-    hidden: NamesByPattern | None = None
+    choice: Choice
+    hidden: HiddenNames | None = None
     """Names that no definition may show; if None, whoever sorts looks for denied ones itself."""
-    denied: dict[str, Pattern | None] = field(default_factory=dict)
+    denied: dict[str, Hider] = field(default_factory=dict)
     denied_bytes: int = 0
-    matched: set[Pattern] = field(default_factory=set)
+    matched: Counter[Pattern] = field(default_factory=Counter)
+    judged: int = 0
     faults: list[str] = field(default_factory=list)
-
-    @property
-    def _exceptions(self) -> tuple[Pattern, ...]:
-        return self.deny[0].exceptions if self.deny else ()  # all have the same
 
     def judge(self, definition: Definition) -> Standing:
         """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
@@ -267,33 +274,43 @@ class _Sorting:
         if _is_too_long(name):
             self.faults.append(_too_long(name))
             return Standing.UNKNOWN
-        hits = [pattern for pattern in (*self.deny, *self.allow) if pattern.matches(name)]
-        self.matched.update(hits)
-        self.matched.update(one for one in self._exceptions if one.matches(name))
-        denying = next((pattern for pattern in hits if pattern in self.deny), None)
-        if denying is not None or (self.allow and not any(one in self.allow for one in hits)):
-            self.denied[name] = denying
+        if name in self.denied:  # listed twice: the first definition counts
             self.denied_bytes += len(definition.raw)
             return Standing.DENIED
-        if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
-            self.faults.append(_carrying(name))
-            return Standing.UNKNOWN
+        hits = self.choice.hits(name)
+        self.matched.update(hits)
+        self.judged += 1
+        if (by := self.choice.hiding(name, definition.raw, hits=hits)) is not None:
+            self.denied[name] = by
+            self.denied_bytes += len(definition.raw)
+            return Standing.DENIED
+        if self.hidden is not None:
+            hidden = self.hidden.besides(name)
+            if shows_other_tool(definition.raw.decode(), hidden):
+                self.faults.append(_carrying(name))
+                return Standing.UNKNOWN
         return Standing.ALLOWED
 
     def snapshot(self, allowed: Definitions) -> Snapshot:
         """Return the snapshot in which these tools are exposed."""
+        patterns = self.choice.patterns
         return Snapshot(
             allowed=allowed,
             denied=MappingProxyType(dict(self.denied)),
             denied_bytes=self.denied_bytes,
-            unmatched=tuple(
-                one
-                for one in (*self.deny, *self.allow, *self._exceptions)
-                if one not in self.matched
-            ),
+            unmatched=tuple(one for one in patterns if one not in self.matched),
+            too_wide=tuple(one for one in patterns if self.matched[one] == self.judged > 1),
             faults=tuple(self.faults),
-            patterns=(self.deny, self.allow),
+            choice=self.choice,
         )
+
+
+def by_name(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot of the same list that also denies names which are not in it."""
+    known: dict[str, Hider | None] = {}
+    if snapshot.choice.needs_definitions:
+        known = {**snapshot.denied, **dict.fromkeys(snapshot.allowed)}
+    return replace(snapshot, by_name=HiddenNames(snapshot.choice, known))
 
 
 def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
@@ -308,7 +325,7 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
             return None
         change = f"the upstream changed the tool {shown(name)}"
         return f"{change}: still serving the version seen at start-up"
-    if name in snapshot.hidden_names or name in NamesByPattern(*snapshot.patterns):
+    if name in snapshot.hidden_names or snapshot.choice.hiding(name, definition.raw):
         return None
     if (carrying := _carrying(name)) in snapshot.faults:
         return carrying
@@ -364,18 +381,20 @@ _LONGEST_LIST = 80 * MEBIBYTE  # bytes; longer lists are not pinned, only judged
 class UnlistedTools:
     """Learns the upstream's list from the pages that pass. Each tool is judged once."""
 
-    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
-        self._by_pattern = NamesByPattern(deny, allow)
-        self._sorting = _Sorting(deny, allow, self._by_pattern)
+    def __init__(self, choice: Choice) -> None:
+        self._known: dict[str, Hider | None] = {}
+        self._hidden = HiddenNames(choice, self._known)
+        self._sorting = _Sorting(choice, self._hidden)
         self._pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
         self._next: str | None = None  # the cursor of the next page of the list
         self.size = 0
         """Bytes of the definitions so far."""
         self.snapshot = Snapshot(
-            allowed=Definitions(), denied={}, by_pattern=self._by_pattern, is_open=True
+            allowed=Definitions(), denied={}, choice=choice, by_name=self._hidden, is_open=True
         )
-        """Judges calls, and everything else that names a tool, only by name."""
+        """Judges calls, and everything else that names a tool, by name, or as its pinned definition
+        was judged."""
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
@@ -385,7 +404,7 @@ class UnlistedTools:
     def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
         """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
         sorting = self._sorting
-        of_page = _Sorting(sorting.deny, sorting.allow, self._by_pattern)
+        of_page = _Sorting(sorting.choice, self._hidden)
         allowed = Definitions()
         for some in few_of(page.definitions):
             for one in some:
@@ -401,7 +420,7 @@ class UnlistedTools:
                 ):
                     allowed.add(name, (known or one).raw)
             yield LET_OTHERS_GO_ON
-        return replace(of_page.snapshot(allowed), by_pattern=self._by_pattern)
+        return replace(of_page.snapshot(allowed), by_name=self._hidden)
 
     def _pin(self, definition: Definition) -> None:
         """Remember the first definition of a tool."""
@@ -411,6 +430,8 @@ class UnlistedTools:
             self._faulty.append(definition)
         else:
             self._pinned[name] = definition
+            if self._sorting.choice.needs_definitions:
+                self._known[name] = self._sorting.denied.get(name)
 
     def finish_page(self, asked: str | None, page: Listing) -> Deciding[Snapshot | None]:
         """Note the page that answers this cursor; return the snapshot if the list is complete

@@ -15,8 +15,8 @@ from mcp_tool_filter.adapters.watch.dashboard import Dashboard, answer_page
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.patterns import NOTHING
 from mcp_tool_filter.policy.snapshot import Standing
 from tests.browser import browser
 from tests.cli.launched import RunningLauncher, launched

@@ -339,7 +339,7 @@ def asking_for(method: str, id: object = 1, **params: object) -> Request:
 
 def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -> Judged:
     client = Client(via, said_revision="2025-06-18")
-    return Judged(Direction.FROM_CLIENT, message, verdict, client, take_snapshot([], deny=[]))
+    return Judged(Direction.FROM_CLIENT, message, verdict, client, take_snapshot([]))
 
 
 @pytest.mark.parametrize(

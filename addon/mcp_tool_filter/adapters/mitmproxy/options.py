@@ -83,7 +83,7 @@ def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None
         name, equals, value = text.partition("=")
         if equals and name in KEYS:
             typed.setdefault(name, []).append(value)
-        elif name in KEYS and KEYS[name].is_pattern:
+        elif name in KEYS and KEYS[name].selects:
             return EmptyList(name, source=f"--set {name}")
     for name, values in typed.items():
         if list(getattr(options, name)) != values:
@@ -101,7 +101,7 @@ def _sets_in(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _read(options: Options, option: Option) -> Texts:
-    if option.is_pattern and not was_set(options, option.key):
+    if option.selects and not was_set(options, option.key):
         return None
     values: Sequence[str] = getattr(options, option.key)
     if option.many:

@@ -126,7 +126,7 @@ class Proxy:
         for site in self.sites.values():
             site.listener.policy.adopt(config)
         self.config = config
-        if (before.deny, before.allow) != (config.deny, config.allow):
+        if before.choice != config.choice:
             for site in self.sites.values():
                 tell_list_changed(site)
         self.crowd.adopt(config.max_clients)

@@ -43,11 +43,11 @@ from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_of
+from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens
 from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics, Timeline
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
-from mcp_tool_filter.policy.patterns import NOTHING, switched
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[JsonObject]
             **_tool_line(name, "", len(definition), counted),
             "description": _description_in(definition),
         }
-    for name, pattern in snapshot.denied.items():
-        yield _tool_line(name, pattern_of(name, snapshot), 0, counted, by_deny=bool(pattern))
+    for name, by in snapshot.denied.items():
+        yield _tool_line(name, by.says, 0, counted, by_deny=by is not NOT_ALLOWED)
 
 
 @lru_cache(2000)  # the page asks every second
@@ -306,10 +306,11 @@ class Dashboard:
 
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
         """Return patterns that hide and expose these tools, and how to make them permanent."""
-        names = list(dict.fromkeys(name for one in self._snapshots() for name in _names_in(one)))
-        config = self._config()
-        new = switched(config.deny, config.exceptions, names, set(hide), set(show))
-        deny, exceptions = new.deny if config.deny or new.more else [], new.exceptions
+        snapshots = self._snapshots()
+        names = list(dict.fromkeys(name for one in snapshots for name in _names_in(one)))
+        choice, hinted = self._config().choice, {name for one in snapshots for name in one.hinted}
+        new = switched(choice, names, set(hide), set(show), hinted)
+        deny, exceptions = new.deny if choice.deny or new.more else [], new.exceptions
         command = shlex.join(_flags(deny, exceptions))
         return {"deny": deny, "except": exceptions, "command": command}
 
@@ -337,8 +338,8 @@ class Dashboard:
         return {"problem": problem}
 
     def _patterns(self) -> tuple[list[str], list[str]]:
-        config = self._config()
-        return [one.regex for one in config.deny], [one.text for one in config.exceptions]
+        choice = self._config().choice
+        return [one.regex for one in choice.deny], [one.text for one in choice.exceptions]
 
 
 def _tell_of_change(deny: Sequence[str], exceptions: Sequence[str]) -> None:

@@ -218,23 +218,23 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     A pattern that is there stays: it may be meant for tools that come later.
     """
     from mcp_tool_filter.cli.commands.look import ask_now, choose
-    from mcp_tool_filter.policy.patterns import switched
+    from mcp_tool_filter.policy.choice import NOT_ALLOWED, switched
 
     before = flags_of(listed.entry)
     settings = _settings_for(listed.entry, before)
     known = ask_now(settings)
     if (hidden := choose(known.tools)) is None:
         return []
-    names, config = [one.name for one in known.tools], settings.config()
-    not_allowed = [name for name, by in known.snapshot.denied.items() if by is None]
+    names, choice = [one.name for one in known.tools], settings.config().choice
+    not_allowed = [name for name, by in known.snapshot.denied.items() if by is NOT_ALLOWED]
     is_narrow = bool(not_allowed) and all(name in hidden for name in not_allowed)
     covered = not_allowed if is_narrow else []  # else allow goes
     changed = switched(
-        config.deny,
-        config.exceptions,
+        choice,
         names,
         hide=[name for name in hidden if name not in covered],
         show=[name for name in names if name not in hidden],
+        hinted=known.snapshot.hinted,
     )
     patterns = [(one.option, one.text) for one in changed.kept]
     patterns += [("deny", text) for text in changed.more]

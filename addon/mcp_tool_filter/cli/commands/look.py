@@ -32,8 +32,9 @@ from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers import sentences
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.policy.config import refuse_unmatched
-from mcp_tool_filter.policy.patterns import deny_for
+from mcp_tool_filter.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 
@@ -48,10 +49,10 @@ class Tool:
     """Its first line."""
     why: str = "exposed"
     """exposed, denied, not allowed, or faulty."""
-    pattern: str | None = None
-    """The pattern that denies it."""
+    by: Hider | None = None
+    """What hides it."""
     mark: str = ""
-    """What its definition says of it: read-only or destructive."""
+    """What its definition says of it: read-only, destructive, open-world."""
 
     @property
     def is_exposed(self) -> bool:
@@ -60,18 +61,16 @@ class Tool:
 
 def _tool(name: str, raw: bytes, snapshot: Snapshot) -> Tool:
     definition = json.loads(raw)
-    said, hints = definition.get("description"), definition.get("annotations")
-    pattern = snapshot.denied.get(name)
-    why = "denied" if pattern else "not allowed" if name in snapshot.denied else "faulty"
-    hints = hints if isinstance(hints, dict) else {}
-    dangerous = "destructive" if hints.get("destructiveHint") is True else ""
+    said = definition.get("description")
+    by = snapshot.denied.get(name)
+    why = "faulty" if by is None else "not allowed" if by is NOT_ALLOWED else "denied"
     return Tool(
         name,
         len(raw),
         shown(shortened(said, 200)) if isinstance(said, str) else "",
         "exposed" if name in snapshot.allowed else why,
-        pattern.text if pattern else None,
-        "read-only" if hints.get("readOnlyHint") is True else dangerous,
+        by,
+        claims_in(raw).marks,
     )
 
 
@@ -167,8 +166,9 @@ def _as_json(known: KnownTools) -> dict[str, object]:
                 "name": one.name,
                 "exposed": one.is_exposed,
                 "why": one.why,
-                "pattern": one.pattern,
+                "pattern": one.by.text or None if one.by else None,
                 "bytes": one.size,
+                **({"marks": one.mark.split(", ")} if one.mark else {}),
             }
             for one in known.tools
         ],
@@ -198,7 +198,8 @@ def _print_tools(known: KnownTools) -> None:
 
 
 def _row(tool: Tool) -> tuple[str, ...]:
-    why = tool.why + (f' by "{tool.pattern}"' if tool.pattern else "")
+    by = tool.by and (f'"{tool.by.text}"' if isinstance(tool.by, Pattern) else tool.by.text)
+    why = tool.why + (f" by {by}" if by else "")
     tokens = sentences.estimate_tokens(tool.size)
     return shown(tool.name), why, tokens, shortened(tool.description, 60)
 

@@ -77,13 +77,13 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
 
 def _outcome(name: str, transcript: Transcript) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.transcript import find_leaks
-    from mcp_tool_filter.observers.sentences import pattern_of
+    from mcp_tool_filter.observers.sentences import hider_of
 
     snapshot, calls = transcript.snapshot, transcript.calls
     return ReplayReport(
         recording=name,
         exposed=list(snapshot.allowed),
-        hidden={tool: pattern_of(tool, snapshot) for tool in snapshot.denied},
+        hidden={tool: hider_of(tool, snapshot) for tool in snapshot.denied},
         saved_bytes=snapshot.denied_bytes,
         requests=len(transcript.turns),
         passed=Counter(call.tool for call in calls if call.passes and call.is_known),
