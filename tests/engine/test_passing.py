@@ -218,7 +218,13 @@ def test_no_body_is_a_request_to_a_server_that_ignores_bodies(
 
 
 @pytest.mark.parametrize(
-    "coding", [b"Transfer-Encoding: chunked", b"x: y\r\ncontent-encoding:gzip"]
+    "coding",
+    [
+        b"Transfer-Encoding: chunked",
+        b"x: y\r\ncontent-encoding:gzip",
+        b"x\rContent_Encoding : gzip",
+        b" Content-Encoding:\tgzip",
+    ],
 )
 @pytest.mark.parametrize("before", [b"a=b\r\n\r\n", b"GET / HTTP/1.1\r\n\r\nx"])
 @pytest.mark.parametrize("cut_at", [0, 1, 7])
@@ -257,6 +263,8 @@ HTTP/1.1 200 OK
 Transfer-Encoding: chunked
 
 GET /users
+Supports content-encoding, says who called it. Transfer-Encoding, too:
+> content-encoding: gzip
 """
 
 

@@ -245,7 +245,10 @@ _REQUEST_LINE_END = re.compile(
 )
 """What a request line ends with. One that follows a body may begin in the middle of a line."""
 _BLANK_LINE = re.compile(rb"\n\r?\n")
-_CODED = re.compile(rb"(?:transfer|content)-encoding", re.IGNORECASE)
+_CODED = re.compile(
+    rb"[\r\n][\x00-\x09\x0b\x0c\x0e-\x20]*(?:transfer|content)[^a-z0-9:\r\n]+encoding[^a-z0-9:\r\n]*:",
+    re.IGNORECASE,
+)
 
 
 class Treatment(StrEnum):
@@ -438,7 +441,7 @@ class RequestWatch(Watch):
         while True:
             if self._is_in_head:
                 blank = _BLANK_LINE.search(text, at - 1, end)
-                if _CODED.search(text, at, blank.end() if blank else end):
+                if _CODED.search(text, at - 1, blank.end() if blank else end):
                     return False
                 if blank is None:
                     return True
