@@ -104,6 +104,10 @@ class InvalidOption(StartError):
         self.given = given
 
 
+class UnsetVariable(InvalidOption):
+    """A value needs an environment variable that is not set."""
+
+
 class UnknownOption(StartError):
     def __init__(self, option: str, *, why: str) -> None:
         super().__init__(f"Unknown option: {option}", why=why)

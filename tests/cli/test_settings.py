@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.config_file import read_file
 from mcp_tool_filter.cli.flags import UsageError
 from mcp_tool_filter.cli.settings import (
     is_on,
     one_of,
     parse_number,
     parse_variable,
-    read_file,
     read_settings,
     split_command,
 )
@@ -186,7 +186,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_crlf(tmp_path: Path) -
     """Editors on Windows write both."""
     file = tmp_path / "filter.toml"
     file.write_bytes(b'\xef\xbb\xbfdeny = ["^a"]\r\nport = 1\r\n')
-    assert read_file(str(file)) == {"deny": ["^a"], "port": ["1"]}
+    assert read_file(str(file)).top == {"deny": ["^a"], "port": ["1"]}
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import EmptyList, StartError
 from mcp_tool_filter.options import KEYS, OPTIONS, Option
 
 # What people who know another tool may type.
@@ -181,6 +181,12 @@ class UsageError(StartError):
 
     def __init__(self, what: str, *, why: str = "See mcp-tool-filter --help") -> None:
         super().__init__(what, why=why)
+
+
+def refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
+    """Refuse an option with patterns that has none."""
+    if OPTIONS[name].selects and not any(text.strip() for text in texts):
+        raise EmptyList(name, source=source)
 
 
 def no_such(

@@ -1,11 +1,11 @@
 """The user's settings as one checked value, from the command line, environment and config file.
 
-A flag beats the environment, which beats the file. Only what is denied adds up, patterns and hints,
-so that one more on the command line does not disable those in the file. Within one source, a
-setting with one value must not be repeated: the second would silently override the first. An empty
-``deny`` or
-``allow`` is refused in every source, because it is probably a slip (an unset variable) that
-disables the filter. Each error is a UsageError, which quotes what was typed.
+A flag beats the environment, which beats the file; in the file, a server's own table beats the top.
+Only what is denied adds up, patterns and hints, so that one more on the command line does not
+disable those in the file. Within one source, a setting with one value must not be repeated: the
+second would silently override the first. An empty ``deny`` or ``allow`` is refused in every source,
+because it is probably a slip (an unset variable) that disables the filter. Each error is a
+UsageError, which quotes what was typed.
 
 >>> gather({"deny": ["^b"]}, {"MCP_TOOL_FILTER_DENY": "^a"})
 {'deny': ['^a', '^b']}
@@ -15,23 +15,33 @@ disables the filter. Each error is a UsageError, which quotes what was typed.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, parse_flags
-from mcp_tool_filter.errors import EmptyList, InvalidOption
-from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, Option, Texts
+from mcp_tool_filter.cli.flags import (
+    COMMAND,
+    Given,
+    UsageError,
+    closest,
+    parse_flags,
+    refuse_empty,
+)
+from mcp_tool_filter.errors import InvalidOption, StartError
+from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, Texts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from mcp_tool_filter.adapters.upstream.target import Target
+    from mcp_tool_filter.cli.config_file import ConfigFile
     from mcp_tool_filter.policy.config import Config
 
 
@@ -72,6 +82,10 @@ class Settings:
     verbosity: int
     """-1 for quiet, 0, 1, 2."""
     set: tuple[str, ...]
+    name: str = ""
+    """What the config file calls the server; empty if it is not from there."""
+    allow_too: tuple[str, ...] = ()
+    """Another allow list, that of all servers: a tool must match both."""
 
     @property
     def endpoint(self) -> str:
@@ -115,7 +129,7 @@ class Settings:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            return parse_config(self.texts)
+            return parse_config(self.texts, allow_too=self.allow_too)
 
 
 @contextmanager
@@ -125,7 +139,7 @@ def in_our_words() -> Iterator[None]:
         yield
     except InvalidOption as error:
         flag = f"--{_flag_of(error.option)}"
-        raise InvalidOption(flag, error.given, why=error.why) from None
+        raise type(error)(flag, error.given, why=error.why) from None
 
 
 def _flag_of(key: str) -> str:
@@ -233,18 +247,136 @@ _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstre
 
 def gather(typed: Given, environment: Mapping[str, str]) -> Given:
     """Combine the three sources; the command line is parsed already."""
+    return read_sources(typed, environment).given()
+
+
+def read_sources(typed: Given, environment: Mapping[str, str]) -> Sources:
+    """Read the environment, and the file that it or the command line names, or the default one."""
     surrounding = _read_environment(environment)
-    files = typed.get("config") or surrounding.get("config")
-    given: Given = {}
-    for source in (read_file(files[-1]) if files else {}, surrounding, typed):
-        if _names_upstream(source):
-            given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
-        sums = {name: given.get(name, []) + source.get(name, []) for name in _ADD_UP}
-        given |= source | {name: values for name, values in sums.items() if values}
-    for option in RETIRED:
-        if given.pop(option.name, None):
-            _warn(f"--{option.name} {option.help}")
-    return given
+    named = typed.get("config") or surrounding.get("config")
+    path = named[-1] if named else default_file(environment)
+    file = None
+    if path is not None:
+        from mcp_tool_filter.cli.config_file import read_file  # most have none
+
+        file = read_file(path, is_default=not named)
+    return Sources(file, surrounding, typed, environment)
+
+
+def default_file(environment: Mapping[str, str]) -> str | None:
+    """Return the file that is read if none is named; None if it is not there."""
+    if sys.platform == "win32":
+        folder = environment.get("APPDATA", "")
+    else:
+        home = environment.get("HOME", "")
+        folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    path = os.path.join(folder, "mcp-tool-filter", "config.toml")
+    return path if os.path.isabs(path) and os.path.exists(path) else None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that is set, by its source."""
+
+    file: ConfigFile | None
+    surrounding: Given
+    typed: Given
+    environment: Mapping[str, str] = field(repr=False)
+
+    def given(self) -> Given:
+        """Return what is set for one upstream, which may be missing."""
+        top = self.file.top if self.file else {}
+        given = self._merged(top)
+        if self.file and self.file.is_default and self._talks_over_stdio(given):
+            given = self._merged(_without(top, _OF_LISTENERS))
+        for option in RETIRED:
+            if given.pop(option.name, None):
+                _warn(f"--{option.name} {option.help}")
+        return given
+
+    def _merged(self, *files: Given) -> Given:
+        given: Given = {}
+        for source in (*files, self.surrounding, self.typed):
+            if _names_upstream(source):
+                given = _without(given, _UPSTREAMS)
+            sums = {name: given.get(name, []) + source.get(name, []) for name in _ADD_UP}
+            given |= source | {name: values for name, values in sums.items() if values}
+        return given
+
+    def _talks_over_stdio(self, given: Given) -> bool:
+        """Tell whether we would, if it were not for the file."""
+        if {"port", "inspect"} & (self.surrounding.keys() | self.typed.keys()):
+            return False
+        return not {"stdio", "upstream-cmd", COMMAND}.isdisjoint(given)
+
+    def for_all_servers(self) -> Settings:
+        """Return what is set for the whole process that serves the file's servers."""
+        top = self.file.top if self.file else {}
+        given = _without(self._merged(top), (*_UPSTREAMS, *_OF_ONE_SERVER, "strict"))
+        given.setdefault("port", [OPTIONS["port"].default])
+        return settle(given | {"upstream": ["http://servers.invalid"]})
+
+    def of_server(self, name: str, *, is_stdio: bool = False) -> Settings:
+        """Return the settings of one of the file's servers.
+
+        Raises UnsetVariable if they need one, and another StartError for a mistake; each names the
+        server and the file.
+        """
+        from mcp_tool_filter.cli.config_file import ConfigFile
+
+        file = self.file or ConfigFile("the config file")
+        section = file.section(name)
+        try:
+            settings = self._settings_of(file.top, section, is_stdio=is_stdio)
+            settings.config()
+        except StartError as error:
+            raise file.at(name, error) from None
+        return replace(settings, name=name)
+
+    def _settings_of(self, top: Given, section: Given, *, is_stdio: bool) -> Settings:
+        if is_stdio:
+            top = _without(top, _OF_LISTENERS)
+        other = _without(self._merged(top), _UPSTREAMS)
+        own = _without(section, ("env",)) | self._variables_of(section)
+        typed = self.surrounding | self.typed
+        given = {**other, **own, **{name: other[name] for name in typed if name in other}}
+        for key in (*_ADD_UP, "except"):
+            if values := other.get(key, []) + section.get(key, []):
+                given[key] = values
+        if "upstream" in section:
+            given = _without(given, ("env", "cwd"))
+        narrows = "allow" in section and "allow" in other
+        if "allow" in section:
+            given["allow"] = section["allow"]
+        if is_stdio:
+            given["stdio"] = ["true"]
+        else:
+            given.setdefault("port", [OPTIONS["port"].default])
+        settings = settle(given)
+        return replace(settings, allow_too=tuple(other["allow"])) if narrows else settings
+
+    def _variables_of(self, section: Given) -> Given:
+        """Return the environment of a server's command, expanded. Raises UnsetVariable."""
+        from mcp_tool_filter.policy.config import expand_variables
+
+        variables = []
+        for text in section.get("env", ()):
+            name, value = parse_variable(text)
+            value = expand_variables(value, self.environment, option="env", given=name)
+            variables.append(f"{name}={value}")
+        return {"env": variables} if variables else {}
+
+
+_OF_LISTENERS = (
+    "port", "host", "allow-remote", "cert", "inspect", "no-browser", "record", "set", "dashboard",
+    "metrics-port",
+)  # fmt: skip
+"""What a file says for ``serve`` and does not fit a process that talks over stdio."""
+_OF_ONE_SERVER = ("header", "env", "cwd", "endpoint", "stdio")
+
+
+def _without(given: Given, names: Collection[str]) -> Given:
+    return {name: values for name, values in given.items() if name not in names}
 
 
 def _names_upstream(source: Given) -> bool:
@@ -254,79 +386,6 @@ def _names_upstream(source: Given) -> bool:
         first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
         raise UsageError(f"Give {first} or {second}, not both")
     return bool(named)
-
-
-def read_file(path: str) -> Given:
-    """Read a TOML file whose keys are the flags' names."""
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write the mark
-    except OSError as error:
-        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"The config file {path} is not UTF-8", why="Save it as UTF-8") from None
-    except ValueError as error:
-        raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
-    given: Given = {}
-    for key, value in table.items():
-        name, texts = _read_entry(path, key.replace("_", "-"), value)
-        if name in given:
-            raise UsageError(
-                f"{name} is in {path} twice", why="It is there once with _ and once with -"
-            )
-        given[name] = texts
-    return given
-
-
-def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
-    known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
-    if name not in known:
-        raise no_such(f"setting in {path} called", name, known)
-    flag = OPTIONS[name]
-    if isinstance(value, list) and not flag.many:
-        raise UsageError(f"{name} in {path} must be one value, not a list")
-    values = value if isinstance(value, list) else [value]
-    if wrong := [each for each in values if not _fits(each, flag)]:
-        what = f"{name} in {path} cannot be {_KINDS.get(type(wrong[0]), 'a date or time')}"
-        raise UsageError(what, why=_what_fits(flag))
-    texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
-    _refuse_empty(name, texts, source=f"{name} in {path}")
-    return name, texts
-
-
-_KINDS = {  # names of TOML's types
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a fraction",
-    list: "a list",
-    dict: "a table",
-}
-
-
-def _fits(value: object, flag: Option) -> bool:
-    if isinstance(value, str):
-        return True
-    if isinstance(value, bool):
-        return not flag.value or flag.choices == ("true", "false")
-    return isinstance(value, int) and flag.is_number
-
-
-def _what_fits(flag: Option) -> str:
-    example = f'"{flag.value}"'
-    if not flag.value or flag.choices == ("true", "false"):
-        example = "true"
-    elif flag.is_number:
-        example = "1"
-    several = f" or {flag.name} = [{example}]" if flag.many and flag.value else ""
-    return f"Write it as {flag.name} = {example}{several}"
-
-
-def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
-    if OPTIONS[name].selects and not any(text.strip() for text in texts):
-        raise EmptyList(name, source=source)
 
 
 def _read_environment(environment: Mapping[str, str]) -> Given:
@@ -339,7 +398,7 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
         name = variable.removeprefix(PREFIX)
         flag = names.get(name)
         if flag and not flag.only_typed:
-            _refuse_empty(flag.name, [text], source=variable)
+            refuse_empty(flag.name, [text], source=variable)
             if text:
                 lines = [line for line in text.splitlines() if line.strip()]
                 given[flag.name] = lines if flag.many else [text]

@@ -99,6 +99,8 @@ class Choice:
     allow: tuple[Pattern, ...] = ()
     exceptions: tuple[Pattern, ...] = ()
     """They spare tools from the deny patterns and the hints."""
+    allow_too: tuple[Pattern, ...] = ()
+    """A second allow list: a tool must match both."""
     hints: tuple[str, ...] = ()
     """The hints that hide tools, as users call them."""
     lock: Lock | None = None
@@ -114,7 +116,7 @@ class Choice:
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        return (*self.deny, *self.allow, *self.exceptions)
+        return (*self.deny, *self.allow, *self.allow_too, *self.exceptions)
 
     def hits(self, name: str) -> list[Pattern]:
         """Return all patterns that match a name."""
@@ -141,6 +143,8 @@ class Choice:
         if by:
             return by
         if self.allow and not first_of(self.allow):
+            return NOT_ALLOWED
+        if self.allow_too and not first_of(self.allow_too):
             return NOT_ALLOWED
         locked = self.lock.hiding(name, definition) if self.lock else None
         if not hints or (locked and locked is not UNDECIDED):

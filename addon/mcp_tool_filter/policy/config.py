@@ -30,7 +30,13 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from types import MappingProxyType
 
-from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
+from mcp_tool_filter.errors import (
+    EmptyList,
+    InvalidOption,
+    NothingDenied,
+    UnmatchedPattern,
+    UnsetVariable,
+)
 from mcp_tool_filter.options import KEYS, Texts
 from mcp_tool_filter.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.policy.patterns import (
@@ -311,8 +317,7 @@ class _Given:
             return ()
         if not values:
             raise EmptyList(key)
-        texts = [text for value in values for text in split_patterns(value, option=key)]
-        return tuple(map(parse, dict.fromkeys(texts)))
+        return _parse_patterns(values, key, parse)
 
     def hints(self, key: str) -> tuple[str, ...]:
         """Return the hints, in the order of their choices."""
@@ -336,16 +341,18 @@ def parse_config(
     /,
     *,
     environment: Mapping[str, str] = os.environ,
+    allow_too: Sequence[str] = (),
     **more: Texts,
 ) -> Config:
     """Check the user's settings. Raises StartError, which quotes the wrong text.
 
     ``texts`` and ``more`` are the options' values by their keys. ``None`` means that ``deny`` or
-    ``allow`` is not set; an empty list is an error.
+    ``allow`` is not set; an empty list is an error. ``allow_too`` is another list that a tool must
+    match.
     """
     given = _Given({**texts, **more})
     config = Config(
-        choice=_parse_choice(given),
+        choice=_parse_choice(given, allow_too),
         strict=given.is_on("strict"),
         requires_list=given.is_on("require_list"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
@@ -379,7 +386,14 @@ def parse_config(
     return config
 
 
-def _parse_choice(given: _Given) -> Choice:
+def _parse_patterns(
+    values: Sequence[str], key: str, parse: Callable[[str], Pattern]
+) -> tuple[Pattern, ...]:
+    texts = [text for value in values for text in split_patterns(value, option=key)]
+    return tuple(map(parse, dict.fromkeys(texts)))
+
+
+def _parse_choice(given: _Given, allow_too: Sequence[str]) -> Choice:
     no_case = given.is_on("ignore_case")
     parse = partial(parse_pattern, ignore_case=no_case)
     return Choice(
@@ -388,6 +402,7 @@ def _parse_choice(given: _Given) -> Choice:
             *given.patterns(DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
         ),
         allow=given.patterns("allow", partial(parse, option="allow")),
+        allow_too=_parse_patterns(allow_too, "allow", partial(parse, option="allow")),
         exceptions=given.patterns(EXCEPT, partial(parse, option=EXCEPT)),
         hints=(*((READ_ONLY,) if given.is_on("read_only") else ()), *given.hints("deny_hint")),
     )
@@ -421,7 +436,7 @@ def _parse_metrics(given: _Given, environment: Mapping[str, str]) -> MetricsAt |
     if not _NAME_OR_ADDRESS.fullmatch(host):
         raise InvalidOption("metrics_host", host, why="It must be an address, such as 127.0.0.1")
     typed = given.one("metrics_token")
-    token = _expand(typed, environment, "metrics_token", "…")
+    token = expand_variables(typed, environment, option="metrics_token", given="…").strip()
     if typed and not _VISIBLE.fullmatch(token):
         why = "It must be one word of visible ASCII characters"
         raise InvalidOption("metrics_token", "…", why=why)
@@ -462,15 +477,15 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     if name.lower() in _NOT_TO_SET:
         raise InvalidOption("upstream_headers", name, why="This header is set by the connection")
 
-    expanded = _expand(value, environment, "upstream_headers", name)
+    expanded = expand_variables(value, environment, option="upstream_headers", given=name).strip()
     if not expanded.isascii() or not expanded.isprintable():
         why = "Its value has characters that are not allowed in a header"
         raise InvalidOption("upstream_headers", name, why=why)
     return name, expanded
 
 
-def _expand(value: str, environment: Mapping[str, str], option: str, shown: str) -> str:
-    """Replace $VAR and ${VAR} ($$ is a dollar). Errors quote ``shown`` instead of the value."""
+def expand_variables(text: str, environment: Mapping[str, str], *, option: str, given: str) -> str:
+    """Expand $VAR and ${VAR} ($$ is a dollar). Raises UnsetVariable, which quotes ``given``."""
 
     def look_up(variable: re.Match[str]) -> str:
         wanted = variable[1] or variable[2]
@@ -478,10 +493,10 @@ def _expand(value: str, environment: Mapping[str, str], option: str, shown: str)
             return "$"
         if wanted not in environment:
             why = f"The environment variable {wanted} is not set"
-            raise InvalidOption(option, shown, why=why)
+            raise UnsetVariable(option, given, why=why)
         return environment[wanted]
 
-    return _VARIABLE.sub(look_up, value).strip()
+    return _VARIABLE.sub(look_up, text)
 
 
 def _parse_endpoint(text: str) -> str | None:

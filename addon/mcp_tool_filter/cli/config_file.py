@@ -1,0 +1,231 @@
+"""The config file: settings for everything at its top, and a table for each server.
+
+    deny = ["^delete_"]
+    [servers.files]
+    command = ["npx", "-y", "a-server", "~/project"]
+    [servers.linear]
+    url = "https://mcp.linear.app/mcp"
+    header = ["X-Team: $TEAM"]
+
+A key is the name of a flag. Whatever is wrong in any of the tables is an error that names the file,
+the server and the key: a mistake must not open what the user thinks is closed. Only a variable that
+is not set is found later, because it concerns one server.
+
+Relative files are beside this one. A file in the current folder is never taken by itself: a
+repository could weaken the policy, or start commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, refuse_empty
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SERVERS = "servers"
+_FOR_ALL = frozenset(
+    {one.name for group in ("Where to listen", "Watch", "More") for one in GROUPS[group]}
+    - {"paths"} | {"cert", "drain", "max-clients"}
+)  # fmt: skip
+"""Options of the whole process."""
+_OTHERWISE: Final = {"upstream": "url", "upstream-cmd": "command"}
+"""Options that have another name in a server's table."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file that was read and checked."""
+
+    path: str
+    top: Given = field(default_factory=dict)
+    """The settings for everything."""
+    servers: Mapping[str, Given] = field(default_factory=dict)
+    """The own settings of each server, in the file's order. Variables are not expanded yet."""
+    is_default: bool = False
+    """True if nobody has named it."""
+
+    def section(self, name: str) -> Given:
+        """Return the settings of a server. Raises UsageError."""
+        if name not in self.servers:
+            meant = closest(name, self.servers)
+            why = ", ".join(self.servers) or "none"
+            what = f"There is no server {name} in {self.path}"
+            raise UsageError(
+                what + (f": did you mean {meant}?" if meant else ""), why=f"Its servers: {why}"
+            )
+        return self.servers[name]
+
+    def at(self, name: str, error: StartError) -> StartError:
+        """Make an error about a server's settings also name the server and the file."""
+        what = re.sub(r"(?<![\w-])--(?=[a-z])", "", error.what)  # a key, not a flag
+        error.what = f"[{_SERVERS}.{name}] in {self.path}: {what}"
+        return error
+
+
+def read_file(path: str, *, is_default: bool = False) -> ConfigFile:
+    """Read a TOML file. Raises UsageError."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write the mark
+    except OSError as error:
+        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The config file {path} is not UTF-8", why="Save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
+    tables = table.pop(_SERVERS, {})
+    if not isinstance(tables, dict):
+        raise UsageError(f"{_SERVERS} in {path} must be tables", why=f"Write [{_SERVERS}.NAME]")
+    known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
+    top = _Table(path, path, [*known, _SERVERS]).read(table)
+    if "header" in top and (tables or is_default):
+        raise _belongs_to_one("header", path, "all servers would get it")
+    servers = {name: _read_server(path, name, one) for name, one in tables.items()}
+    return ConfigFile(path, top, servers, is_default)
+
+
+def _belongs_to_one(key: str, path: str, reason: str) -> UsageError:
+    what = f"{key} cannot be at the top of {path}: {reason}"
+    return UsageError(what, why=f"Write it in the table of a server: [{_SERVERS}.NAME]")
+
+
+def _read_server(path: str, name: str, table: object) -> Given:
+    where = f"[{_SERVERS}.{name}] of {path}"
+    if not _NAME.fullmatch(name):
+        why = "It has letters, digits, _ . and -, begins with a letter or digit, and is at most 64"
+        raise UsageError(f'A server in {path} cannot be called "{name[:80]}"', why=why)
+    if not isinstance(table, dict):
+        raise UsageError(f"{_SERVERS}.{name} in {path} must be a table", why=f"Write {where}")
+    known = [
+        flag.name
+        for flag in OPTIONS.values()
+        if not flag.only_typed and flag.name not in {*_FOR_ALL, *_OTHERWISE, "stdio"}
+    ]
+    given = _Table(path, where, [*known, *_OTHERWISE.values()]).read(table)
+    url, words = given.pop("url", None), given.get(COMMAND)
+    if url is not None and words is not None:
+        raise UsageError(f"{where} has url and command", why="Give one of them, not both")
+    if url is None and words is None:
+        why = 'Give its url = "https://…" or its command = ["PROGRAM", "ARGUMENT"]'
+        raise UsageError(f"{where} has no url and no command", why=why)
+    unused, only = (A_COMMAND, "command") if words is None else (A_URL, "url")
+    for key in given.keys() & OPTIONS.keys():
+        if unused in OPTIONS[key].needs:
+            raise UsageError(f"{key} in {where} has no effect", why=f"It is for a {only}")
+    return given | ({"upstream": url} if url else {})
+
+
+class _Table:
+    """One table of a file."""
+
+    def __init__(self, path: str, where: str, known: Sequence[str]) -> None:
+        self._path, self._where, self._known = path, where, known
+
+    def read(self, table: Mapping[str, object]) -> Given:
+        """Return the table's settings as text. Raises UsageError."""
+        given: Given = {}
+        for key, value in table.items():
+            name = key.replace("_", "-")
+            if name not in self._known:
+                raise self._unknown(name)
+            if name in given:
+                why = "It is there once with _ and once with -"
+                raise UsageError(f"{name} is in {self._where} twice", why=why)
+            given[name] = self._texts(name, value)
+        return given
+
+    def _unknown(self, name: str) -> UsageError:
+        is_server = self._where != self._path
+        if is_server and name in _FOR_ALL:
+            what = f"{name} in {self._where} is for the whole process"
+            return UsageError(what, why=f"Write it at the top of {self._path}")
+        if not is_server and name in _OTHERWISE.values():
+            return _belongs_to_one(name, self._path, "it is for one server")
+        if is_server and name in _OTHERWISE:
+            what = f"There is no setting in {self._where} called {name}"
+            return UsageError(f"{what}: did you mean {_OTHERWISE[name]}?")
+        return no_such(f"setting in {self._where} called", name, self._known)
+
+    def _texts(self, name: str, value: object) -> list[str]:
+        at = f"{name} in {self._where}"
+        if name in _OTHERWISE.values():
+            return _url(at, value) if name == "url" else _words(at, value)
+        if name == "env" and isinstance(value, dict):
+            return _variables(at, value)
+        flag = OPTIONS[name]
+        if isinstance(value, list) and not flag.many:
+            raise UsageError(f"{at} must be one value, not a list")
+        values = value if isinstance(value, list) else [value]
+        if wrong := [each for each in values if not _fits(each, flag)]:
+            what = f"{at} cannot be {_KINDS.get(type(wrong[0]), 'a date or time')}"
+            raise UsageError(what, why=_what_fits(flag))
+        texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+        refuse_empty(name, texts, source=at)
+        is_path = flag.value in ("FILE", "DIR") and texts[0]
+        return [self._beside(text, name) for text in texts] if is_path else texts
+
+    def _beside(self, text: str, name: str) -> str:
+        """Return a path that does not depend on the current folder."""
+        domain, equals, file = text.rpartition("=" if name == "cert" else "\0")  # DOMAIN=FILE
+        folder = os.path.dirname(os.path.abspath(self._path))
+        return domain + equals + os.path.join(folder, os.path.expanduser(file))
+
+
+def _url(at: str, value: object) -> list[str]:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{at} must be a text", why='Write it as url = "https://mcp.example/mcp"')
+    return [value]
+
+
+def _words(at: str, value: object) -> list[str]:
+    """Return the words of a command; ``~/`` at the beginning of one is expanded."""
+    words = value if isinstance(value, list) else []
+    if not words or not all(isinstance(word, str) and "\0" not in word for word in words):
+        why = 'Write it as command = ["PROGRAM", "ARGUMENT"]'
+        raise UsageError(f"{at} must be a list of words", why=why)
+    if not words[0]:
+        raise UsageError(f"{at} names no program", why="Its first word is empty")
+    return [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
+
+
+def _variables(at: str, table: Mapping[str, object]) -> list[str]:
+    for name, value in table.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{name} of {at} must be a text", why=f'Write it as {name} = "…"')
+    return [f"{name}={value}" for name, value in table.items()]
+
+
+_KINDS = {  # names of TOML's types
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a fraction",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def _fits(value: object, flag: Option) -> bool:
+    if isinstance(value, str):
+        return True
+    if isinstance(value, bool):
+        return not flag.value or flag.choices == ("true", "false")
+    return isinstance(value, int) and flag.is_number
+
+
+def _what_fits(flag: Option) -> str:
+    example = f'"{flag.value}"'
+    if not flag.value or flag.choices == ("true", "false"):
+        example = "true"
+    elif flag.is_number:
+        example = "1"
+    several = f" or {flag.name} = [{example}]" if flag.many and flag.value else ""
+    return f"Write it as {flag.name} = {example}{several}"
