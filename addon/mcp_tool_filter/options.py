@@ -109,6 +109,12 @@ GROUPS: Final = {
               many=True, choices=("destructive", "open-world", "not-idempotent")),
         _both("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
               "GLOB", many=True),
+        _both("deny-prompts", "JavaScript regex: prompts with matching names are removed",
+              "PATTERN", many=True),
+        _both("deny-resources", "JavaScript regex: resources and templates with matching URIs are"
+              " removed", "PATTERN", many=True),
+        _both("deny-skills", "JavaScript regex: skills with a matching name, path or URI are"
+              " removed, with their files", "PATTERN", many=True),
         _both("ignore-case", "patterns ignore upper and lower case"),
         _both("new-tools", "tools that appear later: hide them (default), or judge them by the"
               " patterns",

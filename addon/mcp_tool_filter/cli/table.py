@@ -158,7 +158,8 @@ _ALL: Final = (
         " wrap for these.",
         flags=(
             *(OPTIONS[name] for name in (
-                "deny", "allow", "except", "deny-glob", "ignore-case", "new-tools", "rules",
+                "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources",
+                "deny-skills", "ignore-case", "new-tools", "rules",
             )),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
@@ -273,6 +274,9 @@ _ALL: Final = (
             OPTIONS["allow"],
             OPTIONS["except"],
             OPTIONS["deny-glob"],
+            OPTIONS["deny-prompts"],
+            OPTIONS["deny-resources"],
+            OPTIONS["deny-skills"],
             OPTIONS["ignore-case"],
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),

@@ -413,6 +413,7 @@ class Conversation:
             links=policy.links,
             limits=policy.config.limits,
             origin=judged.origin,
+            things=policy.config.things,
         )
 
     def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:

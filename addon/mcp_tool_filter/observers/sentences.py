@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import assert_never
 
 import orjson
@@ -41,7 +42,16 @@ from mcp_tool_filter.policy.choice import Hider
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import (
+    TOOL,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 LONGEST = 256  # characters of a URI, a method, an id
@@ -56,6 +66,7 @@ _SUBJECTS = {
     "resources/subscribe": ("uri", "uri"),
     "resources/unsubscribe": ("uri", "uri"),
     "prompts/get": ("name", "prompt"),
+    "skills/get": ("uri", "uri"),
 }
 
 
@@ -107,7 +118,9 @@ def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
 
 
 def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
-    """Return the pattern or the flag that hides the called tool."""
+    """Return the pattern or the flag that hides the called tool, or the thing that is asked for."""
+    if reason.thing != TOOL:
+        return reason.pattern or None
     found = map(snapshot.hiding, reason.tools)
     return next((by.text for by in found if by and by.text), None)
 
@@ -121,6 +134,11 @@ def describe(verdict: Verdict, snapshot: Snapshot) -> str:
 
 def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
     match reason.why:
+        case Why.HIDDEN if reason.thing != TOOL:
+            by = f"\n  {reason.pattern or reason.detail}: {_listed(reason.tools)}"
+            return _hidden(len(reason.tools), reason.thing) + by
+        case Why.DENIED if reason.thing != TOOL:
+            return f"not found: {_listed(reason.tools)} ({reason.detail})"
         case Why.CACHED:
             denied = _by_pattern(snapshot.denied, snapshot)
             return f"{_hidden(len(snapshot.denied))}, answered from the snapshot{denied}"
@@ -161,8 +179,8 @@ def _not_found(tool: str, snapshot: Snapshot) -> str:
     return f"not found: {shown(tool)} ({hider_of(tool, snapshot)})"
 
 
-def _hidden(count: int) -> str:
-    return f"hidden {count} tool" + ("" if count == 1 else "s")
+def _hidden(count: int, what: str = TOOL) -> str:
+    return f"hidden {count} {what}" + ("" if count == 1 else "s")
 
 
 def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
@@ -404,7 +422,8 @@ def warnings_about(config: Config) -> list[str]:
     """Return the warnings about the patterns that need no tool list."""
     if config.denies_nothing:
         return [_NOTHING_DENIED]
-    patterns = [one for one in config.choice.patterns if one.option != EXCEPT]
+    others = chain.from_iterable(config.things.patterns) if config.things else ()
+    patterns = [one for one in (*config.choice.patterns, *others) if one.option != EXCEPT]
     return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
 
 

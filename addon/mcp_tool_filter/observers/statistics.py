@@ -44,7 +44,7 @@ from mcp_tool_filter.observers.audit.entry import (
 from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
+from mcp_tool_filter.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
 from mcp_tool_filter.protocol.messages import Message, Response
 
 STEP = 10.0
@@ -219,7 +219,7 @@ class RefusedMessage:
 
     at: float
     tool: str
-    """Or what was wrong, if it names no tool."""
+    """Or the prompt, resource or skill; or what was wrong, if it names none."""
     why: str
     """Which pattern has refused it, or more about what was wrong."""
 
@@ -273,6 +273,8 @@ class Statistics:
         match reason.why:
             case Why.CHANGED | Why.STORED:
                 self.ruled += 1
+            case Why.HIDDEN if reason.thing != TOOL:
+                pass  # these are counts of tools
             case Why.CACHED | Why.HIDDEN:
                 self.lists += 1
                 self.saved_bytes += snapshot.denied_bytes
@@ -283,8 +285,10 @@ class Statistics:
             case _:
                 self.refused += 1
                 for tool in reason.tools:
-                    count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
-                    said = hider_of(tool, snapshot)  # now: the patterns may change later
+                    said = reason.detail
+                    if reason.thing == TOOL:
+                        count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
+                        said = hider_of(tool, snapshot)  # now: the patterns may change later
                     self.refusals.appendleft(RefusedMessage(now, shown(tool), said))
                 if not reason.tools:
                     said = reason.detail

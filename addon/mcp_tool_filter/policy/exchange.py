@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import Decision
@@ -19,6 +19,9 @@ from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Request, Single
 from mcp_tool_filter.protocol.tools import ToolCall
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.things import Things
 
 
 class Direction(StrEnum):
@@ -175,3 +178,5 @@ class Situation:
     """True if the snapshot will answer this request."""
     origin: object = None
     """The host's own object for the message, such as mitmproxy's flow."""
+    things: Things | None = None
+    """The patterns for prompts, resources and skills, if there are any."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "mcp_tool_filter"
 _MOST_NAMES = 200
+_THINGS = frozenset({"prompt", "resource", "skill"})
 OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
@@ -84,6 +85,7 @@ class Metrics:
         self._state = state
         self._methods, self._rule_ids = _Names(), _Names()
         self._called, self._denied, self._unknown = _Names(), _Names(), _Names()
+        self._things = _Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
 
@@ -97,6 +99,9 @@ class Metrics:
         self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
         self._calls = counter("calls", "Calls that went through.", _TOOL)
         self._refusals = counter("refusals", "Calls that were refused.", _TOOL, "why")
+        self._refused_things = counter(
+            "refused_things", "Requests for denied prompts, resources and skills.", "kind", _TOOL
+        )
         self._errors = counter("errors", "Calls answered with an error.", _TOOL)
         self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
         self._drift = counter("drift", "Differences from the snapshot.")
@@ -113,6 +118,11 @@ class Metrics:
         self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
         if "tool" in entry:
             self._count_call(str(entry["tool"]), verdict, entry)
+        elif verdict in ("refused", "dropped", "changed") and entry.get("why") == Why.DENIED:
+            for kind in _THINGS.intersection(entry):
+                name = self._things.bounded(str(entry[kind]))
+                self._refused_things.labels(kind, name).inc()
+                break
         for name in ("rule", "answer_rule"):
             if rule := entry.get(name):
                 self._rules.labels(self._rule_ids.bounded(str(rule))).inc()

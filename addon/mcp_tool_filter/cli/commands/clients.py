@@ -47,6 +47,16 @@ from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.snapshot import shown
 
+_PATTERNS = (
+    "deny",
+    "except",
+    "deny-glob",
+    "deny-prompts",
+    "deny-resources",
+    "deny-skills",
+    "allow",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ListedServer:
@@ -251,18 +261,18 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
-    deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
-    if not deny and not allow and not globs:
+    given = {OPTIONS[name].key: typed.get(name) for name in _PATTERNS if name != "except"}
+    if not any(given.values()):
         why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
-    parse_config(deny=deny, allow=allow, deny_glob=globs)
+    parse_config(given)
     return _typed_flags(typed)
 
 
 def _typed_flags(typed: Given) -> list[str]:
     flags = [
         word
-        for name in ("deny", "except", "deny-glob", "allow")
+        for name in _PATTERNS
         for pattern in typed.get(name, ())
         for word in (f"--{name}", pattern)
     ]

@@ -55,7 +55,7 @@ from mcp_tool_filter.observers.sentences import (
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.snapshot import shown as shown_name
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Place, Request, Response, UnreadPlace
 from mcp_tool_filter.protocol.scan import Value
 
@@ -385,7 +385,9 @@ class Auditor:
             entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
             if drift := verdict.reason.drift:
                 entry["drift"] = len(drift)
-            if verdict.reason.why is Why.HIDDEN:
+            if verdict.reason.thing != TOOL:
+                entry["hidden"] = len(verdict.reason.tools)
+            elif verdict.reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
 
@@ -502,7 +504,9 @@ class Auditor:
     ) -> None:
         entry |= facts_about(verdict, snapshot)
         reason = verdict.reason
-        if reason.why in (Why.CACHED, Why.HIDDEN):
+        if reason.thing != TOOL:
+            entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+        elif reason.why in (Why.CACHED, Why.HIDDEN):
             entry["saved_bytes"] = snapshot.denied_bytes
         if reason.why is Why.FORBIDDEN and reason.detail:
             entry["detail"] = reason.detail
