@@ -415,6 +415,7 @@ def _parse_choice(given: _Given, allow_too: Sequence[str]) -> Choice:
         hints=(*((READ_ONLY,) if given.is_on("read_only") else ()), *given.hints("deny_hint")),
     )
 
+
 def _parse_things(given: _Given, *, ignore_case: bool) -> Things | None:
     parsed = [
         given.patterns(key, partial(parse_pattern, option=key, ignore_case=ignore_case))

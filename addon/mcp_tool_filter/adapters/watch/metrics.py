@@ -50,7 +50,7 @@ OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
-_TOOL = "tool"  # the label that names a tool
+_TOOL, _NAME = "tool", "name"  # the labels that name a tool, or something else that is denied
 _PROBES = ("/livez", "/healthz", "/readyz")  # balancers ask for them under any Host
 
 type State = Callable[[], Mapping[str, float]]
@@ -100,7 +100,7 @@ class Metrics:
         self._calls = counter("calls", "Calls that went through.", _TOOL)
         self._refusals = counter("refusals", "Calls that were refused.", _TOOL, "why")
         self._refused_things = counter(
-            "refused_things", "Requests for denied prompts, resources and skills.", "kind", _TOOL
+            "refused_things", "Requests for denied prompts, resources and skills.", "kind", _NAME
         )
         self._errors = counter("errors", "Calls answered with an error.", _TOOL)
         self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
@@ -192,7 +192,7 @@ class WithoutTools:
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
-            if any(_TOOL in sample.labels for sample in family.samples):
+            if any({_TOOL, _NAME} & sample.labels.keys() for sample in family.samples):
                 family.samples = list(_added_up(family.samples))
             yield family
 
@@ -200,7 +200,9 @@ class WithoutTools:
 def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
     sums: dict[tuple[object, ...], Sample] = {}
     for sample in samples:
-        labels = {name: value for name, value in sample.labels.items() if name != _TOOL}
+        labels = {
+            name: value for name, value in sample.labels.items() if name not in (_TOOL, _NAME)
+        }
         key = (sample.name, *labels.items())
         known = sums.get(key)
         # A series begins when the first of its tools is called.
