@@ -121,6 +121,7 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
         endpoint=found.client.path,
         server_name=found.introduction.server_name,
         server_version=found.introduction.server_version,
+        instructions=found.introduction.instructions,
         sessions=found.client.has_session,
         pages=pages,
     )
