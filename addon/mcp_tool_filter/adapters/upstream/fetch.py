@@ -288,8 +288,9 @@ async def fetch_as_client(
         raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
     headers = _headers_of(asked_by)
     http = HttpClient(
-        origin, headers=headers, tls=target.tls, login=login, room=room, answer=target.answer
-    )
+        origin, headers=headers, tls=target.tls, login=login, room=room, answer=target.answer,
+        via=target.via,
+    )  # fmt: skip
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
             if asked_by.page is not None:
