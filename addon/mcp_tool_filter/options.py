@@ -121,6 +121,7 @@ GROUPS: Final = {
               "HOW", choices=("hide", "judge"), default="hide"),
         _both("require-list", "do not start if the upstream lists its tools only after a login",
               needs=(A_FETCH, HTTP)),
+        _both("shadow", "enforce nothing: only report what would be hidden, refused or changed"),
         _both("strict", "do not start if a pattern matches no tool, or if there is no pattern"),
         _both("header", 'add this header to requests to the MCP endpoint: "Name: value"; $VAR and'
               " ${VAR} are expanded; a client's own credentials are kept",

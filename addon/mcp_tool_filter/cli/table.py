@@ -160,7 +160,7 @@ _ALL: Final = (
         flags=(
             *(OPTIONS[name] for name in (
                 "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources",
-                "deny-skills", "ignore-case", "new-tools", "rules",
+                "deny-skills", "ignore-case", "new-tools", "rules", "shadow",
             )),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
@@ -307,6 +307,7 @@ _ALL: Final = (
             OPTIONS["deny-resources"],
             OPTIONS["deny-skills"],
             OPTIONS["ignore-case"],
+            OPTIONS["shadow"],
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,

@@ -132,6 +132,14 @@ def describe(verdict: Verdict, snapshot: Snapshot) -> str:
     return describe_reason(verdict.reason, snapshot)
 
 
+def describe_reported(would: Verdict, snapshot: Snapshot) -> str:
+    """Describe what would have happened to a message that was forwarded."""
+    word = verdict_word(would)
+    if isinstance(would, Rewrite) and would.reason.why in (Why.BLOCKED, Why.INVALID):
+        word = "refused"
+    return f"would be {word}: {describe(would, snapshot)}"
+
+
 def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
     match reason.why:
         case Why.HIDDEN if reason.thing != TOOL:
@@ -151,7 +159,8 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
         case Why.BLOCKED:
             return f"refused by rule {reason.rule}: {reason.detail}"
         case Why.CHANGED:
-            return f"changed by rule {reason.rule}"
+            by = f" ({reason.detail})" if reason.detail else ""
+            return f"changed by rule {reason.rule}{by}"
         case Why.STORED:
             return "answered with a stored result"
         case Why.CANCELLED:
@@ -321,6 +330,8 @@ class VerdictLog:
         """Log the verdict on a message, and for which kind of asker a tool is hidden."""
         verdict = judged.verdict
         if isinstance(verdict, Forward):
+            if judged.would is not None and log.isEnabledFor(logging.INFO):
+                log.info("Only reported: %s", describe_reported(judged.would, judged.snapshot))
             return
         if verdict.reason.drift:
             self._tell_hidden(verdict.reason.drift, _kind_of(judged))
@@ -382,6 +393,10 @@ def _kind_of(judged: Judged) -> str:
     return f"for clients with MCP {revision} and {with_what}{who}"
 
 
+_NOTHING_ENFORCED = (
+    "Warning: nothing is enforced: with shadow, the filter only reports what it would hide, refuse"
+    " or change"
+)
 _NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
 
 _BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
@@ -399,6 +414,8 @@ class Introduction:
     listens_at: str
     is_listed: bool = True
     """False if the upstream lists its tools only to logged-in users."""
+    is_shadow: bool = False
+    """True if nothing is enforced."""
 
     @property
     def shown_upstream(self) -> str:
@@ -406,7 +423,9 @@ class Introduction:
         return shown_url(self.upstream) if "://" in self.upstream[:8] else self.upstream
 
 
-def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
+def introduce(
+    upstream: str, fetched: Fetched, address: str, *, is_shadow: bool = False
+) -> Introduction:
     """Return the introduction of an upstream that we serve at this address."""
     return Introduction(
         upstream=upstream + fetched.endpoint,
@@ -415,16 +434,20 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
         revision=fetched.revision,
         listens_at=address + fetched.endpoint,
         is_listed=fetched.is_listed,
+        is_shadow=is_shadow,
     )
 
 
 def warnings_about(config: Config) -> list[str]:
     """Return the warnings about the patterns that need no tool list."""
+    shadow = [_NOTHING_ENFORCED] if config.shadow else []
     if config.denies_nothing:
-        return [_NOTHING_DENIED]
+        return [*shadow, _NOTHING_DENIED]
     others = chain.from_iterable(config.things.patterns) if config.things else ()
     patterns = [one for one in (*config.choice.patterns, *others) if one.option != EXCEPT]
-    return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
+    return shadow + [
+        f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
+    ]
 
 
 def only_warnings(report: str) -> str:
@@ -456,11 +479,15 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
         yield "  Tools are listed when the first client logs in; the patterns apply at once"
         return
     yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
-    yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
+    if who.is_shadow:
+        yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
+    else:
+        yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from _denied_lines(snapshot)
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
-    yield f"  Saved: {saved:,} bytes of context, about {tokens} tokens per tools/list"
+    word = "Would save" if who.is_shadow else "Saved"
+    yield f"  {word}: {saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
         yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
     yield from warnings_in(snapshot)

@@ -40,6 +40,7 @@ from mcp_tool_filter.observers.audit.entry import (
     caller_of,
     has_failed,
     is_refused,
+    reported,
 )
 from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
@@ -179,6 +180,8 @@ class Timeline:
 
 def _line_of(entry: Entry) -> _Line:
     line = {name: part for name, part in entry.items() if name not in ("arguments", "result")}
+    if would := reported(entry):
+        line["would"] = would
     if not isinstance(entry, ShownEntry):
         return _Line(line)
     has_details = entry.arguments is not None or entry.result is not None
@@ -237,6 +240,8 @@ class Statistics:
     ruled: int = 0
     """Messages that rules changed or answered."""
     invalid: int = 0
+    reported: int = 0
+    """Messages that would have been refused or changed."""
     calls: Counter[str] = field(default_factory=Counter)
     """Forwarded calls, by tool."""
     failed_calls: Counter[str] = field(default_factory=Counter)
@@ -251,6 +256,8 @@ class Statistics:
         verdict = judged.verdict
         if not isinstance(verdict, Forward):
             self._note_reason(verdict.reason, judged.snapshot, now)
+        elif judged.would is not None:
+            self.reported += 1
         for one in judged.members or (judged,):
             exchange = one.exchange
             if exchange is not None and exchange.tool is not None:

@@ -222,6 +222,8 @@ class Config:
     """The patterns for prompts, resources and skills; None if there are none."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
+    shadow: bool = False
+    """Report what the policy would do, and forward everything unchanged."""
     requires_list: bool = False
     """Refuse to start if the upstream lists its tools only to logged-in users."""
     judges_new_tools: bool = False
@@ -362,6 +364,7 @@ def parse_config(
         choice=_parse_choice(given, allow_too),
         things=_parse_things(given, ignore_case=given.is_on("ignore_case")),
         strict=given.is_on("strict"),
+        shadow=given.is_on("shadow"),
         requires_list=given.is_on("require_list"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
         tools_list=ListFrom(given.choice("tools_list")),

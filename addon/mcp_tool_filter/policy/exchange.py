@@ -135,6 +135,9 @@ class Exchange:
     """The value of its id, set while it waits for its response."""
     held: tuple[object, str] | None = None
     """The client and the value of the id, while the decision on it waits."""
+    is_only_shadowed: bool = False
+    """True if it was forwarded although the policy would have answered it: only ``shadow`` is
+    on."""
     is_cancelled: bool = False
     """True if the client has cancelled it meanwhile; or for a notification that does so."""
     notes: dict[str, object] | None = None
@@ -180,3 +183,7 @@ class Situation:
     """The host's own object for the message, such as mitmproxy's flow."""
     things: Things | None = None
     """The patterns for prompts, resources and skills, if there are any."""
+    is_shadow: bool = False
+    """True if the verdict is only reported: links must not wait, nor have any effect."""
+    audited: list[Verdict] | None = None
+    """The verdicts that links would have given, but must only report."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.snapshot import (
@@ -36,6 +35,7 @@ from mcp_tool_filter.protocol.tools import (
     Definition,
     Listing,
     ListRequest,
+    ShowsHidden,
     ToolCall,
     find_listing,
     parse_list_request,
@@ -214,7 +214,7 @@ def decide_in_steps(
 ) -> Deciding[Forward | Rewrite]:
     """Do the same for a parsed list that may be long."""
     if shows_tool(listing.surroundings, snapshot.hidden_names):
-        raise ProtocolError(HIDDEN_TOOL)
+        raise ShowsHidden(HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
     for some in few_of(listing.definitions):

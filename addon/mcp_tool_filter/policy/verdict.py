@@ -91,5 +91,12 @@ class Drop:
 
 
 type Verdict = Forward | Rewrite | Reply | Drop
+
+
+def is_for_nobody(verdict: Verdict) -> bool:
+    """Tell whether this drops the answer to our own copy of a request: no client waits for it."""
+    return isinstance(verdict, Drop) and verdict.reason.why is Why.STORED
+
+
 VERDICTS = (Forward, Rewrite, Reply, Drop)
 """For ``isinstance``: any other decision must wait."""

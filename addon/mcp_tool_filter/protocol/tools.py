@@ -172,6 +172,10 @@ def parse_listing(message: Single) -> Listing | None:
 HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
 
 
+class ShowsHidden(ProtocolError):
+    """A message can be read, but shows a hidden tool that cannot be removed."""
+
+
 def find_listing(message: Single, hidden: Collection[str], *, expected: bool) -> Listing | None:
     """Return the tool list that a message carries, or None if it carries none.
 
@@ -187,7 +191,7 @@ def find_listing(message: Single, hidden: Collection[str], *, expected: bool) ->
     if listing and (expected or any(one.is_like_a_tool for one in listing.definitions)):
         return listing
     if shows_tool_beside_content(message, hidden):
-        raise ProtocolError(HIDDEN_TOOL)
+        raise ShowsHidden(HIDDEN_TOOL)
     return None
 
 

@@ -86,6 +86,7 @@ class Metrics:
         self._methods, self._rule_ids = _Names(), _Names()
         self._called, self._denied, self._unknown = _Names(), _Names(), _Names()
         self._things = _Names()
+        self._reported_tools = _Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
 
@@ -104,6 +105,8 @@ class Metrics:
         )
         self._errors = counter("errors", "Calls answered with an error.", _TOOL)
         self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
+        what = ("tool", "verdict", "why")
+        self._reported = counter("shadow", "Messages only reported, by what would happen.", *what)
         self._drift = counter("drift", "Differences from the snapshot.")
         self._lists = counter("lists", "Tool lists without the hidden tools.")
         self._saved = counter("saved_bytes", "Bytes of hidden tools that lists did not carry.")
@@ -115,6 +118,9 @@ class Metrics:
     def show(self, entry: Entry) -> None:
         """Count a message."""
         verdict, method = str(entry.get("verdict")), method_of(entry)
+        if entry.get("shadow"):
+            self._count_reported(entry, method)
+            verdict = "forwarded"
         self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
         if "tool" in entry:
             self._count_call(str(entry["tool"]), verdict, entry)
@@ -136,6 +142,13 @@ class Metrics:
             self._own.observe(own / 1000)
         if isinstance(took := entry.get("upstream_ms"), float):
             self._upstream.observe(took / 1000)
+
+    def _count_reported(self, entry: Entry, method: str) -> None:
+        tool = self._reported_tools.bounded(str(entry.get("tool") or method))
+        for prefix in ("", "answer_"):
+            would = entry.get(f"{prefix}verdict")
+            if would not in (None, "forwarded"):
+                self._reported.labels(tool, str(would), str(entry.get(f"{prefix}why"))).inc()
 
     def _count_call(self, tool: str, verdict: str, entry: Entry) -> None:
         if verdict in ("refused", "dropped"):

@@ -103,6 +103,8 @@ def find_servers() -> Iterator[ListedServer]:
 def _row(one: ListedServer) -> tuple[str, ...]:
     place = one.file.place
     filtered = "yes" if is_filtered(one.entry) else "no"
+    if filtered == "yes" and _only_reports(one.entry):
+        filtered = "shadow"
     return place.client, place.scope, shown(one.name), filtered, shown(target_of(one.entry))
 
 
@@ -115,8 +117,18 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "server": one.name,
         "target": target_of(one.entry),
         "filtered": is_filtered(one.entry),
+        "shadow": is_filtered(one.entry) and _only_reports(one.entry),
         "flags": flags_of(one.entry),
     }
+
+
+def _only_reports(entry: ServerEntry) -> bool:
+    """Tell whether the filter in front of a server enforces nothing."""
+    words, variables = start_of(entry)
+    try:
+        return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
+    except StartError:
+        return "--shadow" in words
 
 
 _SHORTEST_SECRET = 4  # characters
@@ -215,7 +227,10 @@ def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named:
         say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
         return
     hidden = len(known.snapshot.denied)
-    say(f"{count(len(known.tools), 'tool')}: {hidden} hidden")
+    would = "would be " if known.who.is_shadow else ""
+    say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
+    if known.who.is_shadow:
+        say("Warning: nothing is enforced: with --shadow, the filter only reports")
     if known.tools and not hidden:
         say("Warning: no tool is hidden")
     for warning in warnings_in(known.snapshot):
@@ -276,7 +291,7 @@ def _typed_flags(typed: Given) -> list[str]:
         for pattern in typed.get(name, ())
         for word in (f"--{name}", pattern)
     ]
-    flags += ["--ignore-case"] if "ignore-case" in typed else []
+    flags += [f"--{name}" for name in ("ignore-case", "shadow") if name in typed]
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]
@@ -378,7 +393,8 @@ def _change(listed: ListedServer, entry: ServerEntry, typed: Given) -> int:
 
 def _state_of(entry: ServerEntry) -> str:
     if is_wrapped(entry):
-        return "already wrapped like this"
+        only = ", and only reports (--shadow)" if _only_reports(entry) else ""
+        return f"already wrapped like this{only}"
     return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
 
 
