@@ -250,7 +250,9 @@ def _sentence_about(judged: Judged) -> str:
     if judged.would is not None:
         said = describe_reported(judged.would, judged.snapshot)
         sentence = said if sentence == _FORWARDED else f"{sentence}; {said}"
-    if failed := "; ".join(filter(None, map(_failure_in, judged.each))):
+    in_batch = bool(judged.members)
+    failures = (_failure_in(one, in_batch=in_batch) for one in judged.each)
+    if failed := "; ".join(filter(None, failures)):
         return failed if sentence == _FORWARDED else f"{sentence}; {failed}"
     asked = judged.exchange
     if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
@@ -259,8 +261,8 @@ def _sentence_about(judged: Judged) -> str:
     return f"{shown(asked.method)}{tool}: {sentence}"
 
 
-def _failure_in(judged: Judged) -> str:
-    """Describe the error with which a call was answered, if it was."""
+def _failure_in(judged: Judged, *, in_batch: bool) -> str:
+    """Describe the error with which a call was answered, if it was; in a batch, name the tool."""
     message, asked = judged.message, judged.exchange
     if not isinstance(message, Response) or asked is None or asked.tool is None:
         return ""
@@ -269,7 +271,8 @@ def _failure_in(judged: Judged) -> str:
         return ""
     from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
 
-    return f"the call of {shown(asked.tool)} failed: {redact(problem or 'an error without a text')}"
+    of = f" of {shown(asked.tool)}" if in_batch else ""
+    return f"the call{of} failed: {redact(problem or 'an error without a text')}"
 
 
 def edit_deny(deny: list[str], exceptions: list[str]) -> str:
