@@ -226,7 +226,7 @@ async def test_each_connection_is_logged_only_with_vv(
         ({"verdict": "refused", "why": "denied", "pattern": "^r"}, "ok, would be refused"),
         ({"verdict": "forwarded", "answer_verdict": "changed", "answer_why": "hidden"},
          "ok, answer would be changed (hidden)"),
-        ({"verdict": "refused", "why": "blocked", "rule": "a", "error_code": -1}, "error -1, would"),
+        ({"verdict": "refused", "why": "blocked", "rule": "a", "error_code": -1}, "error -1, w"),
     ],
 )  # fmt: skip
 def test_a_line_shows_what_would_have_become_of_a_message(
