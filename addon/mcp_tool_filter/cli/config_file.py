@@ -36,6 +36,8 @@ _FOR_ALL = frozenset(
 """Options of the whole process."""
 _OTHERWISE: Final = {"upstream": "url", "upstream-cmd": "command"}
 """Options that have another name in a server's table."""
+NOT_OF_A_SERVER: Final = frozenset({*_FOR_ALL, *_OTHERWISE, "stdio"})
+"""Options that cannot be in a server's table under their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,20 @@ class ConfigFile:
 
 def read_file(path: str, *, is_default: bool = False) -> ConfigFile:
     """Read a TOML file. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError as error:
+        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+    return parse_file(path, raw, is_default=is_default)
+
+
+def parse_file(path: str, raw: bytes, *, is_default: bool = False) -> ConfigFile:
+    """Check the content of a file at this path. Raises UsageError."""
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write the mark
-    except OSError as error:
-        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+        table = tomllib.loads(raw.decode("utf-8-sig"))  # some editors write the mark
     except UnicodeDecodeError:
         raise UsageError(f"The config file {path} is not UTF-8", why="Save it as UTF-8") from None
     except (ValueError, RecursionError) as error:
@@ -107,7 +116,7 @@ def _read_server(path: str, name: str, table: object) -> Given:
     known = [
         flag.name
         for flag in OPTIONS.values()
-        if not flag.only_typed and flag.name not in {*_FOR_ALL, *_OTHERWISE, "stdio"}
+        if not flag.only_typed and flag.name not in NOT_OF_A_SERVER
     ]
     given = _Table(path, where, [*known, *_OTHERWISE.values()]).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)

@@ -21,7 +21,7 @@ from mcp_tool_filter.options import KEYS, OPTIONS, Option
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
-    "--url": "--upstream", "--server": "--upstream", "--target": "--upstream",
+    "--url": "--upstream", "--target": "--upstream",
     "--mode": "--upstream", "--listen-port": "--port", "--listen-host": "--host",
     "--block": "--deny", "--exclude": "--deny", "--glob": "--deny-glob", "--icase": "--ignore-case",
     "--include": "--allow", "--headers": "--header",

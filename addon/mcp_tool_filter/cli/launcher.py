@@ -79,12 +79,15 @@ def _run_filter(argv: Sequence[str]) -> int:
         return 0
     if "help" in typed:
         return _show_help()
-    from mcp_tool_filter.cli.settings import gather, settle
+    from mcp_tool_filter.cli.settings import chosen, gather, settle
 
-    given = gather(typed, os.environ)
-    if not argv and not {"upstream", "upstream-cmd"} & given.keys():
-        return _show_help("render_first_steps")
-    settings = settle(given)
+    if "server" in typed:
+        given, settings = typed, chosen(typed, os.environ)
+    else:
+        given = gather(typed, os.environ)
+        if not argv and not {"upstream", "upstream-cmd"} & given.keys():
+            return _show_help("render_first_steps")
+        settings = settle(given)
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.look").show_tools(settings, how))
     if settings.is_stdio:

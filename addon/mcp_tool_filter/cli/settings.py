@@ -241,15 +241,28 @@ def _verbosity(given: Given) -> int:
 
 
 _NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
-_ADD_UP = (
-    "deny", "deny-glob", "deny-hint", "deny-prompts", "deny-resources", "deny-skills",
-)  # fmt: skip
+_ADD_UP = ("deny", "deny-glob", "deny-hint")
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
+_WAYS = ("server", *_UPSTREAMS)
 
 
 def gather(typed: Given, environment: Mapping[str, str]) -> Given:
     """Combine the three sources; the command line is parsed already."""
     return read_sources(typed, environment).given()
+
+
+def chosen(typed: Given, environment: Mapping[str, str]) -> Settings:
+    """Return the settings of the server that ``--server`` names, or else of the upstream that is
+    set. Raises StartError."""
+    if not (names := typed.get("server")):
+        return settle(gather(typed, environment))
+    _names_upstream(typed)
+    sources = read_sources(typed, environment)
+    if sources.file is None:
+        why = "Name one with --config FILE, or make ~/.config/mcp-tool-filter/config.toml"
+        raise UsageError("--server needs a config file", why=why)
+    listens = {"port", "inspect"} & (sources.surrounding.keys() | typed.keys())
+    return sources.of_server(names[-1], is_stdio=not listens)
 
 
 def read_sources(typed: Given, environment: Mapping[str, str]) -> Sources:
@@ -265,15 +278,17 @@ def read_sources(typed: Given, environment: Mapping[str, str]) -> Sources:
     return Sources(file, surrounding, typed, environment)
 
 
-def default_file(environment: Mapping[str, str]) -> str | None:
-    """Return the file that is read if none is named; None if it is not there."""
+def default_file(environment: Mapping[str, str], *, may_be_missing: bool = False) -> str | None:
+    """Return the file that is read if none is named; None if it is not there, unless it may be
+    missing."""
     if sys.platform == "win32":
         folder = environment.get("APPDATA", "")
     else:
         home = environment.get("HOME", "")
         folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
     path = os.path.join(folder, "mcp-tool-filter", "config.toml")
-    return path if os.path.isabs(path) and os.path.exists(path) else None
+    is_there = may_be_missing or os.path.exists(path)
+    return path if os.path.isabs(path) and is_there else None
 
 
 @dataclass(frozen=True)
@@ -383,9 +398,11 @@ def _without(given: Given, names: Collection[str]) -> Given:
 
 def _names_upstream(source: Given) -> bool:
     """Tell whether this source sets the upstream. Raises UsageError if it sets two."""
-    named = [name for name in _UPSTREAMS if name in source]
+    named = [name for name in _WAYS if name in source]
     if len(named) > 1:
-        first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
+        first, second = (
+            "the command after --" if one == COMMAND else f"--{one}" for one in named[:2]
+        )
         raise UsageError(f"Give {first} or {second}, not both")
     return bool(named)
 

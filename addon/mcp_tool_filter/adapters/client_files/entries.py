@@ -35,12 +35,12 @@ _LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # the old login members; may contain a
 _NO_ARGUMENTS = "--stdio"  # has no effect; marks an entry that had no arguments
 _UPSTREAM = "MCP_TOOL_FILTER_UPSTREAM"
 _HEADERS = "MCP_TOOL_FILTER_HEADER"  # the filter reads each line as a --header
-_URLS = ("url", "httpUrl", "serverUrl")
+URLS = ("url", "httpUrl", "serverUrl")
 _OF_A_URL = (
-    *_URLS, "type", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
+    *URLS, "type", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
 )  # fmt: skip
-_HEADER_MAPS = ("headers", "http_headers")
-_LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
+HEADER_MAPS = ("headers", "http_headers")
+LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
 _OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # only the client can produce these
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 # Variables that change which program runs, what it loads, or how our filter works.
@@ -81,12 +81,12 @@ def is_wrapped(entry: ServerEntry) -> bool:
 
 def is_filtered(entry: ServerEntry) -> bool:
     """Tell whether the filter is in front of this server, even if a person typed it there."""
-    return _words_of_filter(entry) is not None
+    return words_of_filter(entry) is not None
 
 
 def logs_in(entry: ServerEntry) -> bool:
     """Tell whether the client logs in to this server itself, which the filter cannot do."""
-    return bool(_url_of(entry)) and any(key in entry for key in _LOGINS)
+    return bool(_url_of(entry)) and any(key in entry for key in LOGINS)
 
 
 def flags_of(entry: ServerEntry) -> list[str]:
@@ -119,16 +119,16 @@ def _wrap_command(
 ) -> ServerEntry:
     if not words:
         raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
-    if not isinstance(_holder_of(entry).get("args") or [], list):
+    if not isinstance(holder_of(entry).get("args") or [], list):
         raise CannotWrap("The entry's args are not a list", why="Correct it, and try again")
     marks = [] if _has_arguments(entry) else [_NO_ARGUMENTS]
-    return _with_command(entry, program, [*flags, *marks, "--", *words])
+    return with_command(entry, program, [*flags, *marks, "--", *words])
 
 
 def start_of(entry: ServerEntry) -> tuple[list[str], dict[str, str]]:
     """Return the words and the variables with which a wrapped entry starts the filter."""
-    environment = _environment(entry) | _environment(_holder_of(entry))
-    return _words_of_filter(entry) or [], {key: str(value) for key, value in environment.items()}
+    environment = environment_of(entry) | environment_of(holder_of(entry))
+    return words_of_filter(entry) or [], {key: str(value) for key, value in environment.items()}
 
 
 def unwrap(entry: ServerEntry) -> ServerEntry:
@@ -136,7 +136,7 @@ def unwrap(entry: ServerEntry) -> ServerEntry:
     flags = _flags_in(entry)
     if flags is None:
         return entry
-    if _environment(entry).get(WAS) is not None:
+    if environment_of(entry).get(WAS) is not None:
         return _restore_url(entry)
     words = _words_of(entry)
     end = words.index("--")
@@ -159,16 +159,16 @@ def _as_it_was(
 
 
 def _has_arguments(entry: ServerEntry) -> bool:
-    return "args" in _holder_of(entry) or isinstance(entry.get("command"), list)
+    return "args" in holder_of(entry) or isinstance(entry.get("command"), list)
 
 
-def _holder_of(entry: ServerEntry) -> ServerEntry:
+def holder_of(entry: ServerEntry) -> ServerEntry:
     """Return the object with the arguments: the entry, or its command in Zed's old format."""
     nested = entry.get("command")
     return nested if isinstance(nested, dict) else entry
 
 
-def _with_command(
+def with_command(
     entry: ServerEntry, program: Sequence[str], arguments: Sequence[str]
 ) -> ServerEntry:
     words = [*program, *arguments]
@@ -185,11 +185,10 @@ def _wrap_url(
 ) -> ServerEntry:
     _refuse_steering(entry)
     _refuse_own_credentials(entry)
-    headers = _headers_of(entry)
-    kept = {key: value for key, value in entry.items() if key not in (*_OF_A_URL, *_LOGINS)}
-    environment = dict(_environment(entry))
+    headers = headers_of(entry)
+    environment = dict(environment_of(entry))
     environment[WAS] = json.dumps(_without_secrets(entry), separators=(",", ":"))
-    if login := {key: entry[key] for key in _LOGINS if key in entry}:
+    if login := {key: entry[key] for key in LOGINS if key in entry}:
         environment[_LOGIN] = json.dumps(login, separators=(",", ":"))
     if headers:
         environment[_HEADERS] = "\n".join(headers)
@@ -197,12 +196,21 @@ def _wrap_url(
     if may_hold_a_secret(url):  # other users can list the arguments of processes
         environment[_UPSTREAM] = url
         upstream = ["--stdio"]
-    words = [*program, *upstream, *flags]
+    return as_command(entry, [*program, *upstream, *flags], environment)
+
+
+def as_command(
+    entry: ServerEntry, words: Sequence[str], environment: Mapping[str, object] | None = None
+) -> ServerEntry:
+    """Return a URL's entry that starts a command instead."""
+    entry_env = {} if environment is None else {"env": environment}
+    kept = {key: value for key, value in entry.items() if key not in (*_OF_A_URL, *LOGINS)}
     if entry.get("type") == "remote":  # opencode's
-        return {"type": "local"} | kept | {"command": words, "environment": environment}
+        entry_env = {} if environment is None else {"environment": environment}
+        return {"type": "local"} | kept | {"command": [*words]} | entry_env
     if entry.get("type") is not None:
         kept = {"type": "stdio"} | kept
-    wrapped: ServerEntry = kept | {"command": words[0], "args": words[1:], "env": environment}
+    wrapped: ServerEntry = kept | {"command": words[0], "args": [*words[1:]]} | entry_env
     if variables := _variables_of(entry):
         wrapped["env_vars"] = variables
     return wrapped
@@ -214,11 +222,11 @@ def _refuse_steering(entry: ServerEntry) -> None:
     Such an entry starts no program. Once wrapped, it starts the filter with these variables: a
     project's file could make the filter load the project's code.
     """
-    for name in _environment(entry):
+    for name in environment_of(entry):
         if _STEERS.fullmatch(name):
             why = "Remove it from the entry's env: a URL does not need it"
             raise CannotWrap(f"The entry sets {name!a}, which would change the filter", why=why)
-    if any(len(header.splitlines()) > 1 for header in _headers_of(entry)):
+    if any(len(header.splitlines()) > 1 for header in headers_of(entry)):
         raise CannotWrap("A header in the entry has more than one line", why="Correct it first")
 
 
@@ -237,20 +245,20 @@ def _without_secrets(entry: ServerEntry) -> ServerEntry:
     """Return the old entry of a URL, without header values and without a URL that may contain a
     secret."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
-    said |= {key: None for key in _URLS if may_hold_a_secret(str(said.get(key)))}
-    for key in _HEADER_MAPS:
+    said |= {key: None for key in URLS if may_hold_a_secret(str(said.get(key)))}
+    for key in HEADER_MAPS:
         if isinstance(headers := said.get(key), dict):
             said[key] = dict.fromkeys(headers)
     return said
 
 
 def _restore_url(entry: ServerEntry) -> ServerEntry:
-    environment = dict(_environment(entry))
-    said = _said(environment.pop(WAS), _OF_A_URL) | _said(environment.pop(_LOGIN, "{}"), _LOGINS)
+    environment = dict(environment_of(entry))
+    said = _said(environment.pop(WAS), _OF_A_URL) | _said(environment.pop(_LOGIN, "{}"), LOGINS)
     url = environment.pop(_UPSTREAM, None)
-    said = {key: url if key in _URLS and value is None else value for key, value in said.items()}
+    said = {key: url if key in URLS and value is None else value for key, value in said.items()}
     values = _values_in(str(environment.pop(_HEADERS, "")))
-    for key in _HEADER_MAPS:
+    for key in HEADER_MAPS:
         if isinstance(names := said.get(key), dict):
             said[key] = {name: values.get(name, "") for name in names}
     variables = "environment" if said.get("type") == "remote" else "env"
@@ -283,10 +291,10 @@ def _undouble(found: re.Match[str]) -> str:
     return "$" if found[0] == "$$" else found[0]
 
 
-def _headers_of(entry: ServerEntry) -> list[str]:
+def headers_of(entry: ServerEntry) -> list[str]:
     """Return the headers for the filter, which expands ${NAME}; other dollars are escaped."""
     headers = []
-    for key in _HEADER_MAPS:
+    for key in HEADER_MAPS:
         if isinstance(found := entry.get(key), dict):
             headers += [f"{name}: {_doubled(str(value))}" for name, value in found.items()]
     if isinstance(named := entry.get("env_http_headers"), dict):
@@ -311,7 +319,7 @@ def _variables_of(entry: ServerEntry) -> list[str]:
     return found + ([str(token)] if token else [])
 
 
-def _words_of_filter(entry: ServerEntry) -> list[str] | None:
+def words_of_filter(entry: ServerEntry) -> list[str] | None:
     """Return the words after the filter's program; None if the entry does not start it."""
     words = _words_of(entry)
     if words and PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
@@ -320,10 +328,10 @@ def _words_of_filter(entry: ServerEntry) -> list[str] | None:
 
 
 def _flags_in(entry: ServerEntry) -> list[str] | None:
-    rest = _words_of_filter(entry)
+    rest = words_of_filter(entry)
     if rest is None:
         return None
-    if WAS in _environment(entry) and rest[:1] == ["--stdio"]:
+    if WAS in environment_of(entry) and rest[:1] == ["--stdio"]:
         return rest[3:] if rest[1:2] == ["--upstream"] else rest[1:]
     if "--" not in rest[:-1]:
         return None
@@ -345,11 +353,11 @@ def _words_of(entry: ServerEntry) -> list[str]:
 
 
 def _url_of(entry: ServerEntry) -> str | None:
-    found = (entry.get(key) for key in _URLS)
+    found = (entry.get(key) for key in URLS)
     return next((value for value in found if isinstance(value, str) and value), None)
 
 
-def _environment(entry: ServerEntry) -> dict[str, object]:
+def environment_of(entry: ServerEntry) -> dict[str, object]:
     found = entry.get("environment" if "environment" in entry else "env")
     return found if isinstance(found, dict) else {}
 

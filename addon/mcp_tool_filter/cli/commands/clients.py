@@ -11,8 +11,10 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,30 +34,40 @@ from mcp_tool_filter.adapters.client_files.entries import (
 from mcp_tool_filter.adapters.client_files.files import (
     BadFile,
     ClientFile,
+    ConfigPlace,
     EditedFile,
     Surroundings,
     backup_of,
     places,
     read,
 )
+from mcp_tool_filter.adapters.client_files.moving import (
+    ServersFile,
+    entry_for,
+    free_name,
+    moved_from,
+    server_named_in,
+    servers_in,
+    with_section,
+    without_section,
+)
+from mcp_tool_filter.cli.config_file import NOT_OF_A_SERVER, parse_file
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.launcher import refuse_what_needs_http
-from mcp_tool_filter.cli.settings import Settings, gather, settle
-from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
-from mcp_tool_filter.errors import StartError, safe_lines
-from mcp_tool_filter.observers.redaction.shown import secrets_in_words
-from mcp_tool_filter.options import OPTIONS
-from mcp_tool_filter.policy.snapshot import shown
-
-_PATTERNS = (
-    "deny",
-    "except",
-    "deny-glob",
-    "deny-prompts",
-    "deny-resources",
-    "deny-skills",
-    "allow",
+from mcp_tool_filter.cli.settings import (
+    Settings,
+    Sources,
+    chosen,
+    default_file,
+    gather,
+    is_on,
+    settle,
 )
+from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
+from mcp_tool_filter.errors import StartError, UnsetVariable, safe_lines
+from mcp_tool_filter.observers.redaction.shown import secrets_in_words
+from mcp_tool_filter.options import OPTIONS, Option
+from mcp_tool_filter.policy.snapshot import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +115,7 @@ def find_servers() -> Iterator[ListedServer]:
 def _row(one: ListedServer) -> tuple[str, ...]:
     place = one.file.place
     filtered = "yes" if is_filtered(one.entry) else "no"
-    if filtered == "yes" and _only_reports(one.entry):
-        filtered = "shadow"
-    return place.client, place.scope, shown(one.name), filtered, shown(target_of(one.entry))
+    return place.client, place.scope, shown(one.name), filtered, shown(_target(one))
 
 
 def _as_json(one: ListedServer) -> dict[str, object]:
@@ -115,22 +125,120 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "scope": place.scope,
         "file": str(place.file),
         "server": one.name,
-        "target": target_of(one.entry),
+        "target": _target(one),
         "filtered": is_filtered(one.entry),
-        "shadow": is_filtered(one.entry) and _only_reports(one.entry),
         "flags": flags_of(one.entry),
     }
 
 
-def _only_reports(entry: ServerEntry) -> bool:
-    """Tell whether the filter in front of a server enforces nothing."""
-    words, variables = start_of(entry)
+# An entry that was moved into a file of servers
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A section of a file of servers that ``wrap --into`` has made, or will make."""
+
+    file: ServersFile
+    name: str
+    original: ServerEntry
+    """The client's entry without the filter."""
+    text: str = ""
+    """The file with a section that it does not have yet."""
+
+    def is_at(self, other: Moved | None) -> bool:
+        return other is not None and (self.file.path, self.name) == (other.file.path, other.name)
+
+    def is_named_in(self, entry: ServerEntry) -> bool:
+        name, path = server_named_in(entry) or ("", None)
+        path = path or default_file(os.environ)
+        return self.name == name and bool(path) and _is_in(self, str(path))
+
+
+def moved(entry: ServerEntry, place: ConfigPlace) -> Moved | None:
+    """Return the section that an entry was moved into; None if it was not. Raises StartError."""
+    if (named := server_named_in(entry)) is None:
+        return None
+    name, path = named
+    if (path := path or default_file(os.environ)) is None:
+        return None
+    file = ServersFile.read(path)
+    original = moved_from(file.text, name, _origin(place))
+    return Moved(file, name, original) if original is not None else None
+
+
+def _origin(place: ConfigPlace) -> str:
+    """Return a client's file as it is called on any machine of its user."""
+    file, home = str(place.file), f"{Path.home()}/"
+    return f"~/{file.removeprefix(home)}" if file.startswith(home) else file
+
+
+def _moved_safely(entry: ServerEntry, place: ConfigPlace) -> Moved | None:
     try:
-        return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
-    except StartError:
-        return "--shadow" in words
+        return moved(entry, place)
+    except StartError:  # a broken file hides no other server
+        return None
 
 
+def is_undoable(entry: ServerEntry, place: ConfigPlace) -> bool:
+    """Tell whether ``unwrap`` can remove the filter from this server."""
+    return is_wrapped(entry) or _moved_safely(entry, place) is not None
+
+
+def without_filter(entry: ServerEntry, place: ConfigPlace) -> ServerEntry:
+    """Return the entry before ``wrap``. Raises StartError."""
+    if is_wrapped(entry):
+        return unwrap(entry)
+    there = moved(entry, place)
+    return there.original if there else entry
+
+
+def _target(listed: ListedServer) -> str:
+    there = _moved_safely(listed.entry, listed.file.place)
+    return target_of(there.original if there else listed.entry)
+
+
+def _is_in(there: Moved, path: str) -> bool:
+    return str(there.file.path) == os.path.realpath(os.path.expanduser(path))
+
+
+def _flag_words(option: Option, value: str) -> list[str]:
+    return [f"--{option.name}", value] if option.value else [f"--{option.name}"]
+
+
+def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[ServerEntry, Moved]:
+    """Return the new entry of the client, and the section for the old one. Raises StartError."""
+    original, before = (
+        without_filter(listed.entry, listed.file.place),
+        moved(listed.entry, listed.file.place),
+    )
+    file = ServersFile.read(path)
+    text = file.text
+    own: list[str] = []
+    policy: dict[str, object] = {}
+    for name, values in parse_flags(flags).items():
+        option = OPTIONS[name]
+        if name in ("config", "server"):
+            raise UsageError(f"--into writes --{name} itself", why=f"Leave out --{name}")
+        if name in NOT_OF_A_SERVER:
+            own += [word for value in values for word in _flag_words(option, value)]
+        elif option.value:
+            policy[name] = values if option.many else values[-1]
+        else:
+            policy[name] = is_on({name: values[-1]}, name)
+    name = free_name(text, listed.name)
+    if before and before.file.path == file.path:
+        name, text = before.name, without_section(text, before.name)
+    words = [*_program(listed), "--server", name]
+    default = default_file(os.environ, may_be_missing=True)
+    if default is None or os.path.realpath(default) != str(file.path):
+        words += ["--config", os.path.abspath(os.path.expanduser(path))]
+    section = Moved(
+        file, name, original, with_section(text, name, original, policy, _origin(listed.file.place))
+    )
+    return entry_for(original, [*words, *own]), section
+
+
+_PATIENCE = "15000"  # milliseconds for a server to answer
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
 _SECRETIVE = ("env", "environment", "headers", "http_headers")
@@ -143,16 +251,30 @@ def run_wrap(typed: Given) -> int:
         raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
     flags = [] if "pick" in typed else _filter_flags(typed)
 
+    into = typed.get("into", [""])[-1]
+
     def change(listed: ListedServer) -> int:
-        chosen = flags or _picked_flags(listed, typed)
-        if not chosen:
+        chosen = flags
+        if "pick" in typed and not (chosen := _picked_flags(listed, typed)):
             say("Nothing changed")
             return 1
-        wrapped = wrap(listed.entry, chosen, _program(listed))
+        chosen = chosen or flags_of(listed.entry)
+        wrapped = wrap(without_filter(listed.entry, listed.file.place), chosen, _program(listed))
         _refuse_a_bad_start(wrapped)
-        if flags:
-            _say_what_is_hidden(listed, flags, is_named="all" not in typed)
-        return _change(listed, wrapped, typed)
+        section = None
+        if into:
+            if (
+                not chosen
+                and (there := moved(listed.entry, listed.file.place))
+                and _is_in(there, into)
+            ):
+                return _change(listed, listed.entry, typed)
+            wrapped, section = _move(listed, chosen, into)
+            with suppress(UnsetVariable):  # the client may know it
+                _settings_in(section)
+        if "pick" not in typed:
+            _say_what_is_hidden(listed, chosen, section, is_named="all" not in typed)
+        return _change(listed, wrapped, typed, section)
 
     status = _for_each(found, change)
     for one in others:
@@ -168,8 +290,11 @@ def run_unwrap(typed: Given) -> int:
     """Restore a server, or all of a client; return the exit status."""
     found, _ = _find(typed)
     if "all" in typed:
-        found = [one for one in found if is_wrapped(one.entry)] or found[:1]
-    return _for_each(found, lambda listed: _change(listed, unwrap(listed.entry), typed))
+        found = [one for one in found if is_undoable(one.entry, one.file.place)] or found[:1]
+    return _for_each(
+        found,
+        lambda listed: _change(listed, without_filter(listed.entry, listed.file.place), typed),
+    )
 
 
 def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:
@@ -187,16 +312,24 @@ def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], in
     return status
 
 
-def _settings_for(entry: ServerEntry, flags: Sequence[str], patience: str = "") -> Settings:
+def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:
     """Return settings that start the server as the client would, filtered with these flags.
 
     ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so.
     """
-    words, variables = start_of(wrap(unwrap(entry), flags, ["mcp-tool-filter"]))
+    entry = without_filter(listed.entry, listed.file.place)
+    return settings_of(wrap(entry, flags, ["mcp-tool-filter"]), patience)
+
+
+def settings_of(entry: ServerEntry, patience: str = "") -> Settings:
+    """Return the settings with which an entry starts the filter. Raises StartError."""
+    words, variables = start_of(entry)
     given = parse_flags([expanded(word, os.environ) for word in words])
     if patience:
         given.setdefault("connection-timeout", [patience])
     values = {name: expanded(value, os.environ) for name, value in variables.items()}
+    if "server" in given:
+        return chosen(given, {**os.environ, **values})
     if COMMAND not in given:
         return settle(gather(given, variables))  # the filter expands its headers itself
     if values:
@@ -206,7 +339,9 @@ def _settings_for(entry: ServerEntry, flags: Sequence[str], patience: str = "") 
     return settle(gather(given, {}))
 
 
-def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named: bool) -> None:
+def _say_what_is_hidden(
+    listed: ListedServer, flags: Sequence[str], section: Moved | None, *, is_named: bool
+) -> None:
     """Ask the server once: a pattern that hides nothing, or everything, is seldom meant.
 
     A project's file may come from anybody: we start its command only if the user has named it.
@@ -219,7 +354,8 @@ def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named:
         why = "it is in a project's file; wrap it by its name"
     else:
         try:
-            known = ask_now(_settings_for(listed.entry, flags, patience="15000"))
+            settings = _settings_in(section) if section else None
+            known = ask_now(settings or _settings_for(listed, flags, _PATIENCE))
             why = "" if known.who.is_listed else "it lists its tools after a login"
         except StartError as error:
             why = error.why
@@ -227,14 +363,18 @@ def _say_what_is_hidden(listed: ListedServer, flags: Sequence[str], *, is_named:
         say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
         return
     hidden = len(known.snapshot.denied)
-    would = "would be " if known.who.is_shadow else ""
-    say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
-    if known.who.is_shadow:
-        say("Warning: nothing is enforced: with --shadow, the filter only reports")
+    say(f"{count(len(known.tools), 'tool')}: {hidden} hidden")
     if known.tools and not hidden:
         say("Warning: no tool is hidden")
     for warning in warnings_in(known.snapshot):
         say(warning)
+
+
+def _settings_in(section: Moved) -> Settings:
+    """Return the settings of a server in a file that is not saved yet. Raises StartError."""
+    file = parse_file(str(section.file.path), section.text.encode())
+    sources = Sources(file, {}, {"connection-timeout": [_PATIENCE]}, os.environ)
+    return sources.of_server(section.name, is_stdio=True)
 
 
 def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
@@ -246,7 +386,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     from mcp_tool_filter.policy.choice import NOT_ALLOWED, switched
 
     before = flags_of(listed.entry)
-    settings = _settings_for(listed.entry, before)
+    settings = _settings_for(listed, before)
     known = ask_now(settings)
     if (hidden := choose(known.tools)) is None:
         return []
@@ -268,7 +408,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     gone = ("deny", "deny-glob", "except", *(() if is_narrow else ("allow",)))
     for name, values in parse_flags(before).items():
         for value in values if name not in gone else ():
-            flags += [f"--{name}", value] if OPTIONS[name].value else [f"--{name}"]
+            flags += _flag_words(OPTIONS[name], value)
     return [*flags, *_typed_flags(typed)]
 
 
@@ -276,22 +416,22 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
-    given = {OPTIONS[name].key: typed.get(name) for name in _PATTERNS if name != "except"}
-    if not any(given.values()):
+    deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
+    if not deny and not allow and not globs and "into" not in typed:
         why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
-    parse_config(given)
+    parse_config(deny=deny, allow=allow, deny_glob=globs)
     return _typed_flags(typed)
 
 
 def _typed_flags(typed: Given) -> list[str]:
     flags = [
         word
-        for name in _PATTERNS
+        for name in ("deny", "except", "deny-glob", "allow")
         for pattern in typed.get(name, ())
         for word in (f"--{name}", pattern)
     ]
-    flags += [f"--{name}" for name in ("ignore-case", "shadow") if name in typed]
+    flags += ["--ignore-case"] if "ignore-case" in typed else []
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]
@@ -365,36 +505,86 @@ def _program(listed: ListedServer) -> list[str]:
     return [sys.executable, "-m", "mcp_tool_filter"]
 
 
-def _change(listed: ListedServer, entry: ServerEntry, typed: Given) -> int:
+def _change(
+    listed: ListedServer, entry: ServerEntry, typed: Given, section: Moved | None = None
+) -> int:
+    """Change the client's entry, and the files of servers that it is or will be in."""
     file, name = listed.file, listed.name
-    if entry == listed.entry:
-        say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry)}")
+    if entry == listed.entry and (section is None or section.text == section.file.text):
+        say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry, file.place)}")
         return 0
     text = _text_with(file, name, entry)
-    print("\n".join(_diff(listed, entry, text)))
+    edits = _edits_of(moved(listed.entry, listed.file.place), section)
+    print("\n".join(_diff(listed, entry, text, edits)))
     if "dry-run" in typed:
         return 0
     if "yes" not in typed and not _agrees():
         say("Nothing changed")
         return 1
-    _save(listed, entry, text)
+    mode = stat.S_IMODE(os.stat(file.place.file).st_mode)
+    edits.save(mode, lambda: _save(listed, entry, text))
     kept = backup_of(file.place.file)
     say(f"Saved {file.place.file}")
     if kept.exists():
         say(f"The file without the filter is kept at {kept}")
-    if is_wrapped(entry):
+    if is_now_filtered := is_undoable(entry, file.place):
         undo = shlex.join(["mcp-tool-filter", "unwrap", file.place.client, name])
         say(f"Restart {file.place.client}. Undo: {undo}")
-    if is_wrapped(entry) and logs_in(unwrap(entry)):
+    if is_now_filtered and logs_in(without_filter(entry, file.place)):
         say("The client logged in to this server by itself. Now the filter needs a login:")
-        say(f"mcp-tool-filter login {shlex.quote(target_of(entry))}")
+        say(f"mcp-tool-filter login {shlex.quote(_target(replace(listed, entry=entry)))}")
     return 0
 
 
-def _state_of(entry: ServerEntry) -> str:
-    if is_wrapped(entry):
-        only = ", and only reports (--shadow)" if _only_reports(entry) else ""
-        return f"already wrapped like this{only}"
+@dataclass(frozen=True, slots=True)
+class _Edits:
+    """The edits of files of servers: a section comes, or an old one goes, or both."""
+
+    new: Moved | None
+    old: Moved | None
+
+    @property
+    def texts(self) -> list[tuple[ServersFile, str]]:
+        come = [(self.new.file, self.new.text)] if self.new else []
+        return come + ([(self.old.file, self._without_old)] if self.old else [])
+
+    @property
+    def _without_old(self) -> str:
+        assert self.old
+        return without_section(self.old.file.text, self.old.name)
+
+    def save(self, mode: int, save_client: Callable[[], None]) -> None:
+        """Save all: the new section is there before a client names it, and the old one after."""
+        new = self.new
+        if new is None:
+            save_client()
+        else:
+            is_secret = any(_secrets_in(new.original))
+            saved = new.file.save(new.text, mode=mode if is_secret else 0o777)
+            try:
+                save_client()
+            except BaseException:
+                saved.save(new.file.text)
+                raise
+            say(f"Saved {new.file.path}")
+        if self.old:
+            self.old.file.save(self._without_old)
+            say(f"Saved {self.old.file.path}")
+
+
+def _edits_of(old: Moved | None, new: Moved | None) -> _Edits:
+    if old is None or old.is_at(new):
+        return _Edits(new, None)
+    users = [one for one in find_servers() if old.is_named_in(one.entry)]
+    if len(users) > 1:
+        say(f"{old.file.path} keeps the section {old.name}, which another entry starts")
+        return _Edits(new, None)
+    return _Edits(new, old)
+
+
+def _state_of(entry: ServerEntry, place: ConfigPlace) -> str:
+    if is_undoable(entry, place):
+        return "already wrapped like this"
     return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
 
 
@@ -417,12 +607,18 @@ def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
 
 def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
     """Return the file's text with another entry; if the backup has that, as it is spelt there."""
-    backup = _backup_of(file)
+    backup, old = _backup_of(file), file.servers()[name]
+    if backup is None:
+        return file.with_entry(name, entry)
     try:
-        spelt = file.restored(name, backup, entry) if backup else None
+        if spelt := file.restored(name, backup, entry):
+            return spelt
+        # With one filter after another, comments would be lost.
+        original = without_filter(old, file.place)
+        bare = file.restored(name, backup, original) if original != old else None
     except StartError:  # a broken backup
-        spelt = None
-    return spelt or file.with_entry(name, entry)
+        bare = None
+    return (ClientFile(file.place, b"", bare) if bare else file).with_entry(name, entry)
 
 
 def _backup_of(file: ClientFile) -> ClientFile | None:
@@ -435,14 +631,14 @@ def _backup_of(file: ClientFile) -> ClientFile | None:
 
 def _without_filter(file: ClientFile, changed: str, entry: ServerEntry) -> str | None:
     """Return the file as it would be without the filter; None if the change makes it that."""
-    is_needed = is_wrapped(entry)
+    is_needed = is_undoable(entry, file.place)
     text = file.text
     here = [one for one in places(Surroundings.of_this_process()) if one.file == file.place.file]
     for place in here:  # for example, of the user and of one project
         for name, one in ClientFile(place, b"", text).servers().items():
-            if is_wrapped(one):
+            if is_undoable(one, place):
                 is_needed = is_needed or (place.keys, name) != (file.place.keys, changed)
-                text = _text_with(ClientFile(place, b"", text), name, unwrap(one))
+                text = _text_with(ClientFile(place, b"", text), name, without_filter(one, place))
     return text if is_needed else None
 
 
@@ -453,15 +649,23 @@ def _agrees() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
-    """Return the change as a diff with masked secrets, because it may be shown to others."""
+def _diff(listed: ListedServer, entry: ServerEntry, text: str, edits: _Edits) -> list[str]:
+    """Return the changes as diffs with masked secrets, because they may be shown to others."""
     file = listed.file
-    lines = difflib.unified_diff(
-        file.text.splitlines(), text.splitlines(), str(file.place.file), "with the change",
-        lineterm="", n=2,
-    )  # fmt: skip
+    changes = [(str(file.place.file), file.text, text)]
+    changes += [(str(one.path), one.text, new) for one, new in edits.texts]
+    lines = [
+        line
+        for name, old, new in changes
+        for line in difflib.unified_diff(
+            old.splitlines(), new.splitlines(), name, "with the change", lineterm="", n=2
+        )
+    ]
     # The lines around the change, or the same line, may be about other servers.
     secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
+    for one, new in edits.texts:
+        for section in [*servers_in(one.text).values(), *servers_in(new).values()]:
+            secrets |= set(_secrets_in(section))
     from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 
     finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
@@ -477,6 +681,8 @@ def _secrets_in(value: object) -> Iterator[str]:
         elif key in ("args", "command") and isinstance(member, list):
             words = list(map(str, member))
             yield from _spellings_of({one: one for one in secrets_in_words(words)})
+        elif key == "header" and isinstance(member, list):
+            yield from _spellings_of(dict(str(one).partition(": ")[::2] for one in member))
         else:
             yield from _secrets_in(member)
 

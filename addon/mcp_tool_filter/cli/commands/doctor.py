@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
 from mcp_tool_filter.cli.flags import Given, with_flags
-from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
+from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.observers.sentences import estimate_tokens
@@ -86,7 +86,7 @@ def run(typed: Given) -> int:
 def _examine(typed: Given) -> Iterator[Finding]:
     if "client" in typed:
         return examine_client(typed["client"][-1])
-    return examine(settle(gather(typed, os.environ)))
+    return examine(chosen(typed, os.environ))
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -182,13 +182,9 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
     snapshot = known.snapshot
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     saved = estimate_tokens(snapshot.denied_bytes)
-    if known.who.is_shadow:
-        yield Finding(True, f"{exposed + gone} tools, all exposed: {gone} would be denied")
-        yield Finding(True, "Nothing is enforced: with --shadow, the filter only reports")
-    else:
-        yield Finding(
-            True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
-        )
+    yield Finding(
+        True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
+    )
     for pattern in snapshot.unmatched:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
-from mcp_tool_filter.cli.settings import Settings, gather, settle, target_of
+from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import (
     Colour,
     count,
@@ -89,10 +89,8 @@ async def ask(settings: Settings) -> KnownTools:
     """Fetch the tools and apply the patterns. Raises StartError."""
     target = target_of(settings)
     fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
-    config = settings.config()
-    policy = PolicyInForce(config=config, fetched=fetched)
-    address = settings.listens_at
-    who = sentences.introduce(target.url, fetched, address, is_shadow=config.shadow)
+    policy = PolicyInForce(config=settings.config(), fetched=fetched)
+    who = sentences.introduce(target.url, fetched, settings.listens_at)
     return KnownTools(
         fetched=fetched,
         who=replace(who, listens_at="stdio") if settings.is_stdio else who,
@@ -208,7 +206,7 @@ def _row(tool: Tool) -> tuple[str, ...]:
 
 def run_pick(typed: Given) -> int:
     """Let the user pick; print the pattern; return the exit status."""
-    pattern = pick_pattern(settle(gather(typed, os.environ)), typed.get("names"))
+    pattern = pick_pattern(chosen(typed, os.environ), typed.get("names"))
     if pattern is None:
         return 1
     if pattern:

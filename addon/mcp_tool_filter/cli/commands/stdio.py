@@ -236,7 +236,7 @@ class _Presence:
 
         def answer() -> dict[str, object]:
             server = describe_server(
-                None,
+                settings.name or None,
                 settings.shown_upstream,
                 self._snapshot,
                 counted,
@@ -425,7 +425,6 @@ def _report_of(
             transport="stdio",
             revision=server.revision,
             listens_at="stdio",
-            is_shadow=session.config.shadow,
         )
         session.report(who, snapshot, rules)
 
