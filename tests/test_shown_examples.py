@@ -62,6 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         filter, input=json.dumps(call) + "\n", text=True, capture_output=True, check=False,
         env=surroundings(tmp_path), timeout=60,
     )  # fmt: skip
+    run("lock", str(tmp_path / "tools.lock"), "--", *_SERVER, home=tmp_path)
     return tmp_path
 
 

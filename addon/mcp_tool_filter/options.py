@@ -111,12 +111,19 @@ GROUPS: Final = {
               many=True, choices=("destructive", "open-world", "not-idempotent")),
         _both("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
               "GLOB", many=True),
+        _both("deny-prompts", "JavaScript regex: prompts with matching names are removed",
+              "PATTERN", many=True),
+        _both("deny-resources", "JavaScript regex: resources and templates with matching URIs are"
+              " removed", "PATTERN", many=True),
+        _both("deny-skills", "JavaScript regex: skills with a matching name, path or URI are"
+              " removed, with their files", "PATTERN", many=True),
         _both("ignore-case", "patterns ignore upper and lower case"),
         _both("new-tools", "tools that appear later: hide them (default), or judge them by the"
               " patterns",
               "HOW", choices=("hide", "judge"), default="hide"),
         _both("require-list", "do not start if the upstream lists its tools only after a login",
               needs=(A_FETCH, HTTP)),
+        _both("shadow", "enforce nothing: only report what would be hidden, refused or changed"),
         _both("strict", "do not start if a pattern matches no tool, or if there is no pattern"),
         _both("header", 'add this header to requests to the MCP endpoint: "Name: value"; $VAR and'
               " ${VAR} are expanded; a client's own credentials are kept",

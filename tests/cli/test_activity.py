@@ -52,7 +52,7 @@ def entry(more: dict[str, object]) -> dict[str, object]:
 )
 def test_a_line_shows_what_became_of_a_message(more: dict[str, object], said: str) -> None:
     line, _ = line_of(entry(more))
-    assert line.startswith("09:30:00.123 127.0.0.1:5 tools/call read: ")
+    assert line.startswith("09:30:00 127.0.0.1:5 tools/call read: ")
     assert said in line
 
 
@@ -218,3 +218,20 @@ async def test_each_connection_is_logged_only_with_vv(
         assert await it.exit_code() == 0
     named = re.search(r"^\[127\.0\.0\.1:\d+\] client connect$", it.stderr, re.MULTILINE)
     assert (named is not None) is ("client connect" in it.stderr) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"verdict": "refused", "why": "denied", "pattern": "^r"}, "ok, would be refused"),
+        ({"verdict": "forwarded", "answer_verdict": "changed", "answer_why": "hidden"},
+         "ok, answer would be changed (hidden)"),
+        ({"verdict": "refused", "why": "blocked", "rule": "a", "error_code": -1}, "error -1, w"),
+    ],
+)  # fmt: skip
+def test_a_line_shows_what_would_have_become_of_a_message(
+    more: dict[str, object], said: str
+) -> None:
+    line, colour = line_of({"method": "tools/call", "tool": "read", "shadow": True, **more})
+    assert f": {said}" in line
+    assert colour is not None

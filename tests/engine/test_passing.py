@@ -24,8 +24,6 @@ EVENT = b"data: %b\n\n"
 class Places:
     """Every request goes to one server."""
 
-    proxy_login: bytes | None = None
-
     def __init__(self, table: Table) -> None:
         self.others = table.service
         self.endpoints: set[str] = set()
@@ -55,7 +53,7 @@ class Places:
             raise Fault("a scheme that needs a tunnel")
         return Address("upstream", 3000, is_tls=False)
 
-    def target_for(self, _head: RequestHead) -> str | None:
+    def for_proxy(self, _head: RequestHead) -> tuple[str, bytes | None] | None:
         return None
 
 

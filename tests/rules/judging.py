@@ -15,6 +15,7 @@ from mcp_tool_filter.policy.rule_effects import (
     CountUse,
     EffectFailed,
     Identify,
+    Locally,
     ReadCache,
     RunScript,
     ScriptResult,
@@ -39,7 +40,7 @@ class Host(Machine):
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.memory = StateInMemory(self.clock)
+        self.memory, self.apart = (StateInMemory(self.clock) for _ in range(2))
 
     def clock(self) -> float:
         return self.now
@@ -49,6 +50,8 @@ class Host(Machine):
         match effect:
             case Identify() | CountUse() | ReadCache() | WriteCache():
                 return self.memory.at_once(effect)
+            case Locally(evaluated):
+                return self.apart.at_once(evaluated)
             case Delay(seconds):
                 self.now += seconds
             case RunScript(command, decides=True):

@@ -14,7 +14,14 @@ from collections.abc import Callable
 from typing import TextIO
 
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, shortened
-from mcp_tool_filter.observers.audit.entry import Entry, ShownEntry, Timestamps, made, method_of
+from mcp_tool_filter.observers.audit.entry import (
+    Entry,
+    ShownEntry,
+    Timestamps,
+    made,
+    method_of,
+    reported,
+)
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.sentences import estimate_tokens
 
@@ -108,9 +115,11 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
     >>> line_of({"time": "2026-11-18T09:30:00.123Z", "client": "127.0.0.1:5000", "bytes": 90,
     ...          "method": "tools/call", "tool": "read", "verdict": "forwarded",
     ...          "upstream_ms": 12.4, "answer_bytes": 2048})[0]
-    '09:30:00.123 127.0.0.1:5000 tools/call read: ok, 12.4 ms, 90 B -> 2.0 KB'
+    '09:30:00 127.0.0.1:5000 tools/call read: ok, 12.4 ms, 90 B -> 2.0 KB'
     """
     verdict, colour = _verdict_of(entry)
+    if would := reported(entry):
+        verdict, colour = f"{verdict}, {would}", Colour.YELLOW
     subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
     what = " ".join(filter(None, [method_of(entry), str(subject)]))
     parts = [verdict]
@@ -119,7 +128,7 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
     sizes = [_size(entry[name]) for name in ("bytes", "answer_bytes") if entry.get(name)]
     if sizes:
         parts.append(" -> ".join(sizes))
-    clock = str(entry.get("time", ""))[11:23]
+    clock = str(entry.get("time", ""))[11:19]
     client = str(entry.get("client") or "-").partition("#")[0]
     if upstream := entry.get("upstream"):  # it says more than the client's address
         client = str(upstream)
@@ -127,6 +136,8 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
 
 
 def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
+    if entry.get("shadow"):
+        return _outcome_of(entry)
     by = entry.get("rule") or entry.get("pattern")
     more = f" by {by}" if by else f": {entry['detail']}" if "detail" in entry else ""
     why = f" ({entry['why']}{more})" if entry.get("why") else ""
@@ -139,21 +150,28 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
             return "error: invalid message from the upstream", Colour.YELLOW
         case _ if entry.get("answer_why") == "blocked":
             return f"answer refused (blocked by {entry.get('answer_rule')})", Colour.RED
-        case _ if "error_code" in entry:
-            return f"error {entry['error_code']}{_problem_in(entry)}", Colour.YELLOW
-        case _ if entry.get("answered") is False:
-            return f"no answer{_why_unanswered(entry)}", Colour.YELLOW
-        case _ if entry.get("tool_error"):
-            return f"tool error{_problem_in(entry)}", Colour.YELLOW
-        case "answered":
-            return f"answered by the filter{why}", None
-        case "changed":
-            return f"ok, changed{why}", None
-        case _ if "answer_why" in entry:
-            by = f" by {entry['answer_rule']}" if "answer_rule" in entry else ""
-            return f"ok, answer changed ({entry['answer_why']}{by})", None
-        case _:
-            return "ok", None
+    outcome, colour = _outcome_of(entry)
+    if outcome != "ok":
+        return outcome, colour
+    if entry.get("verdict") == "answered":
+        return f"answered by the filter{why}", None
+    if entry.get("verdict") == "changed":
+        return f"ok, changed{why}", None
+    if "answer_why" in entry:
+        by = f" by {entry['answer_rule']}" if "answer_rule" in entry else ""
+        return f"ok, answer changed ({entry['answer_why']}{by})", None
+    return outcome, None
+
+
+def _outcome_of(entry: Entry) -> tuple[str, Colour | None]:
+    """Say how the upstream has answered."""
+    if "error_code" in entry:
+        return f"error {entry['error_code']}{_problem_in(entry)}", Colour.YELLOW
+    if entry.get("answered") is False:
+        return f"no answer{_why_unanswered(entry)}", Colour.YELLOW
+    if entry.get("tool_error"):
+        return f"tool error{_problem_in(entry)}", Colour.YELLOW
+    return "ok", None
 
 
 def _problem_in(entry: Entry) -> str:
@@ -207,6 +225,10 @@ def summary_lines(summary: Summary, seconds: float) -> list[str]:
         f"Ran {minutes} min {rest} s: {count(calls, 'call')}, {refused} refused,"
         f" {count(sum(summary.errors.values()), 'error')}{unanswered}"
     ]
+    if summary.reported:
+        lines.append(
+            f"Only reported: {count(summary.reported, 'message')}, none refused or changed"
+        )
     if summary.saved_bytes:
         tokens = estimate_tokens(summary.saved_bytes)
         lines.append(f"Saved {_size(summary.saved_bytes)} of context, about {tokens} tokens")

@@ -241,7 +241,9 @@ def _verbosity(given: Given) -> int:
 
 
 _NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
-_ADD_UP = ("deny", "deny-glob", "deny-hint")
+_ADD_UP = (
+    "deny", "deny-glob", "deny-hint", "deny-prompts", "deny-resources", "deny-skills",
+)  # fmt: skip
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 _WAYS = ("server", *_UPSTREAMS)
 

@@ -24,6 +24,7 @@ TOPICS: Final = {
     "logins": "how you or your clients log in to a server",
     "run": "filter all servers that a client reaches by URL",
     "watch": "the terminal, the page, the audit log, metrics and traces",
+    "lock": "a file with the tools that you have approved, and how CI checks it",
     "rules": "a file with rules on messages: block, change, limit, notify",
     "promises": "what the filter guarantees, and the limits of that",
     "changelog": "what has changed, the newest first",
@@ -159,7 +160,8 @@ _ALL: Final = (
         " wrap for these.",
         flags=(
             *(OPTIONS[name] for name in (
-                "deny", "allow", "except", "deny-glob", "ignore-case", "new-tools", "rules",
+                "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources",
+                "deny-skills", "ignore-case", "new-tools", "rules", "shadow",
             )),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
@@ -268,6 +270,34 @@ _ALL: Final = (
         runs="commands.look.run_pick",
     ),
     Command(
+        "lock",
+        "keep the tools that you have approved in a file, and see what changes",
+        usage=(
+            "lock FILE --upstream URL [--deny PATTERN] [FLAGS]",
+            "lock FILE [FLAGS] -- COMMAND ARGS",
+            "lock --check FILE [--json] [--sarif FILE] …",
+            "lock --approve [NAME …] FILE …",
+        ),
+        about="Writes the server's exposed tools with their whole definitions to a file, which you"
+        " review and keep in your repository. --check shows what differs now: tools that are new,"
+        " gone, renamed or changed, word by word, and what a change introduces. --approve takes the"
+        " present definitions of these tools into the file; without names, of all. The filter's own"
+        " flag --lock FILE then exposes only what is in the file.",
+        flags=(
+            Option("check", "compare the server's tools with the file", only_typed=True),
+            Option("approve", "take the present definitions of these tools; without names, all",
+                   only_typed=True),
+            Option("json", "with --check: print JSON", only_typed=True),
+            Option("sarif", "with --check: also write the findings to this file, for code scanning",
+                   "FILE", only_typed=True),
+        ),
+        has_settings=True,
+        most_words=_ANY_NUMBER, least_words=1,
+        asks="Which file?",
+        notes="Exit status of --check: 0 if no tool differs, 1 if something does, 2 if it cannot"
+        " tell.\nMore: mcp-tool-filter help lock",
+    ),
+    Command(
         "wrap",
         "put the filter in front of a server in a client's file",
         usage=(
@@ -284,7 +314,11 @@ _ALL: Final = (
             OPTIONS["allow"],
             OPTIONS["except"],
             OPTIONS["deny-glob"],
+            OPTIONS["deny-prompts"],
+            OPTIONS["deny-resources"],
+            OPTIONS["deny-skills"],
             OPTIONS["ignore-case"],
+            OPTIONS["shadow"],
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("into", "move the server with its policy into this file of servers, and start"
                  " the filter with --server NAME", "FILE"),
@@ -423,7 +457,7 @@ _ALL: Final = (
         "print a longer page about a topic",
         usage=("help [TOPIC]",),
         about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
-        " watching, rules, promises or changes. Without a topic, it lists the topics.",
+        " watching, the lock, rules, promises or changes. Without a topic, it lists the topics.",
         most_words=1, choices=tuple(TOPICS), word="topic",
         runs="pages.print_page",
     ),

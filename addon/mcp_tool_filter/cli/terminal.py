@@ -49,12 +49,15 @@ def leads_nowhere(stream: TextIO) -> bool:
     return is_device and not is_terminal(stream)
 
 
+def has_colour(stream: TextIO) -> bool:
+    """Tell whether a stream shows colours: it is a terminal, and NO_COLOR is not set."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and is_terminal(stream)
+
+
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
-    """Colour a text on a terminal, unless NO_COLOR is set."""
-    stream = stream or sys.stdout
-    if not is_terminal(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[{colour.value}m{text}\x1b[0m"
+    """Colour a text where colours are shown."""
+    return f"\x1b[{colour.value}m{text}\x1b[0m" if has_colour(stream or sys.stdout) else text
 
 
 def columns(rows: Sequence[tuple[str, ...]], *, is_terminal: bool) -> list[str]:

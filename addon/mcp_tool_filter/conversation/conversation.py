@@ -34,7 +34,7 @@ b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -114,6 +114,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.tools import (
     Listing,
+    ShowsHidden,
     ToolCall,
     parse_list_request,
     parse_listing,
@@ -264,9 +265,11 @@ class Conversation:
         for each, verdict in zip(judged.members, verdicts, strict=True):
             settle(each, self._by_policy_now(each, verdict))
         became = [one.verdict for one in judged.members]
-        if is_ours:
-            return self._tell(judged, join_from_client(batch, became))
-        return self._tell_answer(judged, join_from_upstream(batch, became))
+        join = join_from_client if is_ours else join_from_upstream
+        if any(one.would for one in judged.members):
+            judged.would = join(batch, [one.would or one.verdict for one in judged.members])
+        tell = self._tell if is_ours else self._tell_answer
+        return tell(judged, join(batch, became))
 
     def _decide_for_client(
         self, message: Single, judged: Judged, arrival: Arrival
@@ -392,7 +395,9 @@ class Conversation:
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Situation:
         situation, config = self._situation_of(judged), self.policy.config
-        if isinstance(message, Request) and message.method == "tools/list":
+        if config.shadow:
+            situation.list_from = ListFrom.UPSTREAM
+        elif isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = config.tools_list
             situation.envelope = kind.envelope
             asks_anew = kind.is_stale or config.judges_new_tools
@@ -405,7 +410,7 @@ class Conversation:
 
     def _situation_of(self, judged: Judged) -> Situation:
         policy = self.policy
-        return Situation(
+        situation = Situation(
             snapshot=judged.snapshot,
             direction=judged.direction,
             client=self.client,
@@ -413,7 +418,14 @@ class Conversation:
             links=policy.links,
             limits=policy.config.limits,
             origin=judged.origin,
+            things=policy.config.things,
         )
+        if policy.links:
+            situation.is_shadow = policy.config.shadow
+            if judged.audited is None:
+                judged.audited = []
+            situation.audited = judged.audited
+        return situation
 
     def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
         return self._decided_for_client(judged, self._by_policy_now(judged, verdict))
@@ -432,7 +444,7 @@ class Conversation:
 
     def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
         """Remember a request that we forward, unless its id is in use."""
-        judged.verdict = verdict
+        verdict = self._settled(judged, verdict)
         exchange = judged.exchange
         if exchange is not None and exchange.held is not None:
             self.policy.held.remove(exchange)
@@ -442,7 +454,8 @@ class Conversation:
                 return
             if self.policy.keeps_requests and isinstance(judged.message, Request):
                 exchange.request = self._as_forwarded(judged.message, verdict)
-            if self.policy.links and self.exchanges.is_taken(exchange):
+            is_shadow = self.policy.config.shadow
+            if self.policy.links and not is_shadow and self.exchanges.is_taken(exchange):
                 judged.verdict = refuse_taken(exchange)
             else:
                 self.exchanges.open(exchange)
@@ -474,7 +487,7 @@ class Conversation:
             known = self._known(raw, envelope, judged)
             if known and judged.exchange and not policy.links:  # it teaches us nothing new
                 self.exchanges.close(judged.exchange)
-                return self._tell_answer(judged, known)
+                return self._tell_answer(judged, self._settled(judged, known))
         if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, judged)
         return self._read_from_upstream(raw, judged, judged.message)
@@ -543,7 +556,12 @@ class Conversation:
             config, kind = policy.config, self._kind_of(asked)
             judged.in_force = kind.snapshot
             judged.snapshot = yield from kind.snapshot_for([listing], pins=not asked.is_unusual)
-            verdict = yield from decide_in_steps(listing, judged.snapshot)
+            try:
+                verdict: Verdict = yield from decide_in_steps(listing, judged.snapshot)
+            except ShowsHidden as error:
+                if not config.shadow:
+                    raise
+                verdict = Drop(Reason(Why.INVALID, detail=str(error)))
             learned: Snapshot | None = None
             if config is policy.config and judged.in_force is kind.snapshot:
                 if self._may_learn_of(kind) and not asked.is_unusual:
@@ -603,11 +621,18 @@ class Conversation:
         judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_settled:
             judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
+        if judged.exchange is not None and judged.exchange.is_only_shadowed:
+            return FORWARD  # without --shadow there would be no answer to judge
         situation = self._situation_of(judged)
-        if not policy.links:
-            return filter_from_upstream(message, situation)
-        decide = decide_accepted if is_accepted else decide_from_upstream
-        return decide(message, situation)
+        decide: Callable[[Single, Situation], Decision[Verdict]] = filter_from_upstream
+        if policy.links:
+            decide = decide_accepted if is_accepted else decide_from_upstream
+        try:
+            return decide(message, situation)
+        except ShowsHidden as error:
+            if not policy.config.shadow:
+                raise
+            return Drop(Reason(Why.INVALID, detail=str(error)))
 
     def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
         verdict = self._by_policy_now(judged, verdict)
@@ -619,7 +644,16 @@ class Conversation:
         self, judged: Judged, verdict: Verdict, kind: Kind | None = None
     ) -> Judged:
         self._settle_for_upstream(judged, verdict, kind)
-        return self._tell_answer(judged, verdict)
+        return self._tell_answer(judged, judged.verdict)
+
+    def _settled(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Note the verdict; return what happens to the message."""
+        return judged.settle(verdict, is_shadow=self.policy.config.shadow)
+
+    @property
+    def hidden_names(self) -> Collection[str]:
+        """The names of tools that nothing from the upstream may show to the client."""
+        return () if self.policy.config.shadow else self.kind.snapshot.hidden_names
 
     def _tell_answer(self, judged: Judged, verdict: Verdict) -> Judged:
         judged.verdict = verdict
@@ -636,7 +670,7 @@ class Conversation:
 
         ``kind`` is the kind of asker, if nothing has happened since it was looked up.
         """
-        judged.verdict = verdict
+        verdict = self._settled(judged, verdict)
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Response):
             if exchange is not None:

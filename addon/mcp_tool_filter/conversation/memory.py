@@ -300,6 +300,7 @@ class Fetched:
     """The path and query that worked."""
     server_name: str = ""
     server_version: str = ""
+    instructions: str | None = None
     sessions: bool = True
     """Whether the upstream gave us an ``Mcp-Session-Id``."""
     pages: tuple[bytes, ...] = ()

@@ -15,12 +15,19 @@ from dataclasses import dataclass, field
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.conversation.memory import Fetched, HeldRequests, JudgedLists
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.chain import refusal
+from mcp_tool_filter.policy.chain import join_reported, refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Link
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Verdict, Why
+from mcp_tool_filter.policy.verdict import (
+    Forward,
+    Reason,
+    Reply,
+    Verdict,
+    Why,
+    is_for_nobody,
+)
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
@@ -58,6 +65,10 @@ class Judged:
     """The host's own object for the message, such as mitmproxy's flow."""
     members: tuple[Judged, ...] = ()
     """The members of a batch, each with its own verdict."""
+    would: Verdict | None = None
+    """What would have happened, if the policy only reports it (``shadow``, ``mode: audit``)."""
+    audited: list[Verdict] | None = None
+    """The verdicts of rules that only report."""
     in_force: Snapshot | None = None
     """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
     list."""
@@ -75,6 +86,17 @@ class Judged:
             size,
             self.origin,
         )
+
+    def settle(self, verdict: Verdict, *, is_shadow: bool) -> Verdict:
+        """Return what happens to the message, and note what would have happened."""
+        self.verdict = verdict
+        if self.audited:
+            self.would = join_reported(self.audited)
+        if is_shadow and not isinstance(verdict, Forward) and not is_for_nobody(verdict):
+            self.verdict, self.would = FORWARD, verdict
+            if self.exchange is not None and self.direction is Direction.FROM_CLIENT:
+                self.exchange.is_only_shadowed = isinstance(verdict, Reply)
+        return self.verdict
 
     @property
     def each(self) -> tuple[Judged, ...]:

@@ -62,16 +62,15 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 class Places(Protocol):
     """Where the requests of one connection go, and which of them go to MCP endpoints."""
 
-    proxy_login: bytes | None
-    """Our own login to a proxy behind us."""
     others: Service
     """Limits and seats for what is not MCP."""
 
     def address_of(self, head: RequestHead) -> Address:
         """Return where a request goes: by its target, or by the tunnel it is in. Raises Fault."""
 
-    def target_for(self, head: RequestHead) -> str | None:
-        """Return the target that a proxy behind us gets; None to send a path."""
+    def for_proxy(self, head: RequestHead) -> tuple[str, bytes | None] | None:
+        """Return the target that a proxy behind us gets, and our login to it; None to send a
+        path."""
 
     def open_tunnel(self, head: RequestHead, ahead: bytes) -> None:
         """Open the tunnel that a CONNECT asks for; ``ahead`` came behind it. Raises Fault."""
@@ -451,9 +450,8 @@ class ForwardClient(H1Client):
         service = self._places.service_of(at, head)
         exchange = self.exchange = Exchange(service, self, head)
         exchange.address, exchange.looks_for_mcp = at, looks
-        exchange.out_target = self._places.target_for(head)
-        if exchange.out_target is not None:
-            exchange.proxy_login = self._places.proxy_login
+        if (behind := self._places.for_proxy(head)) is not None:
+            exchange.out_target, exchange.proxy_login = behind
         head.expects = head.expects and self.passing is None
         exchange.begin()
         return exchange
@@ -464,12 +462,11 @@ class ForwardClient(H1Client):
         end = raw.index(b"\r\n")
         line, fields = raw[:end], raw[end:]
         if _ABSOLUTE.match(head.target):
-            behind = self._places.target_for(head)
-            target = behind or path_of(head.target)
+            target, login = self._places.for_proxy(head) or (path_of(head.target), None)
             method, _, version = line.split(b" ")
             line = b" ".join([method, target.encode("latin-1"), version])
             fields = _FOR_US.sub(b"", fields)
-            if behind is not None and (login := self._places.proxy_login) is not None:
+            if login is not None:
                 fields = b"\r\nProxy-Authorization: " + login + fields
         if head.method == "GET" and "event-stream" in text_of(head.fields, b"accept").lower():
             fields = _CODINGS.sub(rb"\1identity", fields)  # we must be able to filter it

@@ -406,8 +406,8 @@ class Listener:
             if may_be_event_stream(answer.content_type):
                 raise error
             refuse_non_text(answer.content_type, answer.body)
-            denied = exchange.conversation.kind.snapshot.hidden_names
-            if could_show_tool(answer.body, denied, self.config.limits):
+            hidden = exchange.conversation.hidden_names
+            if could_show_tool(answer.body, hidden, self.config.limits):
                 raise error
         except ProtocolError as why:
             return self.invalid_answer(exchange, str(why), answer.origin)

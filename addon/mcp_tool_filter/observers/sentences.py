@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import assert_never
 
 import orjson
@@ -41,7 +42,16 @@ from mcp_tool_filter.policy.choice import Hider
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import (
+    TOOL,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 LONGEST = 256  # characters of a URI, a method, an id
@@ -56,6 +66,7 @@ _SUBJECTS = {
     "resources/subscribe": ("uri", "uri"),
     "resources/unsubscribe": ("uri", "uri"),
     "prompts/get": ("name", "prompt"),
+    "skills/get": ("uri", "uri"),
 }
 
 
@@ -107,7 +118,9 @@ def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
 
 
 def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
-    """Return the pattern or the flag that hides the called tool."""
+    """Return the pattern or the flag that hides the called tool, or the thing that is asked for."""
+    if reason.thing != TOOL:
+        return reason.pattern or None
     found = map(snapshot.hiding, reason.tools)
     return next((by.text for by in found if by and by.text), None)
 
@@ -119,8 +132,21 @@ def describe(verdict: Verdict, snapshot: Snapshot) -> str:
     return describe_reason(verdict.reason, snapshot)
 
 
+def describe_reported(would: Verdict, snapshot: Snapshot) -> str:
+    """Describe what would have happened to a message that was forwarded."""
+    word = verdict_word(would)
+    if isinstance(would, Rewrite) and would.reason.why in (Why.BLOCKED, Why.INVALID):
+        word = "refused"
+    return f"would be {word}: {describe(would, snapshot)}"
+
+
 def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
     match reason.why:
+        case Why.HIDDEN if reason.thing != TOOL:
+            by = f"\n  {reason.pattern or reason.detail}: {_listed(reason.tools)}"
+            return _hidden(len(reason.tools), reason.thing) + by
+        case Why.DENIED if reason.thing != TOOL:
+            return f"not found: {_listed(reason.tools)} ({reason.detail})"
         case Why.CACHED:
             denied = _by_pattern(snapshot.denied, snapshot)
             return f"{_hidden(len(snapshot.denied))}, answered from the snapshot{denied}"
@@ -133,7 +159,8 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
         case Why.BLOCKED:
             return f"refused by rule {reason.rule}: {reason.detail}"
         case Why.CHANGED:
-            return f"changed by rule {reason.rule}"
+            by = f" ({reason.detail})" if reason.detail else ""
+            return f"changed by rule {reason.rule}{by}"
         case Why.STORED:
             return "answered with a stored result"
         case Why.CANCELLED:
@@ -161,8 +188,8 @@ def _not_found(tool: str, snapshot: Snapshot) -> str:
     return f"not found: {shown(tool)} ({hider_of(tool, snapshot)})"
 
 
-def _hidden(count: int) -> str:
-    return f"hidden {count} tool" + ("" if count == 1 else "s")
+def _hidden(count: int, what: str = TOOL) -> str:
+    return f"hidden {count} {what}" + ("" if count == 1 else "s")
 
 
 def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
@@ -303,6 +330,8 @@ class VerdictLog:
         """Log the verdict on a message, and for which kind of asker a tool is hidden."""
         verdict = judged.verdict
         if isinstance(verdict, Forward):
+            if judged.would is not None and log.isEnabledFor(logging.INFO):
+                log.info("Only reported: %s", describe_reported(judged.would, judged.snapshot))
             return
         if verdict.reason.drift:
             self._tell_hidden(verdict.reason.drift, _kind_of(judged))
@@ -364,6 +393,10 @@ def _kind_of(judged: Judged) -> str:
     return f"for clients with MCP {revision} and {with_what}{who}"
 
 
+_NOTHING_ENFORCED = (
+    "Warning: nothing is enforced: with shadow, the filter only reports what it would hide, refuse"
+    " or change"
+)
 _NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
 
 _BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
@@ -381,6 +414,8 @@ class Introduction:
     listens_at: str
     is_listed: bool = True
     """False if the upstream lists its tools only to logged-in users."""
+    is_shadow: bool = False
+    """True if nothing is enforced."""
 
     @property
     def shown_upstream(self) -> str:
@@ -388,7 +423,9 @@ class Introduction:
         return shown_url(self.upstream) if "://" in self.upstream[:8] else self.upstream
 
 
-def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
+def introduce(
+    upstream: str, fetched: Fetched, address: str, *, is_shadow: bool = False
+) -> Introduction:
     """Return the introduction of an upstream that we serve at this address."""
     return Introduction(
         upstream=upstream + fetched.endpoint,
@@ -397,15 +434,20 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
         revision=fetched.revision,
         listens_at=address + fetched.endpoint,
         is_listed=fetched.is_listed,
+        is_shadow=is_shadow,
     )
 
 
 def warnings_about(config: Config) -> list[str]:
     """Return the warnings about the patterns that need no tool list."""
+    shadow = [_NOTHING_ENFORCED] if config.shadow else []
     if config.denies_nothing:
-        return [_NOTHING_DENIED]
-    patterns = [one for one in config.choice.patterns if one.option != EXCEPT]
-    return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
+        return [*shadow, _NOTHING_DENIED]
+    others = chain.from_iterable(config.things.patterns) if config.things else ()
+    patterns = [one for one in (*config.choice.patterns, *others) if one.option != EXCEPT]
+    return shadow + [
+        f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
+    ]
 
 
 def only_warnings(report: str) -> str:
@@ -437,11 +479,15 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
         yield "  Tools are listed when the first client logs in; the patterns apply at once"
         return
     yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
-    yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
+    if who.is_shadow:
+        yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
+    else:
+        yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from _denied_lines(snapshot)
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
-    yield f"  Saved: {saved:,} bytes of context, about {tokens} tokens per tools/list"
+    word = "Would save" if who.is_shadow else "Saved"
+    yield f"  {word}: {saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
         yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
     yield from warnings_in(snapshot)

@@ -40,11 +40,12 @@ from mcp_tool_filter.observers.audit.entry import (
     caller_of,
     has_failed,
     is_refused,
+    reported,
 )
 from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
+from mcp_tool_filter.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
 from mcp_tool_filter.protocol.messages import Message, Response
 
 STEP = 10.0
@@ -179,6 +180,8 @@ class Timeline:
 
 def _line_of(entry: Entry) -> _Line:
     line = {name: part for name, part in entry.items() if name not in ("arguments", "result")}
+    if would := reported(entry):
+        line["would"] = would
     if not isinstance(entry, ShownEntry):
         return _Line(line)
     has_details = entry.arguments is not None or entry.result is not None
@@ -219,7 +222,7 @@ class RefusedMessage:
 
     at: float
     tool: str
-    """Or what was wrong, if it names no tool."""
+    """Or the prompt, resource or skill; or what was wrong, if it names none."""
     why: str
     """Which pattern has refused it, or more about what was wrong."""
 
@@ -237,6 +240,8 @@ class Statistics:
     ruled: int = 0
     """Messages that rules changed or answered."""
     invalid: int = 0
+    reported: int = 0
+    """Messages that would have been refused or changed."""
     calls: Counter[str] = field(default_factory=Counter)
     """Forwarded calls, by tool."""
     failed_calls: Counter[str] = field(default_factory=Counter)
@@ -251,6 +256,8 @@ class Statistics:
         verdict = judged.verdict
         if not isinstance(verdict, Forward):
             self._note_reason(verdict.reason, judged.snapshot, now)
+        elif judged.would is not None:
+            self.reported += 1
         for one in judged.members or (judged,):
             exchange = one.exchange
             if exchange is not None and exchange.tool is not None:
@@ -273,6 +280,8 @@ class Statistics:
         match reason.why:
             case Why.CHANGED | Why.STORED:
                 self.ruled += 1
+            case Why.HIDDEN if reason.thing != TOOL:
+                pass  # these are counts of tools
             case Why.CACHED | Why.HIDDEN:
                 self.lists += 1
                 self.saved_bytes += snapshot.denied_bytes
@@ -283,8 +292,10 @@ class Statistics:
             case _:
                 self.refused += 1
                 for tool in reason.tools:
-                    count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
-                    said = hider_of(tool, snapshot)  # now: the patterns may change later
+                    said = reason.detail
+                    if reason.thing == TOOL:
+                        count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
+                        said = hider_of(tool, snapshot)  # now: the patterns may change later
                     self.refusals.appendleft(RefusedMessage(now, shown(tool), said))
                 if not reason.tools:
                     said = reason.detail

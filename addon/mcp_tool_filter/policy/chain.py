@@ -240,6 +240,13 @@ def _passed(member: Single, verdict: Verdict) -> bytes | None:
             return None
 
 
+def join_reported(verdicts: Sequence[Verdict]) -> Verdict:
+    """Join verdicts on one message that are only reported: a refusal says more than a change."""
+    ended = [verdict for verdict in verdicts if isinstance(verdict, Reply | Drop)]
+    first: Verdict = next(iter(ended), verdicts[0])
+    return first if isinstance(first, Forward) else replace(first, reason=_joined(verdicts))
+
+
 def _joined(verdicts: Sequence[Verdict]) -> Reason:
     reasons = [verdict.reason for verdict in verdicts if not isinstance(verdict, Forward)]
     first = reasons[0]

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import (
     EmptyList,
@@ -42,12 +43,16 @@ from mcp_tool_filter.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
     EXCEPT,
+    OF_THINGS,
     Pattern,
     parse_glob,
     parse_pattern,
     split_patterns,
 )
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.things import Things
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
 _PATH = re.compile(r'/[!"$-)+->@-~]*\*?|\*')  # no query; a star only at the end
@@ -213,8 +218,12 @@ class MetricsAt:
 class Config:
     choice: Choice = EVERYTHING
     """Globs are among its deny patterns."""
+    things: Things | None = None
+    """The patterns for prompts, resources and skills; None if there are none."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
+    shadow: bool = False
+    """Report what the policy would do, and forward everything unchanged."""
     requires_list: bool = False
     """Refuse to start if the upstream lists its tools only to logged-in users."""
     judges_new_tools: bool = False
@@ -267,7 +276,7 @@ class Config:
     @property
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
-        return self.choice.hides_nothing
+        return self.choice.hides_nothing and self.things is None
 
 
 class _Given:
@@ -353,7 +362,9 @@ def parse_config(
     given = _Given({**texts, **more})
     config = Config(
         choice=_parse_choice(given, allow_too),
+        things=_parse_things(given, ignore_case=given.is_on("ignore_case")),
         strict=given.is_on("strict"),
+        shadow=given.is_on("shadow"),
         requires_list=given.is_on("require_list"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
         tools_list=ListFrom(given.choice("tools_list")),
@@ -408,6 +419,18 @@ def _parse_choice(given: _Given, allow_too: Sequence[str]) -> Choice:
     )
 
 
+def _parse_things(given: _Given, *, ignore_case: bool) -> Things | None:
+    parsed = [
+        given.patterns(key, partial(parse_pattern, option=key, ignore_case=ignore_case))
+        for key in OF_THINGS
+    ]
+    if not any(parsed):
+        return None
+    from mcp_tool_filter.policy.things import Things  # seldom needed
+
+    return Things(*parsed)
+
+
 def _parse_audit(given: _Given) -> Audit | None:
     file, rotate = given.one("audit_log"), given.one("audit_rotate")
     size, comma, age = rotate.partition(",")
@@ -459,9 +482,14 @@ def refuse_to_open(old: Config, new: Config) -> None:
     for option, before, after in (
         ("deny", old.choice.deny, new.choice.deny),
         ("allow", old.choice.allow, new.choice.allow),
+        *((key, _of_things(old, key), _of_things(new, key)) for key in OF_THINGS),
     ):
         if before and not after:
             raise EmptyList(option)
+
+
+def _of_things(config: Config, key: str) -> Sequence[Pattern]:
+    return config.things.patterns[OF_THINGS.index(key)] if config.things else ()
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import Decision
@@ -19,6 +19,9 @@ from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Request, Single
 from mcp_tool_filter.protocol.tools import ToolCall
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.things import Things
 
 
 class Direction(StrEnum):
@@ -132,6 +135,9 @@ class Exchange:
     """The value of its id, set while it waits for its response."""
     held: tuple[object, str] | None = None
     """The client and the value of the id, while the decision on it waits."""
+    is_only_shadowed: bool = False
+    """True if it was forwarded although the policy would have answered it: only ``shadow`` is
+    on."""
     is_cancelled: bool = False
     """True if the client has cancelled it meanwhile; or for a notification that does so."""
     notes: dict[str, object] | None = None
@@ -175,3 +181,9 @@ class Situation:
     """True if the snapshot will answer this request."""
     origin: object = None
     """The host's own object for the message, such as mitmproxy's flow."""
+    things: Things | None = None
+    """The patterns for prompts, resources and skills, if there are any."""
+    is_shadow: bool = False
+    """True if the verdict is only reported: links must not wait, nor have any effect."""
+    audited: list[Verdict] | None = None
+    """The verdicts that links would have given, but must only report."""

@@ -46,6 +46,8 @@ from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 
 DENY_GLOB = "deny_glob"
 EXCEPT = "except"
+OF_THINGS = ("deny_prompts", "deny_resources", "deny_skills")
+"""The options for other things than tools."""
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
 
 

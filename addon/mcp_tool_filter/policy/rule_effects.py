@@ -40,6 +40,13 @@ class CountUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Locally:
+    """Keep this for rules that are only evaluated: in this process, at once, and apart."""
+
+    effect: Identify | CountUse
+
+
+@dataclass(frozen=True, slots=True)
 class ReadCache:
     """Ask for the bytes stored under a key; the host sends back them or None."""
 
@@ -127,6 +134,8 @@ class WriteLog:
     tool: str | None = field(default=None, compare=False)
     id: str | None = field(default=None, compare=False)
     """The id of the message, as it was written."""
+    shadow: bool = False
+    """True if the rule is only evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,7 @@ class Measure:
 type RuleEffect = (
     Identify
     | CountUse
+    | Locally
     | ReadCache
     | WriteCache
     | RunScript

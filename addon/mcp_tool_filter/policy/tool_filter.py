@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.snapshot import (
@@ -23,10 +22,12 @@ from mcp_tool_filter.policy.snapshot import (
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     METHOD_NOT_FOUND,
+    Batch,
     Notification,
     Request,
     Response,
     Single,
+    parse_message,
     render_error,
 )
 from mcp_tool_filter.protocol.tools import (
@@ -34,6 +35,7 @@ from mcp_tool_filter.protocol.tools import (
     Definition,
     Listing,
     ListRequest,
+    ShowsHidden,
     ToolCall,
     find_listing,
     parse_list_request,
@@ -82,7 +84,10 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
                 list_from=situation.list_from,
                 sound=situation.may_use_cache,
             )
-        case Request() | Notification() | Response():
+        case Request() | Notification():
+            things = situation.things
+            return things.decide_from_client(message, situation) if things else Forward()
+        case Response():
             return Forward()
 
 
@@ -93,6 +98,17 @@ def filter_from_upstream(
 
     ``is_ours`` marks a message that a link has changed on purpose.
     """
+    verdict = _filter_tools(message, situation, is_ours=is_ours)
+    if situation.things is None:
+        return verdict
+    if isinstance(verdict, Rewrite):
+        changed = parse_message(verdict.text, situation.limits)
+        message = message if isinstance(changed, Batch) else changed
+    decided = situation.things.decide_from_upstream(message, situation)
+    return verdict if isinstance(decided, Forward) else decided
+
+
+def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Verdict:
     match message:
         case Request(method="sampling/createMessage"):
             return Forward()  # these tools are for the model, in this one request
@@ -198,7 +214,7 @@ def decide_in_steps(
 ) -> Deciding[Forward | Rewrite]:
     """Do the same for a parsed list that may be long."""
     if shows_tool(listing.surroundings, snapshot.hidden_names):
-        raise ProtocolError(HIDDEN_TOOL)
+        raise ShowsHidden(HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
     for some in few_of(listing.definitions):

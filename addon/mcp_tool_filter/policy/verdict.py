@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+TOOL = "tool"
+"""What a tool is called in reasons, as other things are called prompt, resource or skill."""
+
 
 class Why(StrEnum):
     DENIED = "denied"
@@ -49,6 +52,10 @@ class Reason:
     """Sentences about differences between the upstream and the snapshot."""
     rule: str = ""
     """The rule that decided."""
+    thing: str = TOOL
+    """What ``tools`` names: tools, or prompts, resources or skills."""
+    pattern: str = ""
+    """The pattern that denies one that is no tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +91,12 @@ class Drop:
 
 
 type Verdict = Forward | Rewrite | Reply | Drop
+
+
+def is_for_nobody(verdict: Verdict) -> bool:
+    """Tell whether this drops the answer to our own copy of a request: no client waits for it."""
+    return isinstance(verdict, Drop) and verdict.reason.why is Why.STORED
+
+
 VERDICTS = (Forward, Rewrite, Reply, Drop)
 """For ``isinstance``: any other decision must wait."""

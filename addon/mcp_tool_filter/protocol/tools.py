@@ -17,9 +17,11 @@ Calls and lists are read here, because they must read a tool's name in the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.messages import (
@@ -34,7 +36,7 @@ from mcp_tool_filter.protocol.messages import (
     is_too_long_to_search,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import Value, has_lone_surrogate
+from mcp_tool_filter.protocol.scan import Member, Value, has_lone_surrogate, open_value
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
@@ -91,6 +93,8 @@ class Listing:
     """The result's text before and after its tools, without the cursor."""
     head: str = field(repr=False)
     tail: str = field(repr=False)
+    around: tuple[str, str] | None = field(default=None, repr=False)
+    """Head and tail as they must be if the tools are others; None if that is no difference."""
 
     @property
     def surroundings(self) -> str:
@@ -98,9 +102,11 @@ class Listing:
         return self.head + "null" + self.tail
 
     def with_tools(self, tools: Iterable[bytes]) -> bytes:
-        """Return the message with other tools; everything around them stays unchanged."""
+        """Return the message with other tools; everything around them stays unchanged, except what
+        it says of the list as it was (``cache_edits``)."""
+        head, tail = self.around or (self.head, self.tail)
         written = b",".join(tools)
-        return b"".join([self.head.encode(), b"[", written, b"]", self.tail.encode()])
+        return b"".join([head.encode(), b"[", written, b"]", tail.encode()])
 
 
 def parse_tool_call(message: Request | Notification) -> ToolCall:
@@ -166,6 +172,10 @@ def parse_listing(message: Single) -> Listing | None:
 HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
 
 
+class ShowsHidden(ProtocolError):
+    """A message can be read, but shows a hidden tool that cannot be removed."""
+
+
 def find_listing(message: Single, hidden: Collection[str], *, expected: bool) -> Listing | None:
     """Return the tool list that a message carries, or None if it carries none.
 
@@ -181,7 +191,7 @@ def find_listing(message: Single, hidden: Collection[str], *, expected: bool) ->
     if listing and (expected or any(one.is_like_a_tool for one in listing.definitions)):
         return listing
     if shows_tool_beside_content(message, hidden):
-        raise ProtocolError(HIDDEN_TOOL)
+        raise ShowsHidden(HIDDEN_TOOL)
     return None
 
 
@@ -319,18 +329,108 @@ def _names_of(key: str | None, tool: _Object) -> Iterator[str]:
 
 def _listing(place: Place, holder: Value, tools: Value) -> Listing:
     cursor = holder.get("nextCursor")
-    members = [member for member in holder.members or () if member.key != "nextCursor"]
-    written = [place.text[member.start : member.value.end] for member in members]
+    edits = cache_edits(place.text, holder)
+    members = [
+        member
+        for member in holder.members or ()
+        if member.key != "nextCursor" and not _says_of_list(member)
+    ]
     at = next(number for number, member in enumerate(members) if member.key == "tools")
+    written = [
+        _with_edits(place.text, member.start, member.value.end, edits)
+        for number, member in enumerate(members)
+        if number != at
+    ]
     before = [*written[:at], place.text[members[at].start : tools.start]]
-    after = ["", *written[at + 1 :]]
+    after = ["", *written[at:]]
+    around = None
+    if edits:
+        around = (
+            _with_edits(place.text, place.start, tools.start, edits),
+            _with_edits(place.text, tools.end, place.end, edits),
+        )
     return Listing(
         definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
         next_cursor=cursor.text if cursor else None,
         frame=("{" + ",".join(before), ",".join(after) + "}"),
         head=place.text[place.start : tools.start],
         tail=place.text[tools.end : place.end],
+        around=around,
     )
+
+
+class Edit(NamedTuple):
+    """A part of a text, and what stands there instead."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(place: Place, edits: Iterable[Edit]) -> bytes:
+    """Return a message with some parts replaced; everything else keeps its bytes."""
+    return _with_edits(place.text, place.start, place.end, edits).encode()
+
+
+def _with_edits(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
+    pieces, past = [], start
+    for edit in sorted(edits):
+        if edit.start >= start and edit.end <= end:
+            pieces += [text[past : edit.start], edit.text]
+            past = edit.end
+    return "".join([*pieces, text[past:end]])
+
+
+LONGEST_TTL = 60_000
+"""Milliseconds for which a client may keep a filtered list: then it sees a change of patterns."""
+_TTLS = {"ttlms": LONGEST_TTL, "ttl": LONGEST_TTL // 1000}
+_SAYS_OF_LIST = re.compile(
+    r"(?:.*/)?(?:.*(?:digest|signature|checksum|fingerprint|etag|hash|integrity)|signed|proof|jws)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+def cache_edits(text: str, result: Value) -> list[Edit]:
+    """Return what must change around a list that is not the upstream's own any more.
+
+    Only this client may keep it, and not for long (SEP-2549); digests and signatures of the list
+    as it was are left out.
+    """
+    edits: list[Edit] = []
+    for member in result.members or ():
+        key = _folded(member.key)
+        value = member.value
+        written = text[value.start : value.end]
+        if key == "cachescope" and value.text != "private":
+            edits.append(Edit(value.start, value.end, '"private"'))
+        elif key in _TTLS and not (_NUMBER.fullmatch(written) and int(written) <= _TTLS[key]):
+            is_known = _NUMBER.fullmatch(written) is not None
+            edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_known else "0"))
+        elif key == "_meta" and value.start < value.end:
+            meta = open_value(text, value, {})
+            edits += _removed(meta, [one for one in meta.members or () if _says_of_list(one)])
+    said = [one for one in result.members or () if _says_of_list(one)]
+    return [*edits, *_removed(result, said)] if said else edits
+
+
+def _says_of_list(member: Member) -> bool:
+    return len(member.key) < _LONGEST_KEPT and _SAYS_OF_LIST.fullmatch(member.key) is not None
+
+
+def _removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
+    """Yield the edits that remove members, each with one comma."""
+    every = holder.members or ()
+    kept_before = False
+    for number, member in enumerate(every):
+        if not any(member is one for one in members):
+            kept_before = True
+            continue
+        if kept_before:
+            yield Edit(every[number - 1].value.end, member.value.end, "")
+        else:
+            after = every[number + 1].start if number + 1 < len(every) else member.value.end
+            yield Edit(member.start, after, "")
 
 
 def _definition(text: str, element: Value) -> Definition:

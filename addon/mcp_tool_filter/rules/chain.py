@@ -4,14 +4,27 @@ action."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import cast
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
-from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, TooLarge, Warn
+from mcp_tool_filter.policy.rule_effects import (
+    CallPython,
+    CountUse,
+    EffectFailed,
+    Identify,
+    Locally,
+    Measure,
+    RunScript,
+    ScriptResult,
+    TooLarge,
+    Warn,
+    WriteLog,
+)
+from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.messages import is_request
 from mcp_tool_filter.rules.actions import Action, Asks, count_use, text_from_python
 from mcp_tool_filter.rules.edits import ImpossibleChange, to_python
@@ -51,7 +64,8 @@ def judge(
     """Decide what happens to a message; yields the effects needed for it."""
     now = clock()
     watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
-    run = Run(subject, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
+    outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
+    run = Run(subject, now + policy.chain.timeout, outcome, watch, is_pretended=is_shadow)
     try:
         yield from _driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
     except ProtocolError as error:
@@ -155,12 +169,14 @@ class _Walk:
             seen.is_interceptor = True
         try:
             if isinstance(interceptor, UserInterceptor):
-                yield from self._ask_user(interceptor, name)
+                asking = self._ask_user(interceptor, name)
+                yield from _pretended(asking, run, interceptor.name) if run.is_pretended else asking
             elif reason := interceptor.problem_in(run.subject):
                 run.refuse(reason, name, "block")
             elif isinstance(interceptor, ToolCallInterceptor) and interceptor.limits:
                 key = ("tool", run.subject.about.session_id, run.subject.tool or "")
-                yield from count_use(run, name, key, interceptor.limits)
+                counting = count_use(run, name, key, interceptor.limits)
+                yield from _pretended(counting, run, name) if run.is_pretended else counting
         except _FAILURES as error:
             yield from self._fail(name, "its interceptor", error)
         if run.judgement.refusal is not None:
@@ -189,7 +205,7 @@ class _Walk:
     def _follow_rules(self) -> Deciding[None]:
         waiting = self._candidates()
         while waiting:
-            if self.policy.chain.parallel:
+            if self.policy.chain.parallel and not self.run.is_pretended:
                 yield from self._run_together(waiting)
             candidate = waiting.pop(0)
             subject = self.run.subject
@@ -209,8 +225,34 @@ class _Walk:
         return [one for one in found if one.order > after]
 
     def _evaluate(self, candidate: Candidate) -> Deciding[None]:
+        if candidate.rule.is_audit:
+            return self._audit(candidate)
+        return self._follow(candidate)
+
+    def _audit(self, candidate: Candidate) -> Deciding[None]:
+        """Evaluate a rule with ``mode: audit`` apart: no other rule gets less time or patience."""
+        run, most = self.run, self.policy.chain.timeout
+        began, waited = run.watch.clock(), run.watch.waited
+        subject = run.subject.apart(Watch(run.watch.clock, most, began))
+        assert subject.watch is not None
+        outcome = RulesOutcome(subject.message)
+        apart = Run(subject, began + most, outcome, subject.watch, is_pretended=True)
+        try:
+            yield from _Walk(self.policy, apart, self.trace)._follow(candidate)
+        except (ProtocolError, TooSlow) as error:
+            _refuse_unclear(apart, candidate.rule.id, str(error))
+        run.judgement.matched += outcome.matched
+        verdict = outcome.to_verdict()
+        if not isinstance(verdict, Forward):
+            run.judgement.audited.append(verdict)
+        took = run.watch.clock() - began
+        run.deadline += took
+        run.watch.waited = waited + took
+
+    def _follow(self, candidate: Candidate) -> Deciding[None]:
         rule = candidate.rule
-        seen = self._note(rule.id)
+        if seen := self._note(rule.id):
+            seen.is_audit = rule.is_audit
         if self.run.watch.clock() >= self.run.deadline:
             yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
             return
@@ -255,7 +297,8 @@ class _Walk:
                     yield Delay(0)
                 waiting = action.perform(self.run, rule.id)
                 if waiting is not None:
-                    yield from waiting
+                    pretends = self.run.is_pretended
+                    yield from _pretended(waiting, self.run, name) if pretends else waiting
             except ProtocolError as error:
                 self._refuse_unclear(rule, error)
                 return
@@ -324,6 +367,8 @@ class _Walk:
         now = self.run.watch.clock()
         for candidate in waiting:
             rule = candidate.rule
+            if rule.is_audit:
+                continue
             if rule.changes_message:
                 return
             try:
@@ -337,6 +382,23 @@ class _Walk:
                     break
             if any(action.ends for _, action in rule.actions):
                 return
+
+
+def _pretended(doing: Deciding[None], run: Run, what: str) -> Deciding[None]:
+    """Do only what changes and delays nothing, and note that the rest was left out."""
+    return _driven(doing, partial(_pretend, run.judgement.left_out, what))
+
+
+def _pretend(left_out: list[str], what: str, effect: Effect) -> Deciding[object]:
+    match effect:
+        case WriteLog():
+            return (yield replace(effect, shadow=True))
+        case Measure() | Warn():
+            return (yield effect)
+        case Identify() | CountUse():
+            return (yield Locally(effect))
+    left_out.append(what)
+    return ScriptResult(0, b"") if isinstance(effect, RunScript) else None
 
 
 def _attempt(effect: Effect) -> Deciding[object]:

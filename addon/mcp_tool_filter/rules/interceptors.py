@@ -1,213 +1,24 @@
-"""Method interceptors: built-in checks of one method, and users' own classes.
-
-One of them finds out which file or URL a resource's URI means, and whether it is inside an allowed
-place. Servers read one URI differently: they resolve ``..`` before or after they decode, decode
-once or twice, and take a backslash for a separator or a letter. We follow every such reading. A URI
-is inside a place only if all its readings are, and a glob denies it if one of them matches.
-
->>> [is_inside(parse_uri(uri), parse_entry("/workspace")) for uri in (
-...     "file:///workspace/a", "file:///workspace/%2e%2e/etc", "file:///workspace-evil")]
-[True, False, False]
-"""
+"""Method interceptors: built-in checks of one method, and users' own classes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
-from unicodedata import normalize
-from urllib.parse import unquote
 
+from mcp_tool_filter.protocol.uris import (
+    ResourceUri,
+    UnclearUri,
+    is_inside,
+    matches_glob,
+    parse_entry,
+    parse_uri,
+)
 from mcp_tool_filter.rules import forms
 from mcp_tool_filter.rules.fields import Json, Number, Object, parse_field
 from mcp_tool_filter.rules.forms import Form, Spot, unknown_choice
 from mcp_tool_filter.rules.subject import Subject
-
-# RFC 3986, appendix B, with a required scheme.
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
-_CONTROL = re.compile(r"[\0-\x1f\x7f]")
-_ESCAPED_DOT = re.compile("%2e", re.IGNORECASE)
-_ESCAPED_SLASH = re.compile("(%2f)", re.IGNORECASE)
-_PATH_PARAM = re.compile(r";[^/]*")
-_MOST_ROUNDS = 5
-_MOST_READINGS = 200
-_MOST_WORK = 1_000_000  # characters of all readings together
-_LONGEST = 64 * 1024  # characters of a path that needs any reading
-_AMBIGUOUS = re.compile(r"[%\\;]|/\.|\.\.")
-_HERE = frozenset({"", "localhost"})
-
-
-class UnclearUri(Exception):
-    """A URI that cannot be judged."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceUri:
-    """A parsed URI; ``others`` are more paths that some reader could understand."""
-
-    scheme: str
-    host: str
-    parts: tuple[str, ...]
-    others: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def readings(self) -> tuple[tuple[str, ...], ...]:
-        return (self.parts, *self.others)
-
-
-def parse_uri(text: str) -> ResourceUri:
-    """Parse a resource's URI like the most lenient server. Raises UnclearUri."""
-    scheme, colon, rest = text.partition(":")
-    if "/" not in rest:  # no server takes all the backslashes for letters
-        rest = rest.replace("\\", "/")
-    found = _URI.fullmatch(scheme + colon + rest)
-    if found is None:
-        raise UnclearUri("not an absolute URI")
-    if _CONTROL.search(text):
-        raise UnclearUri("a control character")
-    if len(text) > _LONGEST and _AMBIGUOUS.search(text):
-        raise UnclearUri("too long")
-    authority, path = found[2] or "", found[3]
-    scheme, host, plain = scheme.lower(), _decoded(authority).lower(), _decoded(path)
-    if scheme == "file":
-        if host not in _HERE:
-            raise UnclearUri("a file on another host")
-        if not plain.startswith("/"):
-            raise UnclearUri("a relative path")
-        host = ""
-    paths = [path]
-    if "\\" in authority:  # for browsers the host ends there, for others at the first slash
-        paths.append("/" + authority.partition("\\")[2] + path)
-    query = (found[4] or "") + (found[5] or "")
-    if ".." in _decoded(query):  # a server that does not know queries would follow it
-        paths.append(path + query)
-    others = _readings(paths)
-    parts = _resolved(plain)
-    others.discard(parts)
-    return ResourceUri(scheme, host, parts, tuple(sorted(others)))
-
-
-def _readings(paths: list[str]) -> set[tuple[str, ...]]:
-    """Return the places that servers could read in these paths."""
-    known = dict.fromkeys(paths)
-    waiting, work = list(known), 0
-    while waiting:
-        path = waiting.pop()
-        work += len(path)
-        if len(known) > _MOST_READINGS or (work > _MOST_WORK and len(known) > 1):
-            raise UnclearUri("too many readings")
-        for other in _next_readings(path):
-            if other not in known:
-                known[other] = None
-                waiting.append(other)
-    return {tuple(map(_decoded, _resolved(path))) for path in known}
-
-
-def _next_readings(path: str) -> tuple[str, ...]:
-    """Return what one more step of some server makes of a path."""
-    kept_slashes = _ESCAPED_SLASH.split(path)
-    kept_slashes[::2] = map(unquote, kept_slashes[::2])
-    return (
-        unquote(path),
-        "".join(kept_slashes),
-        _ESCAPED_DOT.sub(".", path),
-        path.replace("\\", "/"),
-        _PATH_PARAM.sub("", path),
-        re.split(r"[?#]", path, maxsplit=1)[0],
-        *(_without_dots(path, counts_empty=counts) for counts in (False, True)),
-    )
-
-
-def _without_dots(path: str, *, counts_empty: bool) -> str:
-    """Resolve ``..`` as a server does before it decodes; browsers' URLs count empty parts."""
-    if "/." not in path:
-        return path
-    parts: list[str] = []
-    for part in path.removeprefix("/").split("/"):
-        if part == "..":
-            if parts:
-                parts.pop()
-        elif part != "." and (part or counts_empty):
-            parts.append(part)
-    return "/" + "/".join(parts)
-
-
-def parse_entry(text: str) -> ResourceUri:
-    """Parse an allowed place: a path, or a URI. Raises ValueError."""
-    try:
-        return parse_uri(f"file://{text}" if text.startswith("/") else text)
-    except UnclearUri:
-        raise ValueError(
-            "expected a path that begins with /, or a URI such as https://host/folder"
-        ) from None
-
-
-def is_inside(uri: ResourceUri, place: ResourceUri) -> bool:
-    """Tell whether a resource is the place, or below it."""
-    return (uri.scheme, uri.host) == (place.scheme, place.host) and all(
-        parts[: len(place.parts)] == place.parts for parts in uri.readings
-    )
-
-
-def matches_glob(uri: ResourceUri, glob: str) -> bool:
-    """Tell whether a glob fits the whole path or its last part, ignoring case."""
-    wanted = _same(glob)
-    readings = uri.readings
-    if uri.scheme == "file":
-        readings += tuple(tuple(map(_read_by_windows, parts)) for parts in readings)
-    for parts in readings:
-        path = "/" + "/".join(parts)
-        for text in (path, path[1:], parts[-1] if parts else ""):
-            if fnmatchcase(_same(text), wanted):
-                return True
-    return False
-
-
-def _same(text: str) -> str:
-    """Return a spelling that is the same for names that some file system takes for one."""
-    return text.casefold() if text.isascii() else normalize("NFKC", text).casefold()
-
-
-def _read_by_windows(part: str) -> str:
-    """Return which file Windows opens: it drops dots and spaces at the end, and ``::$DATA``.
-
-    >>> _read_by_windows("a.key. "), _read_by_windows("a.key::$DATA")
-    ('a.key', 'a.key')
-    """
-    return part.partition(":")[0].rstrip(" .") or part
-
-
-def _decoded(text: str) -> str:
-    """Decode escapes until nothing changes."""
-    for _ in range(_MOST_ROUNDS + 1):
-        try:
-            plain = unquote(text, errors="strict").replace("\\", "/")
-        except UnicodeDecodeError:
-            raise UnclearUri("not UTF-8") from None
-        if plain == text:
-            break
-        text = plain
-    else:
-        raise UnclearUri(f"escaped more than {_MOST_ROUNDS} times")
-    if _CONTROL.search(text):
-        raise UnclearUri("a control character")
-    return text
-
-
-def _resolved(path: str) -> tuple[str, ...]:
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            if parts:
-                parts.pop()
-        elif part not in ("", "."):
-            if not part.strip(" ."):  # Windows could take it for "." or ".."
-                raise UnclearUri("a part of dots and spaces")
-            parts.append(part)
-    return tuple(parts)
-
 
 _URI_FIELD = parse_field("uri")
 _NAME = parse_field("name")

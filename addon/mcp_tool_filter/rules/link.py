@@ -154,6 +154,8 @@ class RulesLink:
             subject = self._subject(message, noted)
             judging = self._judging(subject, situation, noted)
             if judging is not None:
+                if situation.is_shadow:
+                    self._remember(message, situation, noted)
                 deciding = self._request_decided(judging, situation, noted)
                 return answered(deciding, self._at_once)
         self._remember(message, situation, noted)
@@ -192,11 +194,15 @@ class RulesLink:
             return None
         if about is None:
             subject.about = self._about(situation, noted.session)
-        return self._judged(subject, noted.policy)
+        return self._judged(subject, noted.policy, situation)
 
-    def _judged(self, subject: Subject, policy: Policy) -> Deciding[RulesOutcome]:
+    def _judged(
+        self, subject: Subject, policy: Policy, situation: Situation
+    ) -> Deciding[RulesOutcome]:
         judged = yield from judge(policy, subject, self._clock)
         self.hits.update(judged.matched)
+        if judged.audited and situation.audited is not None:
+            situation.audited += judged.audited
         return judged
 
     # Carried messages
@@ -269,6 +275,8 @@ class RulesLink:
     ) -> Deciding[Verdict]:
         judged = yield from judging
         verdict, final = judged.to_verdict(), judged.message
+        if situation.is_shadow:
+            return verdict
         if isinstance(verdict, Reply) and isinstance(final, Request):
             refusal = judged.refusal
             is_of_rule = refusal is not None and refusal.action != "error"
@@ -429,6 +437,7 @@ class RulesLink:
             filter=partial(judge_by_filter, situation=situation),
             limits=situation.limits,
             is_answered=situation.is_answered,
+            is_shadow=situation.is_shadow,
             origin=situation.origin,
         )
 

@@ -59,6 +59,8 @@ class Rule:
     """Its actions, each with its name."""
     for_requests: bool
     for_responses: bool
+    is_audit: bool = False
+    """True if it is only evaluated: what it would do is reported."""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -66,7 +68,7 @@ class Rule:
 
     @property
     def changes_message(self) -> bool:
-        return any(action.changes for _, action in self.actions)
+        return not self.is_audit and any(action.changes for _, action in self.actions)
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
@@ -380,6 +382,7 @@ class _Written(NamedTuple):
     actions: tuple[tuple[str, Action] | None, ...]
     name: Json
     enabled: bool
+    mode: str
     priority: int
     on: str | None
     conditions: tuple[Labelled, ...]
@@ -395,6 +398,7 @@ _RULE = forms.mapping(
     {
         "name": (forms.ANY, None),
         "enabled": forms.with_default(forms.BOOLEAN, True),
+        "mode": forms.with_default(forms.one_of("enforce", "audit"), "enforce"),
         "priority": forms.with_default(forms.INTEGER, 0),
         "on": (forms.one_of("request", "response", "any"), None),
         "conditions": (LABELLED, ()),
@@ -420,6 +424,7 @@ def _read_rules(spot: Spot) -> tuple[Rule, ...]:
                 actions=named,
                 for_requests=for_requests,
                 for_responses=for_responses,
+                is_audit=written.mode == "audit",
             )
             read.append((written.priority, rule))
     return tuple(rule for _, rule in sorted(read, key=lambda one: -one[0]))
@@ -460,6 +465,8 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
                     "ends the chain under the same conditions"
                 )
                 break
+        if rule.is_audit:
+            continue
         if any(action.ends and (fail_fast or name == "allow") for name, action in rule.actions):
             ending.append((wanted, rule))
     return warnings

@@ -108,6 +108,8 @@ class Circumstances:
     """True if the snapshot will answer this request."""
     is_carried: bool = False
     """True for a message inside another one, to which the default action applies already."""
+    is_shadow: bool = False
+    """True if the outcome is only reported: nothing waits, and nothing has an effect."""
     is_own_error: bool = False
     """True for an error with which a rule answers; method interceptors do not judge it."""
     origin: object = field(default=None, repr=False)
@@ -158,6 +160,10 @@ class Subject:
         self.tool = tool_in(self.request)
         self._found: dict[tuple[str, str], Sequence[Value]] = {}
         self._documents: dict[str, Document] = {}
+
+    def apart(self, watch: Watch) -> Subject:
+        """Return the same message with time and a budget of its own."""
+        return Subject(self.message, self.about, self.request, None, watch)
 
     @property
     def budget(self) -> Budget:
@@ -264,6 +270,7 @@ class Evaluated:
     matched: bool = False
     done: list[str] = field(default_factory=list)
     is_interceptor: bool = False
+    is_audit: bool = False
 
 
 @dataclass(slots=True)
@@ -283,6 +290,10 @@ class RulesOutcome:
     """The rule of each action that was done."""
     matched: list[str] = field(default_factory=list)
     """The rules that matched."""
+    left_out: list[str] = field(default_factory=list)
+    """The actions with effects that were not done, because the rules are only evaluated."""
+    audited: list[Verdict] = field(default_factory=list)
+    """What rules with ``mode: audit`` would have done."""
 
     def to_verdict(self) -> Verdict:
         """Return the verdict on the message. (The caller answers with a cached result.)"""
@@ -290,10 +301,10 @@ class RulesOutcome:
             return self._refuse(self.refusal)
         if self.filtered is not None:
             return self.filtered
-        if not self.is_changed:
+        if not (self.is_changed or self.left_out):
             return Forward()
-        rules = ", ".join(dict.fromkeys(self.done))
-        return Rewrite(self.message.place.raw, Reason(Why.CHANGED, rule=rules))
+        rules, detail = (", ".join(dict.fromkeys(one)) for one in (self.done, self.left_out))
+        return Rewrite(self.message.place.raw, Reason(Why.CHANGED, detail=detail, rule=rules))
 
     def _refuse(self, refusal: Refusal) -> Verdict:
         detail = refusal.detail or refusal.message
@@ -317,6 +328,8 @@ class Run:
     watch: Watch
     allowed: bool = False
     """True after a rule has said ``allow``."""
+    is_pretended: bool = False
+    """True if the outcome is only reported."""
     prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
     """Results of actions (by identity) that waited together, and the message they were for."""
     _credential: str | None = None

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
-from mcp_tool_filter.adapters.sockets.connect import HttpFailed
-from mcp_tool_filter.http.urls import parse_origin
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, NotConnected, Via
+from mcp_tool_filter.http.urls import Origin, parse_origin
 from tests.adapters.upstream.fetching import get, got, saying
+from tests.proxy import certified
+from tests.raw_client import trusting
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
 
 
@@ -158,3 +161,51 @@ async def test_a_reset_connection_has_a_reason() -> None:
 
     with pytest.raises(HttpFailed, match="Connection reset by upstream"):
         await got(script)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_requests_go_over_a_proxy(is_tls: bool, tmp_path: Path) -> None:
+    """Plain HTTP as a URL, TLS through a tunnel, also if the way to the proxy is TLS."""
+    tls = certified(tmp_path)
+    asked: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        asked.append(head)
+        if head.startswith(b"CONNECT"):
+            await peer.say(b"HTTP/1.1 200 OK\r\nX: y\r\n\r\n")
+            await peer.writer.start_tls(tls)
+            await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(answer(b"hello"))
+
+    async with raw_upstream(script, tls=tls) as behind:
+        origin = Origin("a.example", 443 if is_tls else 80, is_tls)
+        via = Via(parse_origin(behind.url), trusting(), b"Basic dTpw")
+        client = HttpClient(origin, tls=trusting(), via=via)
+        assert await get(client) == b"hello"
+        await client.close()
+    [head] = asked
+    assert head.startswith(b"CONNECT a.example:443 " if is_tls else b"GET http://a.example/ ")
+    assert b"\r\nproxy-authorization: Basic dTpw\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"HTTP/1.1 407 Login\r\n\r\n", "the proxy opens no tunnel: HTTP/1.1 407 Login"),
+        (b"SSH-2.0\r\n\r\n", "the proxy opens no tunnel: SSH-2.0"),
+        (b"x" * 100_000, "the proxy opens no tunnel"),
+        (b"", "the proxy opens no tunnel"),
+    ],
+)
+async def test_a_proxy_without_a_tunnel_has_a_reason(said: bytes, why: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(said)
+        peer.close()
+
+    async with raw_upstream(script) as behind:
+        via = Via(parse_origin(behind.url), None, None)
+        client = HttpClient(Origin("a.example", 443, tls=True), tls=trusting(), via=via)
+        with pytest.raises(NotConnected, match=why):
+            await get(client)

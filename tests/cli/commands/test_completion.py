@@ -18,7 +18,7 @@ from mcp_tool_filter.cli.table import COMMANDS, FILTER
 from tests.cli.launched import run
 
 ASKED = [
-    (["--de"], ["--deny", "--deny-glob"]),
+    (["--deny-g"], ["--deny-glob"]),
     (["doc"], ["doctor"]),
     (["config", "c"], ["claude-code", "claude-desktop", "cline", "codex", "copilot", "cursor"]),
     (["--tools-list", ""], ["auto", "cache", "upstream"]),

@@ -214,7 +214,7 @@ class ToolFilter:
                 if self.interception is None:
                     endpoints = Endpoints(self.proxy, _make_tls)
                     self.interception = Interception(
-                        endpoints, self._flows, lambda: self.proxy.config.raw_hosts
+                        endpoints, self._flows, lambda: self.proxy.config.raw_hosts, _make_tls
                     )
                     self.interception.on_end = self.proxy.fail
                     ctx.master.addons.add(self.interception)

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from mitmproxy import ctx
@@ -29,7 +31,7 @@ from mitmproxy.proxy.layers import ClientTLSLayer, HttpLayer, ServerTLSLayer, TC
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.proxy.mode_servers import LocalRedirectorInstance, ServerInstance
-from mitmproxy.proxy.mode_specs import LocalMode, ReverseMode, UpstreamMode
+from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode, ReverseMode, UpstreamMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.tls import ClientHelloData, TlsData
 from mitmproxy_rs.local import LocalRedirector
@@ -38,6 +40,7 @@ from mcp_tool_filter.adapters.mitmproxy.connections import Newcomer
 from mcp_tool_filter.adapters.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
 from mcp_tool_filter.adapters.mitmproxy.options import FORWARD_MODES
 from mcp_tool_filter.adapters.serving.endpoints import MOST_URLS, Connection, Endpoints
+from mcp_tool_filter.adapters.sockets.connect import Via
 from mcp_tool_filter.engine.passing import ForwardClient
 from mcp_tool_filter.engine.service import Address, Asking, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead, RequestWire
@@ -51,6 +54,7 @@ from mcp_tool_filter.http.recognise import (
     coding_in,
     is_mcp_head,
 )
+from mcp_tool_filter.http.urls import Origin
 from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
@@ -102,15 +106,13 @@ class ForwardLayer(EngineLayer):
     ) -> None:
         super().__init__(context, interception.places.others, interception.flows)
         self._interception, self._tunnel = interception, tunnel
-        mode = context.client.proxy_mode
-        self._proxy = mode if isinstance(mode, UpstreamMode) else None
-        """The proxy behind us."""
+        self._via = partial(interception.via, context.client.proxy_mode)
+        """Returns the proxy behind us that leads to a host."""
         self._places = Connection(
             interception.places,
             tunnel,
             open_tunnel=self._open_tunnel,
-            is_direct=self._is_direct,
-            proxy_login=_login_of(ctx.options),
+            via=self._via,
             admit=self._admit,
         )
         self._inner: layer.Layer | None = None
@@ -178,9 +180,6 @@ class ForwardLayer(EngineLayer):
 
     # The proxy behind us
 
-    def _is_direct(self, host: str) -> bool:
-        return self._proxy is None or self._interception.is_direct(host)
-
     def _admit(self, head: RequestHead) -> None:
         """Ask mitmproxy's option ``proxyauth``. Raises Fault for a client without a login."""
         logins = ctx.master.addons.get("proxyauth")
@@ -198,21 +197,20 @@ class ForwardLayer(EngineLayer):
     def _address_for(self, exchange: Asking) -> Address:
         """A request that is not in a tunnel goes to the proxy, which needs its URL."""
         at = super()._address_for(exchange)
-        if self._proxy is None or self._tunnel is not None or self._is_direct(at.host):
+        if self._tunnel is not None or (via := self._via(at.host)) is None:
             return at
-        host, port = self._proxy.address
-        return Address(host, port, self._proxy.scheme == "https")
+        return Address(via.origin.host, via.origin.port, via.origin.tls)
 
     def _wrap(self, server: Server) -> None:
         """Ask the proxy for a tunnel, unless it gets the request itself."""
         host = str((server.address or ("",))[0])
         if server.tls and self._tunnel is not None and self.context.client.sni:
             server.sni = self.context.client.sni  # a client may know the name, and we the address
-        if self._proxy is None or self._tunnel is None or self._is_direct(host):
+        if self._tunnel is None or (via := self._via(host)) is None:
             return super()._wrap(server)
         context = self.context.fork()
         context.server = server
-        server.via = self._proxy.scheme, self._proxy.address
+        server.via = "https" if via.origin.tls else "http", (via.origin.host, via.origin.port)
         stack = HttpUpstreamProxy.make(context, True)[0]
         assert isinstance(stack, TunnelLayer)
         inner: TunnelLayer = stack
@@ -283,7 +281,11 @@ class Interception:
     """
 
     def __init__(
-        self, endpoints: Endpoints, flows: Flows, raw_hosts: Callable[[], frozenset[str]]
+        self,
+        endpoints: Endpoints,
+        flows: Flows,
+        raw_hosts: Callable[[], frozenset[str]],
+        make_tls: Callable[[], ssl.SSLContext],
     ) -> None:
         self.places, self.flows = endpoints, flows
         self._raw_hosts = raw_hosts
@@ -294,6 +296,8 @@ class Interception:
         self._watch: asyncio.Future[None] | None = None  # watches local mode
         self.is_direct: Callable[[str], bool] = lambda _host: False
         """Tells whether the proxy behind us is left out for a host."""
+        self._make_tls = make_tls
+        self._tls: ssl.SSLContext | None = None  # towards the proxy behind us
         self.on_end: Callable[[str], None] = log.error
         """Called with the reason when the interception ends."""
 
@@ -306,6 +310,15 @@ class Interception:
     def origins(self) -> Set[str]:
         """The origins to which anything was sent."""
         return self.places.origins
+
+    def via(self, mode: ProxyMode, host: str) -> Via | None:
+        """Return the proxy behind us that leads to a host; None if we reach it without one."""
+        if not isinstance(mode, UpstreamMode) or self.is_direct(host):
+            return None
+        if mode.scheme == "https" and self._tls is None:
+            self._tls = self._make_tls()
+        at = Origin(*mode.address, mode.scheme == "https")
+        return Via(at, self._tls if at.tls else None, _login_of(ctx.options))
 
     async def begin(self, report: Callable[[str], None]) -> None:
         """Start, and report where clients are served. Raises StartError."""
@@ -460,7 +473,8 @@ class Interception:
             if way is Treatment.REFUSED:
                 flow.response = Response.make(403)
             is_mcp = way is Treatment.MCP
-        return (Connection(self.places, at).service_of(at, head), at) if is_mcp else None
+        via = partial(self.via, flow.client_conn.proxy_mode)
+        return (Connection(self.places, at, via=via).service_of(at, head), at) if is_mcp else None
 
     def responseheaders(self, flow: HTTPFlow) -> None:
         """Let answers pass as streams; an event stream only while it is not MCP."""

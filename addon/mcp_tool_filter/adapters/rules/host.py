@@ -34,7 +34,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.background import Background
-from mcp_tool_filter.adapters.rules.state import RuleState
+from mcp_tool_filter.adapters.rules.state import RuleState, StateInMemory
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
@@ -45,6 +45,7 @@ from mcp_tool_filter.policy.rule_effects import (
     CountUse,
     EffectFailed,
     Identify,
+    Locally,
     Measure,
     ReadCache,
     RunScript,
@@ -399,12 +400,18 @@ class RuleHost:
         self._send_copy = send_copy
         self._warned: set[str] = set()
         self._background = Background()
+        self._apart: StateInMemory | None = None
+        """The limits of rules that are only evaluated."""
 
     def at_once(self, effect: Effect) -> object:
         """Return the result of an effect, or LATER if it must wait."""
         match effect:
             case Identify() | CountUse() | ReadCache() | WriteCache():
                 return self.state.at_once(effect)
+            case Locally(evaluated):
+                if self._apart is None:
+                    self._apart = StateInMemory()
+                return self._apart.at_once(evaluated)
             case WriteLog(level, message, rule):
                 log.log(_LEVELS[level], "Rule %s: %s", rule, message)
                 self.enter_log(effect)

@@ -16,6 +16,7 @@ import re
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from mcp_tool_filter.http.urls import Origin, parse_origin
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.proxy import Proxy
     from mcp_tool_filter.adapters.serving.site import Site
+    from mcp_tool_filter.adapters.sockets.connect import Via
     from mcp_tool_filter.policy.config import Config
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,8 @@ class Endpoints:
         self.origins: set[str] = set()
         """The origins to which anything was sent."""
         self._proxy, self._make_tls = proxy, make_tls
-        self._sites: OrderedDict[tuple[str, str], Site] = OrderedDict()  # by origin and target
+        self._sites: OrderedDict[tuple[str, str, Via | None], Site] = OrderedDict()
+        """By origin, target and the proxy behind us."""
         self._at: dict[str, list[Site]] = {}  # by origin
         self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._closed: set[str] = set()
@@ -98,13 +101,14 @@ class Endpoints:
                 " (--raw-hosts lets such traffic pass)", host, why,
             )  # fmt: skip
 
-    def site_of(self, origin: Origin, target: str) -> Site:
-        """Return the site of a request of MCP; open one if the endpoint is new."""
+    def site_of(self, origin: Origin, target: str, via: Via | None = None) -> Site:
+        """Return the site of a request of MCP; open one if the endpoint is new, or is reached over
+        another proxy."""
         if (site := self._named_by_stream(origin, target)) is not None:
             return site
-        key = origin.url, target
+        key = origin.url, target, via
         if key not in self._sites:
-            self._sites[key] = self._open(origin, target)
+            self._sites[key] = self._open(origin, target, via)
         self._sites.move_to_end(key)
         return self._sites[key]
 
@@ -115,10 +119,10 @@ class Endpoints:
                 return site
         return None
 
-    def _open(self, origin: Origin, target: str) -> Site:
+    def _open(self, origin: Origin, target: str, via: Via | None) -> Site:
         proxy = self._proxy
         while len(self._sites) >= MOST_SITES:
-            (at, _), oldest = self._sites.popitem(last=False)
+            (at, _, _), oldest = self._sites.popitem(last=False)
             self._at[at].remove(oldest)
             del proxy.sites[oldest.name], proxy.listeners[oldest.name]
             proxy.watchers.statistics.pop(oldest.name, None)
@@ -127,7 +131,7 @@ class Endpoints:
         tls = self._make_tls() if origin.tls else None
 
         def find_target(config: Config) -> Target:
-            return target_for(config, origin.url, tls)
+            return replace(target_for(config, origin.url, tls), via=via)
 
         site = proxy.add(self._name(origin, target), listener, find_target)
         site.suspect = site.note_end_of_stream = _nothing  # there are others
@@ -155,17 +159,14 @@ class Connection:
         tunnel: Address | None,
         *,
         open_tunnel: Callable[[Address, bytes], None] | None = None,
-        is_direct: Callable[[str], bool] = lambda _host: True,
-        proxy_login: bytes | None = None,
+        via: Callable[[str], Via | None] = lambda _host: None,
         admit: Callable[[RequestHead], None] = lambda _head: None,
     ) -> None:
         """``tunnel`` is where the connection leads; None if each request names its server. Then
-        ``open_tunnel`` gets where a tunnel is to lead, and what came ahead. ``is_direct`` tells
-        which hosts are reached without the proxy behind us. ``admit`` raises Fault for a client
-        that may not use us."""
-        self._admit = admit
-        self.proxy_login = proxy_login
-        self._is_direct = is_direct
+        ``open_tunnel`` gets where a tunnel is to lead, and what came ahead. ``via`` returns
+        the proxy behind us that leads to a host. ``admit`` raises Fault for a client that may not
+        use us."""
+        self._admit, self._via = admit, via
         self.others = endpoints.others
         self._endpoints, self._tunnel, self._open_tunnel = endpoints, tunnel, open_tunnel
 
@@ -193,16 +194,16 @@ class Connection:
         self._admit(head)
         self._open_tunnel(Address(to.host, to.port, is_tls=False), ahead)
 
-    def target_for(self, head: RequestHead) -> str | None:
-        if self._tunnel is not None or self._is_direct(parse_origin(head.target).host):
-            return None
-        return head.target
+    def for_proxy(self, head: RequestHead) -> tuple[str, bytes | None] | None:
+        via = self._via(parse_origin(head.target).host) if self._tunnel is None else None
+        return None if via is None else (head.target, via.login)
 
     def is_endpoint(self, at: Address, head: RequestHead) -> bool:
         return self._endpoints.has(_origin_of(at, head), path_of(head.target))
 
     def service_of(self, at: Address, head: RequestHead) -> Service:
-        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target))
+        via = self._via(at.host)
+        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target), via)
 
     def note_answer(self, at: Address, head: RequestHead, status: int) -> None:
         self._endpoints.note_answer(_origin_of(at, head), path_of(head.target), status)

@@ -126,7 +126,13 @@ class Proxy:
         for site in self.sites.values():
             site.listener.policy.adopt(config)
         self.config = config
-        if before.choice != config.choice:
+        if config.shadow is not before.shadow and self._is_running:
+            said = (
+                "Warning: nothing is enforced from now on" if config.shadow else "Enforcing again"
+            )
+            self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
+        is_new = before.choice != config.choice
+        if config.shadow is not before.shadow or (is_new and not config.shadow):
             for site in self.sites.values():
                 tell_list_changed(site)
         self.crowd.adopt(config.max_clients)
@@ -234,7 +240,7 @@ class Proxy:
         site = self.add(name, listener, find_target)
         self._addresses[name] = address
         site.login = login_to(target)
-        who = introduce(listener.upstream, fetched, address)
+        who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
         if command is None:
             from mcp_tool_filter.adapters.serving.logins import open_logins
 

@@ -297,7 +297,7 @@ class Changes:
         listener, policy, old = site.listener, site.listener.policy, site.listener.fetched
         if listener.is_forward:  # each asker's next list becomes its new snapshot
             policy.kinds.forget_all()
-            tell_list_changed(site)
+            _tell_of_new_list(site)
             return "each client gets a new list when it asks for one"
         requires_list = old.is_listed or listener.config.requires_list
         fetch = self._proxy.around.fetch
@@ -307,7 +307,7 @@ class Changes:
             await asyncio.sleep(0)
         policy.kinds.forget_all()
         if fetched.pages != old.pages or not fetched.is_listed:
-            tell_list_changed(site)
+            _tell_of_new_list(site)
         if not fetched.is_listed:
             return "its tools are listed when a client logs in"
         return listener.snapshot.changes_since(before)
@@ -353,6 +353,12 @@ class Changes:
         elif sys.platform != "win32":
             self.close()
             os.kill(os.getpid(), signal.SIGTERM)  # so that commands and files are closed, too
+
+
+def _tell_of_new_list(site: Site) -> None:
+    """Tell the clients that they get another list now; with ``shadow``, the upstream tells them."""
+    if not site.listener.config.shadow:
+        tell_list_changed(site)
 
 
 def tell_list_changed(site: Site) -> None:

@@ -115,7 +115,7 @@ class Watchers:
 
         def observe(judged: Judged) -> None:
             counted.note(judged, clock())
-            if not isinstance(judged.verdict, Forward):
+            if judged.would is not None or not isinstance(judged.verdict, Forward):
                 log.tell_of(judged)
             for other in others:
                 other(judged)

@@ -19,6 +19,7 @@ from mcp_tool_filter.adapters.sockets.connect import (
     ConnectionLost,
     HttpFailed,
     LoginNeeded,
+    Via,
     make_tls_context,
     open_streams,
     why,
@@ -89,20 +90,21 @@ class HttpClient:
         login: Login | None = None,
         room: Room | None = None,
         answer: AnswerRequest | None = None,
+        via: Via | None = None,
     ) -> None:
         """``resends`` allows sending a request again if an idle connection ends without an answer.
 
         Do not use it for tool calls, which may have run. A ``login`` sets
         Authorization; a request whose token the upstream refuses is sent once more. ``room`` counts
         our connections together with others. If there is an ``answer``, it answers all requests,
-        and no connection is opened.
+        and no connection is opened. ``via`` is a proxy that leads to the origin.
         """
         self.origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
         self._login = login
-        self._room, self._answer = room, answer
+        self._room, self._answer, self._via = room, answer, via
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -180,6 +182,8 @@ class HttpClient:
         fields = self._fields(method, target, headers, body)
         if self._answer is not None:
             return await _Answering(self._answer).send(method, target, fields, body)
+        if self._via is not None and not self.origin.tls:  # a proxy needs the URL
+            target, fields = self.origin.url + target, (*fields, *self._via.login_field)
         request = b"%b\r\n%b" % (render_request(method.decode(), target, fields), body)
         while self._idle:
             connection = self._idle.pop()
@@ -193,7 +197,7 @@ class HttpClient:
                 # nothing.
                 if connection.has_answered or not self._resends:
                     raise
-        connection = await _Connection.open(self.origin, self._tls, self._room)
+        connection = await _Connection.open(self.origin, self._tls, self._room, self._via)
         return await connection.send(method, request)
 
 
@@ -270,13 +274,13 @@ class _Connection:
 
     @classmethod
     async def open(
-        cls, origin: Origin, tls: ssl.SSLContext | None, room: Room | None
+        cls, origin: Origin, tls: ssl.SSLContext | None, room: Room | None, via: Via | None
     ) -> _Connection:
         """Connect. Raises NotConnected if the upstream cannot be reached, else HttpFailed."""
         if room and not room.take():
             raise HttpFailed("too many connections to the upstream")
         try:
-            return cls(*await open_streams(origin, tls), room)
+            return cls(*await open_streams(origin, tls, via), room)
         except BaseException:
             if room:
                 room.give_back()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
+from mcp_tool_filter.engine.wire import render_request
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.urls import Origin
 
@@ -21,6 +24,7 @@ _OURS = frozenset(
 _PASSING = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNRESET, errno.ECONNABORTED}
 )
+_OPENS_TUNNEL = re.compile(rb"HTTP/1\.[01] 2[0-9][0-9]\b")
 
 
 class Reach(StrEnum):
@@ -107,13 +111,57 @@ async def connect[P: asyncio.BaseProtocol](
     raise HttpFailed(reason) if reach is Reach.UNKNOWN else NotConnected(reason, reach)
 
 
+@dataclass(frozen=True, slots=True)
+class Via:
+    """A proxy between us and an upstream."""
+
+    origin: Origin
+    tls: ssl.SSLContext | None
+    login: bytes | None
+
+    @property
+    def login_field(self) -> tuple[tuple[bytes, bytes], ...]:
+        return ((b"proxy-authorization", self.login),) if self.login else ()
+
+
 async def open_streams(
-    origin: Origin, tls: ssl.SSLContext | None
+    origin: Origin, tls: ssl.SSLContext | None, via: Via | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The same, with asyncio's streams."""
+    """The same, with asyncio's streams. ``via`` is a proxy; it gets requests to plain HTTP."""
+    if via is not None:
+        reader, writer = await open_streams(via.origin, via.tls)
+        if tls is not None:
+            await _begin_tunnel(reader, writer, origin, tls, via)
+        return reader, writer
     reader = asyncio.StreamReader()
     transport, protocol = await connect(origin, tls, lambda: asyncio.StreamReaderProtocol(reader))
     return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+
+
+async def _begin_tunnel(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    origin: Origin,
+    tls: ssl.SSLContext,
+    via: Via,
+) -> None:
+    """Ask a proxy for a tunnel, and speak TLS in it. Raises NotConnected."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    at = f"{host}:{origin.port}"
+    try:
+        fields = ((b"host", at.encode()), *via.login_field)
+        writer.write(render_request("CONNECT", at, fields) + b"\r\n")
+        line, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        if not _OPENS_TUNNEL.match(line):
+            raise NotConnected(f"the proxy opens no tunnel: {line[:100].decode('latin-1')}")
+        await writer.start_tls(tls, server_hostname=origin.host)
+    except (OSError, EOFError, asyncio.LimitOverrunError) as error:
+        writer.transport.abort()
+        is_ours = isinstance(error, OSError)
+        raise NotConnected(why(error, origin) if is_ours else "the proxy opens no tunnel") from None
+    except BaseException:
+        writer.transport.abort()
+        raise
 
 
 async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Reach:

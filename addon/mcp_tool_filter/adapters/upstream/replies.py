@@ -91,17 +91,21 @@ class UpstreamIntroduction:
     server_name: str
     server_version: str
     has_tools: bool
+    instructions: str | None
+    """What it tells the model about itself."""
 
 
 def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduction:
     """Parse the result of ``initialize`` or ``server/discover``; only the revision is required."""
     info = _mapping(reply.result.get("serverInfo"))  # initialize
     info = info or _mapping(_mapping(reply.result.get("_meta")).get(_SERVER_INFO))
+    instructions = reply.result.get("instructions")
     return UpstreamIntroduction(
         revision=str(revision),
         server_name=plain(str(info.get("name", ""))),
         server_version=plain(str(info.get("version", ""))),
         has_tools="tools" in _mapping(reply.result.get("capabilities")),
+        instructions=instructions if isinstance(instructions, str) else None,
     )
 
 

@@ -27,6 +27,7 @@ from mcp_tool_filter.http.urls import UpstreamNames, plain_hosts
 from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.sockets.connect import Via
     from mcp_tool_filter.adapters.sockets.server import AnswerRequest
 
 
@@ -51,6 +52,8 @@ class Target:
     """Use a stored login for the upstream, if there is one."""
     answer: AnswerRequest | None = None
     """Answers requests in this process: the upstream is a command, and nothing is at the URL."""
+    via: Via | None = None
+    """The proxy behind us that leads to the upstream."""
 
 
 def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:

@@ -121,6 +121,8 @@ class Overview:
             "failed": counted.failed_calls.total(),
             "refused": counted.refused,
             "invalid": counted.invalid,
+            "shadow": listener.policy.config.shadow,
+            "reported": counted.reported,
             "sessions": list(_session_lines(listener)),
             "refusals": [_refusal_line(one, self.clock()) for one in counted.refusals],
             "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
@@ -164,6 +166,8 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
         yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
         yield f"  lists: {one['lists']}, each {one['saved_bytes']:,} bytes shorter"
         yield f"  calls: {one['calls']}, refused: {one['refused']}"
+        if one["shadow"] or one["reported"]:
+            yield f"  only reported, neither refused nor changed: {one['reported']}"
         if one["failed"]:
             yield f"  calls answered with an error: {one['failed']}"
         for rule in one["rules"]:

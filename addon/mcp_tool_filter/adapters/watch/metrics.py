@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "mcp_tool_filter"
 _MOST_NAMES = 200
+_THINGS = frozenset({"prompt", "resource", "skill"})
 OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
-_TOOL = "tool"  # the label that names a tool
+_TOOL, _NAME = "tool", "name"  # the labels that name a tool, or something else that is denied
 _PROBES = ("/livez", "/healthz", "/readyz")  # balancers ask for them under any Host
 
 type State = Callable[[], Mapping[str, float]]
@@ -84,6 +85,8 @@ class Metrics:
         self._state = state
         self._methods, self._rule_ids = _Names(), _Names()
         self._called, self._denied, self._unknown = _Names(), _Names(), _Names()
+        self._things = _Names()
+        self._reported_tools = _Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
 
@@ -97,8 +100,13 @@ class Metrics:
         self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
         self._calls = counter("calls", "Calls that went through.", _TOOL)
         self._refusals = counter("refusals", "Calls that were refused.", _TOOL, "why")
+        self._refused_things = counter(
+            "refused_things", "Requests for denied prompts, resources and skills.", "kind", _NAME
+        )
         self._errors = counter("errors", "Calls answered with an error.", _TOOL)
         self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
+        what = ("tool", "verdict", "why")
+        self._reported = counter("shadow", "Messages only reported, by what would happen.", *what)
         self._drift = counter("drift", "Differences from the snapshot.")
         self._lists = counter("lists", "Tool lists without the hidden tools.")
         self._saved = counter("saved_bytes", "Bytes of hidden tools that lists did not carry.")
@@ -110,9 +118,17 @@ class Metrics:
     def show(self, entry: Entry) -> None:
         """Count a message."""
         verdict, method = str(entry.get("verdict")), method_of(entry)
+        if entry.get("shadow"):
+            self._count_reported(entry, method)
+            verdict = "forwarded"
         self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
         if "tool" in entry:
             self._count_call(str(entry["tool"]), verdict, entry)
+        elif verdict in ("refused", "dropped", "changed") and entry.get("why") == Why.DENIED:
+            for kind in _THINGS.intersection(entry):
+                name = self._things.bounded(str(entry[kind]))
+                self._refused_things.labels(kind, name).inc()
+                break
         for name in ("rule", "answer_rule"):
             if rule := entry.get(name):
                 self._rules.labels(self._rule_ids.bounded(str(rule))).inc()
@@ -126,6 +142,13 @@ class Metrics:
             self._own.observe(own / 1000)
         if isinstance(took := entry.get("upstream_ms"), float):
             self._upstream.observe(took / 1000)
+
+    def _count_reported(self, entry: Entry, method: str) -> None:
+        tool = self._reported_tools.bounded(str(entry.get("tool") or method))
+        for prefix in ("", "answer_"):
+            would = entry.get(f"{prefix}verdict")
+            if would not in (None, "forwarded"):
+                self._reported.labels(tool, str(would), str(entry.get(f"{prefix}why"))).inc()
 
     def _count_call(self, tool: str, verdict: str, entry: Entry) -> None:
         if verdict in ("refused", "dropped"):
@@ -182,7 +205,7 @@ class WithoutTools:
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
-            if any(_TOOL in sample.labels for sample in family.samples):
+            if any({_TOOL, _NAME} & sample.labels.keys() for sample in family.samples):
                 family.samples = list(_added_up(family.samples))
             yield family
 
@@ -190,7 +213,9 @@ class WithoutTools:
 def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
     sums: dict[tuple[object, ...], Sample] = {}
     for sample in samples:
-        labels = {name: value for name, value in sample.labels.items() if name != _TOOL}
+        labels = {
+            name: value for name, value in sample.labels.items() if name not in (_TOOL, _NAME)
+        }
         key = (sample.name, *labels.items())
         known = sums.get(key)
         # A series begins when the first of its tools is called.

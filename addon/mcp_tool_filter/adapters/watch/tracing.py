@@ -165,13 +165,19 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
         **({_NAMES[subject[0]]: subject[1]} if subject else {}),
     }
     facts = facts_about(judged.verdict, judged.snapshot)
+    if judged.would is not None:
+        facts = {**facts_about(judged.would, judged.snapshot), **facts, "shadow": "true"}
     known |= {f"mcp_tool_filter.{name}": fact for name, fact in facts.items()}
     return {name: value[:_LONGEST_ERROR] for name, value in known.items() if value}
 
 
 def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]:
     """Return the attributes known when the answer arrives, and the text of its error."""
-    if not isinstance(judged.verdict, Forward):
+    if judged.would is not None and isinstance(judged.verdict, Forward):
+        reason = judged.would.reason if not isinstance(judged.would, Forward) else None
+        why = {"mcp_tool_filter.shadow": "true"}
+        why |= {"mcp_tool_filter.answer_why": reason.why.value} if reason else {}
+    elif not isinstance(judged.verdict, Forward):
         why = {"mcp_tool_filter.answer_why": judged.verdict.reason.why.value}
     else:
         why = {}

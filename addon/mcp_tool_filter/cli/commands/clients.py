@@ -69,6 +69,16 @@ from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 from mcp_tool_filter.options import OPTIONS, Option
 from mcp_tool_filter.policy.snapshot import shown
 
+_PATTERNS = (
+    "deny",
+    "except",
+    "deny-glob",
+    "deny-prompts",
+    "deny-resources",
+    "deny-skills",
+    "allow",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ListedServer:
@@ -115,6 +125,8 @@ def find_servers() -> Iterator[ListedServer]:
 def _row(one: ListedServer) -> tuple[str, ...]:
     place = one.file.place
     filtered = "yes" if is_filtered(one.entry) else "no"
+    if filtered == "yes" and _only_reports(one.entry):
+        filtered = "shadow"
     return place.client, place.scope, shown(one.name), filtered, shown(_target(one))
 
 
@@ -127,8 +139,18 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "server": one.name,
         "target": _target(one),
         "filtered": is_filtered(one.entry),
+        "shadow": is_filtered(one.entry) and _only_reports(one.entry),
         "flags": flags_of(one.entry),
     }
+
+
+def _only_reports(entry: ServerEntry) -> bool:
+    """Tell whether the filter in front of a server enforces nothing."""
+    words, variables = start_of(entry)
+    try:
+        return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
+    except StartError:
+        return "--shadow" in words
 
 
 # An entry that was moved into a file of servers
@@ -363,7 +385,10 @@ def _say_what_is_hidden(
         say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
         return
     hidden = len(known.snapshot.denied)
-    say(f"{count(len(known.tools), 'tool')}: {hidden} hidden")
+    would = "would be " if known.who.is_shadow else ""
+    say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
+    if known.who.is_shadow:
+        say("Warning: nothing is enforced: with --shadow, the filter only reports")
     if known.tools and not hidden:
         say("Warning: no tool is hidden")
     for warning in warnings_in(known.snapshot):
@@ -416,22 +441,22 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
-    deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
-    if not deny and not allow and not globs and "into" not in typed:
+    given = {OPTIONS[name].key: typed.get(name) for name in _PATTERNS if name != "except"}
+    if not any(given.values()) and "into" not in typed:
         why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
-    parse_config(deny=deny, allow=allow, deny_glob=globs)
+    parse_config(given)
     return _typed_flags(typed)
 
 
 def _typed_flags(typed: Given) -> list[str]:
     flags = [
         word
-        for name in ("deny", "except", "deny-glob", "allow")
+        for name in _PATTERNS
         for pattern in typed.get(name, ())
         for word in (f"--{name}", pattern)
     ]
-    flags += ["--ignore-case"] if "ignore-case" in typed else []
+    flags += [f"--{name}" for name in ("ignore-case", "shadow") if name in typed]
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]
@@ -584,7 +609,8 @@ def _edits_of(old: Moved | None, new: Moved | None) -> _Edits:
 
 def _state_of(entry: ServerEntry, place: ConfigPlace) -> str:
     if is_undoable(entry, place):
-        return "already wrapped like this"
+        only = ", and only reports (--shadow)" if _only_reports(entry) else ""
+        return f"already wrapped like this{only}"
     return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
 
 

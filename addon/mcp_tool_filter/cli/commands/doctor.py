@@ -182,9 +182,13 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
     snapshot = known.snapshot
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     saved = estimate_tokens(snapshot.denied_bytes)
-    yield Finding(
-        True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
-    )
+    if known.who.is_shadow:
+        yield Finding(True, f"{exposed + gone} tools, all exposed: {gone} would be denied")
+        yield Finding(True, "Nothing is enforced: with --shadow, the filter only reports")
+    else:
+        yield Finding(
+            True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
+        )
     for pattern in snapshot.unmatched:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)

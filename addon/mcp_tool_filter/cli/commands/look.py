@@ -89,8 +89,10 @@ async def ask(settings: Settings) -> KnownTools:
     """Fetch the tools and apply the patterns. Raises StartError."""
     target = target_of(settings)
     fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
-    policy = PolicyInForce(config=settings.config(), fetched=fetched)
-    who = sentences.introduce(target.url, fetched, settings.listens_at)
+    config = settings.config()
+    policy = PolicyInForce(config=config, fetched=fetched)
+    address = settings.listens_at
+    who = sentences.introduce(target.url, fetched, address, is_shadow=config.shadow)
     return KnownTools(
         fetched=fetched,
         who=replace(who, listens_at="stdio") if settings.is_stdio else who,

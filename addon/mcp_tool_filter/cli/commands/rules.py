@@ -134,13 +134,14 @@ def lines_of(trace: list[Evaluated]) -> Iterator[str]:
             yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"
         else:
             unmatched = "cannot be judged" if one.asked else "did not match"
-            yield f"{one.rule}: {'matched' if one.matched else unmatched}"
+            audit = " (audit)" if one.is_audit else ""
+            yield f"{one.rule}{audit}: {'matched' if one.matched else unmatched}"
         for label, holds in one.conditions:
             yield f"  {'yes' if holds else 'no '} {label}"
         if one.asked:
             yield f"  ?   {one.asked}"
         for action in one.done:
-            yield f"  did {action}"
+            yield f"  {'would do' if one.is_audit else 'did'} {action}"
 
 
 # Test cases

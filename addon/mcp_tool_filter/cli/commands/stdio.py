@@ -425,6 +425,7 @@ def _report_of(
             transport="stdio",
             revision=server.revision,
             listens_at="stdio",
+            is_shadow=session.config.shadow,
         )
         session.report(who, snapshot, rules)
 

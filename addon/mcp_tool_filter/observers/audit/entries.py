@@ -55,7 +55,7 @@ from mcp_tool_filter.observers.sentences import (
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.snapshot import shown as shown_name
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Place, Request, Response, UnreadPlace
 from mcp_tool_filter.protocol.scan import Value
 
@@ -286,6 +286,8 @@ class Auditor:
             self._enter_request(noted, message)
         elif not isinstance(verdict, Forward):  # the message could not be read
             self._enter_unreadable(noted)
+        if judged.would is not None and not isinstance(verdict, Forward):
+            self._enter_reported(judged, judged.would)
 
     def note_log(self, effect: WriteLog) -> None:
         """Log what a rule has logged."""
@@ -307,6 +309,27 @@ class Auditor:
             entry["tool"] = shown(effect.tool[:LONGEST])
         if effect.id is not None:
             entry["id"] = effect.id[:LONGEST]
+        if effect.shadow:
+            entry["shadow"] = True
+        self._write(entry)
+
+    def _enter_reported(self, judged: Judged, would: Verdict) -> None:
+        """Log what a rule that only reports would have done to a message that another one
+        decided."""
+        session = _session_of(judged.client)
+        entry: Entry = {
+            "v": VERSION,
+            "time": self._timestamps.write(self._now()),
+            "instance": self._instance,
+            "event": "rule",
+            "session": None if session is None else self._contents.hash_of_name(session),
+            **facts_about(would, judged.snapshot),
+            "shadow": True,
+        }
+        if exchange := judged.exchange:
+            entry["method"] = shown(exchange.method)
+            if exchange.tool is not None:
+                entry["tool"] = shown(exchange.tool[:LONGEST])
         self._write(entry)
 
     def close(self) -> None:
@@ -343,7 +366,7 @@ class Auditor:
                 opened := self._open.take_cancelled(judged, message)
             ):  # the client no longer waits: the upstream need not answer
                 self._write_unanswered(opened, Unanswered("cancelled"))
-            if not (self._includes_passed or _is_refused(verdict)):
+            if not (self._includes_passed or _is_refused(judged.would or verdict)):
                 return
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
             self._write(self._entry(noted))
@@ -380,12 +403,18 @@ class Auditor:
                 entry.problem = redacted(problem)
             if self._with_calls and message.result:
                 entry.result = _beginning(place, message.result)
+        is_shadow = isinstance(verdict, Forward) and judged.would is not None
+        verdict = judged.would if is_shadow and judged.would else verdict
         if not isinstance(verdict, Forward):
             facts = facts_about(verdict, judged.snapshot)
             entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
             if drift := verdict.reason.drift:
                 entry["drift"] = len(drift)
-            if verdict.reason.why is Why.HIDDEN:
+            if verdict.reason.thing != TOOL:
+                entry["hidden"] = len(verdict.reason.tools)
+            if is_shadow:
+                entry["shadow"] = True
+            elif verdict.reason.thing == TOOL and verdict.reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
 
@@ -443,10 +472,12 @@ class Auditor:
             entry["class"] = "log"
         if exchange := judged.exchange:
             entry["own_ms"] = milliseconds(clock - exchange.asked_at)
-        if isinstance(verdict, Forward):
-            entry["verdict"] = "forwarded"
-        else:
+        if not isinstance(verdict, Forward):
             self._add_verdict(entry, verdict, judged.snapshot)
+        elif judged.would is not None:
+            entry |= facts_about(judged.would, judged.snapshot) | {"shadow": True}
+        else:
+            entry["verdict"] = "forwarded"
         return self._shown(entry, judged) if self._for_people else entry
 
     def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
@@ -502,7 +533,9 @@ class Auditor:
     ) -> None:
         entry |= facts_about(verdict, snapshot)
         reason = verdict.reason
-        if reason.why in (Why.CACHED, Why.HIDDEN):
+        if reason.thing != TOOL:
+            entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+        elif reason.why in (Why.CACHED, Why.HIDDEN):
             entry["saved_bytes"] = snapshot.denied_bytes
         if reason.why is Why.FORBIDDEN and reason.detail:
             entry["detail"] = reason.detail

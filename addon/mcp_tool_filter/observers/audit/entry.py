@@ -142,8 +142,14 @@ def is_refused(entry: Entry) -> bool:
 
     >>> is_refused({"verdict": "refused"}), is_refused({"verdict": "dropped", "why": "invalid"})
     (True, False)
+    >>> is_refused({"verdict": "refused", "shadow": True})  # it was only reported
+    False
     """
-    return entry.get("verdict") in ("refused", "dropped") and entry.get("why") != "invalid"
+    return (
+        not entry.get("shadow")
+        and entry.get("verdict") in ("refused", "dropped")
+        and entry.get("why") != "invalid"
+    )
 
 
 def has_failed(entry: Entry) -> bool:
@@ -154,7 +160,29 @@ def has_failed(entry: Entry) -> bool:
     """
     if "error_code" in entry or entry.get("status") is not None:
         return True
-    return entry.get("tool_error") is True or entry.get("answer_why") == "blocked"
+    is_blocked = entry.get("answer_why") == "blocked" and not entry.get("shadow")
+    return entry.get("tool_error") is True or is_blocked
+
+
+def reported(entry: Entry) -> str:
+    """Return what the policy would have done, if it was only reported; else an empty text.
+
+    >>> reported({"verdict": "refused", "why": "denied", "pattern": "^rm", "shadow": True})
+    'would be refused (denied by ^rm)'
+    >>> reported({"verdict": "forwarded", "answer_verdict": "changed", "answer_why": "hidden",
+    ...           "shadow": True})
+    'answer would be changed (hidden)'
+    """
+    if not entry.get("shadow"):
+        return ""
+    said = []
+    for whose, prefix in (("", ""), ("answer ", "answer_")):
+        why = entry.get(f"{prefix}why")
+        if why and entry.get(f"{prefix}verdict") not in (None, "forwarded"):
+            by = entry.get(f"{prefix}rule") or entry.get(f"{prefix}pattern")
+            word = "refused" if why == "blocked" else entry[f"{prefix}verdict"]
+            said.append(f"{whose}would be {word} ({why}{f' by {by}' if by else ''})")
+    return "; ".join(said)
 
 
 _LARGEST = 2**63

@@ -69,7 +69,7 @@ def look_through(entries: Iterable[Entry]) -> LoggedCalls:
             continue
         if entry.get("method") != "tools/call" or not isinstance(tool, str):
             continue
-        if entry.get("verdict") in ("refused", "dropped"):
+        if entry.get("verdict") in ("refused", "dropped") and not entry.get("shadow"):
             seen.refused[tool] += 1
             continue
         seen.calls[tool] += 1
@@ -223,6 +223,8 @@ class Summary:
     unanswered: int = 0
     dropped: int = 0
     """Lines that could not be written."""
+    reported: int = 0
+    """Messages that would have been refused or changed."""
     saved_bytes: int = 0
     """What the hidden tools would have cost in the lists."""
     slowest: list[tuple[float, str]] = field(default_factory=list)
@@ -242,6 +244,7 @@ class Summary:
         count_bounded(self.sessions, caller, most=_MOST_NAMES)
         name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
+        self.reported += entry.get("shadow") is True
         if is_refused(entry):
             count_bounded(self.refused, name, most=_MOST_NAMES)
         elif entry.get("method") == "tools/call":
@@ -274,6 +277,7 @@ class Summary:
             },
             "unanswered": self.unanswered,
             "dropped": self.dropped,
+            "reported": self.reported,
             "saved_bytes": self.saved_bytes,
             "slowest": [{"tool": tool, "ms": took} for took, tool in reversed(self.slowest)],
         }

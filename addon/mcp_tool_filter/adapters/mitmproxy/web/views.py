@@ -50,7 +50,12 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.observers.sentences import describe, is_refusal, problem_in
+from mcp_tool_filter.observers.sentences import (
+    describe,
+    describe_reported,
+    is_refusal,
+    problem_in,
+)
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.patterns import DENY_GLOB, EXCEPT
@@ -133,7 +138,8 @@ class FlowObserver:
             return
         if (seen := self._seen.get(flow)) is None:
             return
-        self._comment(flow, _sentence_about(judged), judged.verdict)
+        shadow = isinstance(judged.verdict, Forward) and judged.would
+        self._comment(flow, _sentence_about(judged), shadow or judged.verdict)
         if listener := self._proxy.listeners.get(name):
             self._keep_tools(name, listener, flow, seen.kept, judged.message)
 
@@ -241,18 +247,32 @@ class FlowObserver:
 def _sentence_about(judged: Judged) -> str:
     """Describe the verdict on a message; of a forwarded request, the message."""
     sentence = describe(judged.verdict, judged.snapshot)
+    if judged.would is not None:
+        said = describe_reported(judged.would, judged.snapshot)
+        sentence = said if sentence == _FORWARDED else f"{sentence}; {said}"
+    in_batch = bool(judged.members)
+    failures = (_failure_in(one, in_batch=in_batch) for one in judged.each)
+    if failed := "; ".join(filter(None, failures)):
+        return failed if sentence == _FORWARDED else f"{sentence}; {failed}"
     asked = judged.exchange
-    if isinstance(judged.message, Response) and asked and asked.tool is not None:
-        problem = problem_in(judged.message)
-        if problem or judged.message.result is None:
-            from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
-
-            failed = f"the call failed: {redact(problem or 'an error without a text')}"
-            return failed if sentence == _FORWARDED else f"{sentence}; {failed}"
     if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
         return sentence
     tool = f" {shown(asked.tool)}" if asked.tool else ""
     return f"{shown(asked.method)}{tool}: {sentence}"
+
+
+def _failure_in(judged: Judged, *, in_batch: bool) -> str:
+    """Describe the error with which a call was answered, if it was; in a batch, name the tool."""
+    message, asked = judged.message, judged.exchange
+    if not isinstance(message, Response) or asked is None or asked.tool is None:
+        return ""
+    problem = problem_in(message)
+    if not problem and message.result is not None:
+        return ""
+    from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
+
+    of = f" of {shown(asked.tool)}" if in_batch else ""
+    return f"the call{of} failed: {redact(problem or 'an error without a text')}"
 
 
 def edit_deny(deny: list[str], exceptions: list[str]) -> str:

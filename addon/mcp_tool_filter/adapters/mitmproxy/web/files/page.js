@@ -150,7 +150,8 @@ function tools(listener, exposed) {
   });
   return exposed
     ? part("Exposed tools", heads, rows, "None: clients see no tools.")
-    : part("Hidden tools", heads, rows, "None: nothing is denied.");
+    : part(listener.shadow ? "Tools that would be hidden" : "Hidden tools", heads, rows,
+      "None: nothing is denied.");
 }
 
 function about(description, columns) {
@@ -186,15 +187,18 @@ function section(listener) {
   return element("section", { "data-mode": listener.mode },
     element("h2", {}, listener.upstream),
     element("p", { class: "quiet" }, about),
+    ...(listener.shadow ? [element("p", { class: "warning", "data-shadow": "" },
+      "Nothing is enforced: this filter only reports what it would hide, refuse or change.")] : []),
     ...listener.warnings.map((text) => element("p", { class: "warning" }, text)),
     element("dl", {},
       figure("Exposed", listener.exposed, listener.exposed === 1 ? "tool" : "tools"),
-      figure("Hidden", listener.hidden, listener.hidden === 1 ? "tool" : "tools"),
+      figure(listener.shadow ? "Would be hidden" : "Hidden", listener.hidden, listener.hidden === 1 ? "tool" : "tools"),
       figure("Context saved", listener.saved_bytes, saved),
       figure("Lists given", listener.lists),
       figure("Calls", listener.calls),
       figure("Failed", listener.failed),
       figure("Refused", listener.refused),
+      ...(listener.shadow || listener.reported ? [figure("Only reported", listener.reported)] : []),
       figure("Messages", listener.messages)),
     element("div", { class: "columns" },
       element("div", {}, tools(listener, false), rules(listener), refusals(listener),
@@ -317,21 +321,27 @@ function chart(label, marks, top) {
 function verdict(entry) {
   const why = entry.rule || entry.pattern || entry.why || "";
   const said = entry.problem ? `: ${entry.problem}` : "";
+  if (entry.shadow) return [answer(entry, said), entry.would].filter(Boolean).join(", ");
   if (entry.answer_why === "blocked") return `answer refused (${entry.answer_rule})`;
   if (entry.why === "invalid" || entry.answer_why === "invalid") return "invalid message";
+  return answer(entry, said) || (why ? `${entry.verdict} (${why})` : entry.verdict);
+}
+
+function answer(entry, said) {
   if (entry.error_code !== undefined) return `error ${entry.error_code}${said}`;
   if (entry.answered === false) return entry.status ? `no answer (HTTP ${entry.status})` : "no answer";
-  if (entry.tool_error) return `tool error${said}`;
-  return why ? `${entry.verdict} (${why})` : entry.verdict;
+  return entry.tool_error ? `tool error${said}` : "";
 }
 
 function outcome(entry) {
   const isRefused = (entry.verdict === "refused" || entry.verdict === "dropped")
     && entry.why !== "invalid";
-  if (isRefused || entry.answer_why === "blocked") return "refused";
+  if (!entry.shadow && (isRefused || entry.answer_why === "blocked")) return "refused";
+  const isInvalid = entry.why === "invalid" || entry.answer_why === "invalid";
   const hasFailed = entry.tool_error || entry.error_code !== undefined
-    || entry.answered === false || entry.why === "invalid" || entry.answer_why === "invalid";
-  return hasFailed ? "failed" : "ok";
+    || entry.answered === false || (isInvalid && !entry.shadow);
+  if (hasFailed) return "failed";
+  return entry.shadow ? "reported" : "ok";
 }
 
 function method(entry) {
@@ -389,7 +399,7 @@ function offerFilters() {
   }
   offer("tool", "All tools", state.recent.map((entry) => entry.tool));
   offer("client", "All clients", state.recent.map(client));
-  offer("outcome", "All outcomes", ["ok", "failed", "refused"]);
+  offer("outcome", "All outcomes", ["ok", "failed", "refused", "reported"]);
 }
 
 async function save() {
@@ -459,7 +469,7 @@ function recent() {
     const more = entry.details
       ? [button(opened.has(entry.number) ? "Less" : "Details",
         `Details of message ${entry.number}`, () => open(entry).catch(late))] : [];
-    const kind = { refused: "refused-message", failed: "failed-message", ok: "" }[outcome(entry)];
+    const kind = { refused: "refused-message", failed: "failed-message", reported: "reported-message", ok: "" }[outcome(entry)];
     const took = entry.upstream_ms === undefined ? "" : entry.upstream_ms.toFixed(1);
     const line = row(heads, [time, element("div", {}, message(entry), " ", ...more),
       verdict(entry), took], kind);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.rules.interceptors import (
+from mcp_tool_filter.protocol.uris import (
     UnclearUri,
     is_inside,
     matches_glob,

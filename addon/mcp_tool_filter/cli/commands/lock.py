@@ -1,0 +1,322 @@
+"""``mcp-tool-filter lock``: keep the definitions that a person has approved, and compare.
+
+The file is written for a repository: ``policy/lock`` has its form. ``--check`` is for CI: what it
+prints is for people, ``--json`` for programs, ``--sarif`` for code scanning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.lock_file import UnusableLock, read_bytes, replace_lock, write_lock
+from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
+from mcp_tool_filter.cli.flags import EXIT_STATUS, WORDS, Given, UsageError, no_such, with_flags
+from mcp_tool_filter.cli.settings import gather, settle
+from mcp_tool_filter.cli.terminal import count, has_colour, say
+from mcp_tool_filter.errors import StartError, reason_of
+from mcp_tool_filter.observers import sentences
+from mcp_tool_filter.observers.changes import (
+    Absent,
+    Changes,
+    Kind,
+    ToolChange,
+    compare,
+    members_changed,
+)
+from mcp_tool_filter.observers.introduced import KINDS, Introduced, visible
+from mcp_tool_filter.observers.shown_changes import coloured, lines_of, lines_of_tool, plain
+from mcp_tool_filter.policy.config import refuse_unmatched
+from mcp_tool_filter.policy.lock import (
+    Json,
+    Lock,
+    Number,
+    compact,
+    doubled_in,
+    escaped,
+    parse_json,
+    parse_lock,
+    render_json,
+    render_lock,
+)
+from mcp_tool_filter.policy.snapshot import shown
+
+CANNOT_TELL: Final = EXIT_STATUS
+_OTHERS = re.compile(r"[^\x00-\x7f]")
+
+
+def run(typed: Given) -> int:
+    """Write, check or approve; return the exit status."""
+    words = typed.get(WORDS, [])
+    if "approve" in typed and "check" in typed:
+        raise UsageError("Give --check or --approve, not both")
+    if "check" not in typed and (flag := next(filter(typed.__contains__, ("json", "sarif")), "")):
+        raise UsageError(f"--{flag} needs --check")
+    if "approve" not in typed and len(words) > 1:
+        what = f"There is one word too many: {words[1]}"
+        raise UsageError(what, why="See mcp-tool-filter lock --help")
+    if "approve" in typed:
+        return _approve(typed, words[:-1], words[-1])
+    return _check(typed, words[0]) if "check" in typed else _write(typed, words[0])
+
+
+def _ask(typed: Given) -> tuple[Lock, list[str]]:
+    """Return the lock of what the server says now, and what is wrong with each tool that cannot be
+    in it. Raises StartError."""
+    given = gather(typed, os.environ)
+    given.pop("lock", None)  # we look at all that the patterns expose
+    settings = settle(given)
+    known = ask_now(settings)
+    refuse_unmatched(settings.config(), known.snapshot.unmatched)
+    for warning in sentences.warnings_in(known.snapshot):
+        say(warning)
+    return _lock_of(known)
+
+
+def _lock_of(known: KnownTools) -> tuple[Lock, list[str]]:
+    found = known.fetched
+    tools = {name: parse_json(raw) for name, raw in known.snapshot.allowed.items()}
+    lock = Lock(
+        server_name=found.server_name,
+        server_version=found.server_version,
+        instructions=found.instructions,
+        tools=tools,
+    )
+    doubled = ((name, doubled_in(one)) for name, one in tools.items())
+    problems = [
+        f'The tool {shown(name)} cannot be approved: its definition has "{visible(key)}" twice'
+        for name, key in doubled
+        if key is not None
+    ]
+    return lock, problems
+
+
+def _approvable(lock: Lock) -> Lock:
+    """Return a lock without the tools that equal nothing, not even themselves."""
+    tools = {name: one for name, one in lock.tools.items() if doubled_in(one) is None}
+    return replace(lock, tools=tools)
+
+
+def _write(typed: Given, path: str) -> int:
+    lock, problems = _ask(typed)
+    for problem in problems:
+        say(f"Warning: {problem}")
+    lock = _approvable(lock)
+    is_new = write_lock(path, lock)
+    print(f"{path} {'has' if is_new else 'has already'} {_content(lock)}")
+    return 0
+
+
+def _content(lock: Lock) -> str:
+    server = visible(f"{lock.server_name} {lock.server_version}".strip()) or "the server"
+    return f"{count(len(lock.tools), 'tool')} of {server}"
+
+
+def _approve(typed: Given, names: Sequence[str], path: str) -> int:
+    """Take the present definitions of some tools into the file, or of all of them."""
+    raw = read_bytes(path)
+    old = parse_lock(raw, path)
+    now, problems = _ask(typed)
+    new = _approvable(now)
+    if names:
+        known = old.tools.keys() | now.tools.keys()
+        if unknown := [name for name in names if name not in known]:
+            raise no_such("tool called", shown(unknown[0]), known)
+        kept = {name: one for name, one in old.tools.items() if name not in names}
+        present = {name: new.tools[name] for name in names if name in new.tools}
+        if refused := [name for name in names if name in now.tools.keys() - new.tools.keys()]:
+            problem = next(one for one in problems if f" {shown(refused[0])} " in one)
+            raise UnusableLock("write", path, problem)
+        new = _approvable(replace(old, tools=kept | present))
+    else:
+        for problem in problems:
+            say(f"Warning: {problem}")
+    changes = compare(old, new)
+    _print(changes)
+    if (written := render_lock(new)) != raw:
+        replace_lock(path, raw, written)
+    print(f"{path} has {_content(new)}")
+    return 0
+
+
+# Check
+
+
+def _check(typed: Given, path: str) -> int:
+    """Print what differs; return 0 if nothing does, 1 if something does, 2 if we cannot tell."""
+    try:
+        raw = read_bytes(path)
+        old = parse_lock(raw, path)
+        new, problems = _ask(typed)
+        changes = compare(old, new)
+        if "sarif" in typed:
+            _save(typed["sarif"][-1], _ascii(render_json(_sarif(changes, path, raw))))
+    except StartError as error:
+        print(with_flags(str(error)), file=sys.stderr)
+        return CANNOT_TELL
+    if "json" in typed:
+        print(_ascii(render_json(_as_json(changes))))
+        return int(changes.differs)
+    for problem in problems:
+        say(f"Warning: {problem}")
+    _print(changes)
+    if not changes.differs:
+        print(f"{path}: no tool differs, {_content(new)}")
+    else:
+        kinds = [one.kind for one in changes.tools]
+        said = [f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds]
+        print(f"{visible(path)}: {', '.join(said) or 'the server differs'}")
+        say("To approve it: mcp-tool-filter lock --approve FILE, with the same server and patterns")
+    return int(changes.differs)
+
+
+def _print(changes: Changes) -> None:
+    render = coloured if has_colour(sys.stdout) else plain
+    for line in lines_of(changes):
+        print(render(line))
+
+
+def _ascii(json_text: str) -> str:
+    """Escape all other letters: whoever reads it may expect any encoding."""
+    return _OTHERS.sub(lambda found: escaped(found[0]), json_text)
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(f"{text}\n", encoding="ascii")
+    except OSError as error:
+        raise UnusableLock("write", path, reason_of(error)) from None
+
+
+def _as_json(changes: Changes) -> Json:
+    """Return what differs. This format is stable: members may be added, none changes."""
+    old, new = changes.old, changes.new
+    found: dict[str, Json] = {
+        "differs": changes.differs,
+        "server": {"before": _server(old), "after": _server(new)},
+        "instructions": None,
+    }
+    if changes.has_other_instructions:
+        found["instructions"] = {
+            "before": _storable(old.instructions),
+            "after": _storable(new.instructions),
+            "introduces": _listed(changes.in_instructions),
+        }
+    for kind in Kind:
+        found[kind] = [_tool_as_json(one) for one in changes.tools if one.kind is kind]
+    return found
+
+
+def _server(lock: Lock) -> Json:
+    return {"name": _storable(lock.server_name), "version": _storable(lock.server_version)}
+
+
+def _tool_as_json(tool: ToolChange) -> Json:
+    table: dict[str, Json] = {
+        "name": _storable(tool.name),
+        "was": _storable(tool.was),
+        "introduces": _listed(tool.introduced),
+    }
+    members: list[Json] = []
+    for member in members_changed(tool.before or {}, tool.after or {}):
+        sides = {"before": member.before, "after": member.after}
+        there = {side: _storable(one) for side, one in sides.items() if not isinstance(one, Absent)}
+        members.append({"path": visible(member.path), **there})
+    return table | {"members": members}
+
+
+def _listed(found: Iterable[Introduced]) -> Json:
+    return [{"kind": one.kind, "what": one.what} for one in found]
+
+
+def _storable(value: Json) -> Json:
+    """Write half surrogate pairs as text: many programs read no JSON that has one."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {str(_storable(key)): _storable(one) for key, one in value.items()}
+        case list():
+            return [_storable(one) for one in value]
+    return value
+
+
+# SARIF 2.1.0, for code scanning
+
+_RULES: Final = {
+    "tool-added": "A tool that nobody has approved",
+    "tool-removed": "An approved tool is gone",
+    "tool-renamed": "An approved tool has another name",
+    "tool-changed": "An approved tool has changed",
+    "instructions-changed": "The server's instructions have changed",
+    "server-changed": "The server has another name",
+    **{f"introduces-{kind}": f"A change introduces {what}" for kind, what in KINDS.items()},
+}
+
+
+def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
+    where = _Places(path, raw)
+    results = [where.result(*one) for one in _findings(changes)]
+    rules: list[Json] = [
+        {"id": rule, "shortDescription": {"text": text}} for rule, text in _RULES.items()
+    ]
+    driver: Json = {"name": "mcp-tool-filter", "version": __version__, "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": list(results)}],
+    }
+
+
+def _findings(changes: Changes) -> Iterator[tuple[str, str, str, str]]:
+    """Yield rule, level, the tool's approved name, and the text of each finding."""
+    if changes.is_other_server:
+        yield "server-changed", "error", "", f"The server is {_content(changes.new)} now"
+    if changes.has_other_instructions:
+        yield "instructions-changed", "warning", "", "The server's instructions have changed"
+    for one in changes.in_instructions:
+        yield f"introduces-{one.kind}", "error", "", f"The instructions introduce {one}"
+    for tool in changes.tools:
+        text = "\n".join(map(plain, lines_of_tool(tool)))
+        yield f"tool-{tool.kind}", "warning", tool.was, text
+        for one in tool.introduced:
+            said = f"The tool {shown(tool.name)} introduces {one}"
+            yield f"introduces-{one.kind}", "error", tool.was, said
+
+
+class _Places:
+    """The lines of a lock's file in which its tools begin."""
+
+    def __init__(self, path: str, raw: bytes) -> None:
+        file = Path(os.path.abspath(os.path.expanduser(path)))
+        try:
+            self._uri = quote(file.relative_to(Path.cwd()).as_posix())
+        except ValueError:
+            self._uri = file.as_uri()
+        self._lines = {
+            line.rstrip(b" {\r"): number for number, line in enumerate(raw.split(b"\n"), 1)
+        }
+
+    def result(self, rule: str, level: str, tool: str, text: str) -> Json:
+        line = self._lines.get(f"    {compact(tool)}:".encode(), 1)
+        place: Json = {
+            "artifactLocation": {"uri": self._uri},
+            "region": {"startLine": Number(str(line))},
+        }
+        known = sha256(f"{rule}\n{tool}\n{text}".encode("utf-8", "backslashreplace")).hexdigest()
+        return {
+            "ruleId": rule,
+            "ruleIndex": Number(str([*_RULES].index(rule))),
+            "level": level,
+            "message": {"text": text},
+            "locations": [{"physicalLocation": place}],
+            "partialFingerprints": {"toolAndChange/v1": known},
+        }

@@ -1,0 +1,573 @@
+"""The filter of prompts, resources and skills: which are listed, and which may be asked for.
+
+They are filtered as tools are, with one difference: nothing is fetched or pinned. The patterns
+alone judge names and URIs, so a name that no pattern denies goes to the upstream, known or not.
+
+One table (``_LISTS``, ``_ASKING``) says where each kind is listed, which members of an element name
+it, and which requests ask for it. A message that could name two different things is refused.
+
+A skill (SEP-2640) is a folder of resources, at ``skill://PATH/FILE``. Its name is the last part of
+its path. All of its files are denied with it, and so are the skills in it:
+
+>>> from mcp_tool_filter.policy.patterns import parse_pattern
+>>> things = Things((), (), [parse_pattern("^refunds$")])
+>>> [things.denying_uri(uri) is not None for uri in (
+...     "skill://acme/refunds/SKILL.md", "skill://acme/refunds/a/b.py", "skill://acme/SKILL.md")]
+[True, True, False]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import R2026_07_28
+from mcp_tool_filter.protocol.messages import (
+    Notification,
+    Request,
+    Response,
+    Single,
+    fold,
+    is_misleading,
+    quote_harmlessly,
+    refuse_misreadable,
+)
+from mcp_tool_filter.protocol.scan import EACH, Value, has_lone_surrogate, open_value, scan
+from mcp_tool_filter.protocol.tools import Edit, cache_edits, edited
+from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.exchange import Situation
+
+PROMPT: Final = "prompt"
+RESOURCE: Final = "resource"
+SKILL: Final = "skill"
+
+
+class _List(NamedTuple):
+    """How a member of a result lists things."""
+
+    kind: str
+    named_by: tuple[str, ...]
+    """The members of an element that name it; the first that is there names it to people."""
+
+
+_LISTS: Final = {
+    "prompts": _List(PROMPT, ("name",)),
+    "resources": _List(RESOURCE, ("uri",)),
+    "resourceTemplates": _List(RESOURCE, ("uriTemplate",)),
+    "skills": _List(SKILL, ("uri", "url", "path", "name")),
+}
+_CONTENTS: Final = {"contents": _List(RESOURCE, ("uri",))}
+"""What resources/read returns: perhaps all files of a folder."""
+_ONE: Final = {"skill": _LISTS["skills"], "prompt": _LISTS["prompts"]}
+"""Members of a result that describe one thing, as in the answer to skills/get."""
+_FOLDED: Final = {fold(name): name for name in (*_LISTS, *_CONTENTS, *_ONE)}
+_LISTING: Final = {
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "resources/directory/read": "resources",
+    "resources/read": "contents",
+    "skills/list": "skills",
+    "skills/get": "skill",
+}
+"""The methods whose answers must list in this way."""
+_ASKING: Final = {
+    "prompts/": (PROMPT, ("name",)),
+    "resources/": (RESOURCE, ("uri", "uriTemplate")),
+    "skills/": (SKILL, ("uri", "url", "path", "name")),
+    "notifications/prompts/": (PROMPT, ("name",)),
+    "notifications/resources/": (RESOURCE, ("uri",)),
+    "notifications/skills/": (SKILL, ("uri", "name")),
+}
+"""The beginnings of methods that name a thing: its kind, and the members that name it. (A member
+with an s at its end names several.)"""
+_COMPLETE, _LISTEN = "completion/complete", "subscriptions/listen"
+_NAMED_EXACTLY: Final = (
+    *(method for method in _LISTING if "list" not in method),
+    "prompts/get", "resources/subscribe", "resources/unsubscribe", _COMPLETE, _LISTEN,
+)  # fmt: skip
+_OTHERS_CONTENT: Final = frozenset({"tools/call", "tools/list", "prompts/get", _COMPLETE})
+"""Their results carry no lists of things; links in the result of a tool stay."""
+_KNOWN: Final = frozenset(
+    {"name", "names", "uri", "uris", "uriTemplate", "url", "path", "ref", "cursor"}
+    | {"arguments", "argument", "context", "notifications", "resourceSubscriptions", "_meta"}
+)
+_KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
+_REVISION: Final = "io.modelcontextprotocol/protocolVersion"
+_INVALID_PARAMS: Final = -32602
+_RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
+_NOT_A_LETTER = re.compile(r"[\W_]")
+_LONGEST_URI = 64 * 1024  # characters
+_MOST_ROOTS = 1000  # folders of denied skills that we remember
+_MOST_LEVELS = 100  # folders of a URI
+_FOLDER_OF_SKILLS = re.compile(r"(?:^|/)skills?/", re.IGNORECASE)
+_INDEX = re.compile(r"^skill:/*(?:.*/)?index\.json$", re.IGNORECASE)
+_SKILL_FILE = re.compile(r"(?:^|/)SKILL\.md$", re.IGNORECASE)
+
+
+class Denied(NamedTuple):
+    """A thing that is hidden and refused."""
+
+    kind: str
+    name: str
+    why: str
+    """For observers."""
+    pattern: str = ""
+
+
+class Things:
+    """The patterns in force for prompts, resources and skills."""
+
+    def __init__(
+        self, prompts: Sequence[Pattern], resources: Sequence[Pattern], skills: Sequence[Pattern]
+    ) -> None:
+        self._prompts, self._resources, self._skills = prompts, resources, skills
+        self.patterns = prompts, resources, skills
+        self._roots: dict[str, None] = {}
+        """The folders of denied skills that lists have shown, by URI: of another scheme than
+        skill://, a URI does not tell that it belongs to a skill."""
+        of_uris = (RESOURCE, SKILL) if resources or skills else ()
+        self._kinds = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
+        self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
+        self._kind_of_method = lru_cache(maxsize=256)(self._judge_method)
+
+    # Names
+
+    def denying_prompt(self, name: str) -> Denied | None:
+        """Return what denies the prompt of this name."""
+        plain = fold_spaces(name)
+        return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
+
+    def denying_uri(self, uri: str) -> Denied | None:
+        """Return what denies the resource, the template or the skill's file at this URI."""
+        if len(uri) > _LONGEST_URI:
+            return Denied(RESOURCE, uri, "a URI that is too long to judge")
+        return self._denying_uri(uri)
+
+    def denying_skill(self, text: str) -> Denied | None:
+        """Return what denies a skill that is named by its URI, its path or its name."""
+        if "://" in text:
+            return self.denying_uri(text)
+        denied = self.denying_uri(f"skill://{text.strip('/')}")
+        return denied and denied._replace(name=text)
+
+    def _judge_uri(self, uri: str) -> Denied | None:
+        try:
+            spellings = spellings_of(uri)
+        except UnclearUri as error:
+            return Denied(RESOURCE if self._resources else SKILL, uri, f"an unclear URI: {error}")
+        if denied := _first(RESOURCE, self._resources, uri, spellings):
+            return denied
+        if self._skills:
+            for spelling in spellings:
+                if spelling.count("/") > _MOST_LEVELS:
+                    return Denied(SKILL, uri, "a URI with too many folders")
+                if denied := self._judge_skill_file(uri, spelling):
+                    return denied
+        return None
+
+    def _judge_skill_file(self, uri: str, spelling: str) -> Denied | None:
+        """Judge a file by all folders that it is in: each may be a skill."""
+        folders = list(_folders_of(spelling))
+        if not self._roots.keys().isdisjoint(folders):
+            return Denied(SKILL, uri, "a file of a denied skill")
+        for folder in _skills_among(folders, spelling):
+            if denied := _first(SKILL, self._skills, uri, _ways_to_name(folder)):
+                return denied
+        return None
+
+    # What clients ask for
+
+    def decide_from_client(self, message: Request | Notification, situation: Situation) -> Verdict:
+        """Answer a request for a denied thing as if there were no such thing."""
+        kind = self._kind_of_method(message.method)
+        if kind is None or message.params is None:
+            return Forward()
+        if message.params.members is None:
+            raise ProtocolError(f"a {kind} whose params are not an object")
+        _refuse_alike(message.params)
+        if message.method == _LISTEN:
+            return self._decide_listen(message, situation)
+        denied = next(filter(None, self._denied_in(message, kind)), None)
+        return Forward() if denied is None else _refused(message, denied, situation)
+
+    def _judge_method(self, method: str) -> str | None:
+        """Return what a method asks for; None if nothing that is judged.
+
+        Raises ProtocolError for one that a careless reader takes for another one.
+        """
+        if method in _LISTING and method.endswith("/list"):
+            return None
+        if method in (_COMPLETE, _LISTEN):
+            return RESOURCE
+        for begin, (kind, _) in _ASKING.items():
+            if method.startswith(begin):
+                return kind
+        path = re.split(r"[?#;]", unquote(unquote(method)), maxsplit=1)[0]
+        bare = _NOT_A_LETTER.sub("", fold(path))
+        if any(bare.endswith(_NOT_A_LETTER.sub("", known).lower()) for known in _NAMED_EXACTLY):
+            raise ProtocolError("a method that could be taken for another")
+        return None
+
+    def _denied_in(self, message: Request | Notification, kind: str) -> Iterator[Denied | None]:
+        """Yield what denies each thing that a request names."""
+        place, params = message.place, message.params
+        assert params is not None
+        if message.method == _COMPLETE:
+            ref = params.get("ref")
+            opened = open_value(place.text, ref, {}) if ref else None
+            if opened is None or opened.members is None:
+                return
+            _refuse_alike(opened)
+            yield self._judge_named(PROMPT, opened.get("name"))
+            yield self._judge_named(RESOURCE, opened.get("uri"))
+            return
+        members = next(names for begin, (_, names) in _ASKING.items() if begin in message.method)
+        for name in members:
+            how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
+            yield self._judge_named(how, params.get(name))
+            if several := params.get(f"{name}s"):
+                for one in open_value(place.text, several, {EACH: None}).elements or ():
+                    yield self._judge_named(how, one)
+
+    def _judge_named(self, kind: str, value: Value | None) -> Denied | None:
+        if value is None:
+            return None
+        if value.text is None:
+            raise ProtocolError(f"the name of a {kind} that is not a string")
+        if has_lone_surrogate(value.text):
+            raise ProtocolError(f"half a surrogate pair in the name of a {kind}")
+        return self._judge(kind, value.text)
+
+    def _judge(self, kind: str, text: str) -> Denied | None:
+        if kind == PROMPT:
+            return self.denying_prompt(text) if self._prompts else None
+        if RESOURCE not in self._kinds:
+            return None
+        return self.denying_uri(text) if kind == RESOURCE else self.denying_skill(text)
+
+    def _decide_listen(self, message: Request | Notification, situation: Situation) -> Verdict:
+        """Remove the denied resources from a subscription; refuse one of nothing else."""
+        text, params = message.place.text, message.params
+        asked = params.get("notifications") if params else None
+        asked = open_value(text, asked, {"resourceSubscriptions": {EACH: None}}) if asked else None
+        if asked is None or asked.members is None:
+            return Forward()
+        _refuse_alike(asked)
+        uris = asked.get("resourceSubscriptions")
+        if uris is None or text[uris.start] == "n":
+            return Forward()
+        if uris.elements is None:
+            raise ProtocolError("resourceSubscriptions that are not a list")
+        found = [self._judge_named(RESOURCE, one) for one in uris.elements]
+        denied = [one for one in found if one is not None]
+        if not denied:
+            return Forward()
+        others = [member for member in asked.members if text[member.value.start] == "t"]
+        if len(denied) == len(found) and not others:
+            return _refused(message, denied[0], situation)
+        kept = [one is None for one in found]
+        edit = Edit(uris.start, uris.end, without(text, uris, kept))
+        return Rewrite(edited(message.place, [edit]), _reason(Why.DENIED, denied))
+
+    # What the upstream says
+
+    def decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
+        """Remove denied things from a list; drop a notification about one."""
+        if isinstance(message, Notification):
+            return self._decide_notification(message)
+        if not isinstance(message, Response):
+            return Forward()
+        result, asked = message.result, situation.exchange
+        method = asked.method if asked else ""
+        if (
+            result is None
+            or method in _OTHERS_CONTENT
+            or _FOLDED.keys().isdisjoint(map(_folded, result.named))
+        ):
+            return Forward()
+        return self._decide_lists(message, result, method, situation)
+
+    def _decide_notification(self, message: Notification) -> Verdict:
+        kind = next(
+            (kind for begin, (kind, _) in _ASKING.items() if message.method.startswith(begin)), None
+        )
+        if kind is None or message.params is None or message.params.members is None:
+            return Forward()
+        _refuse_alike(message.params)
+        denied = next(filter(None, self._denied_in(message, kind)), None)
+        return Forward() if denied is None else Drop(_reason(Why.DENIED, [denied]))
+
+    def _decide_lists(
+        self, message: Response, result: Value, method: str, situation: Situation
+    ) -> Verdict:
+        text = message.place.text
+        expected = _LISTING.get(method)
+        known = {**_LISTS, **_ONE, **(_CONTENTS if method == "resources/read" else {})}
+        edits: list[Edit] = []
+        found: list[Denied] = []
+        seen: set[str] = set()
+        for member in result.members or ():
+            name = _FOLDED.get(_folded(member.key), "")
+            if name not in known or known[name].kind not in self._kinds:
+                continue
+            if member.key != name or name in seen:
+                raise ProtocolError(f"a list of {name} that could be read in two ways")
+            seen.add(name)
+            if name in _ONE and (denied := self._judge_one(text, member.value, known[name])):
+                return _not_there(message, denied, method, situation)
+            if (new := self._filtered(text, member.value, known[name], found)) is not None:
+                edits.append(Edit(member.value.start, member.value.end, new))
+            elif name == expected and name in _LISTS and text[member.value.start] != "[":
+                raise ProtocolError(f"{name} that are not a list")
+        if not edits:
+            return Forward()
+        if expected == "contents" and edits[0].text == "[]":
+            return _not_there(message, found[0], method, situation)
+        edits += cache_edits(text, result)
+        return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
+
+    def _filtered(self, text: str, value: Value, how: _List, found: list[Denied]) -> str | None:
+        """Return the list without denied things, or None if it has none.
+
+        Also looks into an element that describes one thing, for the list of its files.
+        """
+        opened = open_value(text, value, {EACH: {}})
+        if opened.elements is None:
+            return self._without_files(text, opened, found) if how.kind == SKILL else None
+        kept: list[bool] = []
+        changed: dict[int, str] = {}
+        for number, element in enumerate(opened.elements):
+            denied = self._judge_element(text, element, how)
+            kept.append(denied is None)
+            if denied is not None:
+                found.append(denied)
+            elif (new := self._inside(text, element, how, found)) is not None:
+                changed[number] = new
+        if all(kept) and not changed:
+            return None
+        return without(text, opened, kept, changed)
+
+    def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
+        """Return an element without the denied things that it lists; None if it lists none."""
+        if how.kind == SKILL:
+            return self._without_files(text, element, found)
+        return self._index(text, element, found) if how is _CONTENTS["contents"] else None
+
+    def _without_files(self, text: str, skill: Value, found: list[Denied]) -> str | None:
+        """Return a skill's entry without the denied files, such as those of a denied skill in it;
+        None if it has none."""
+        files = skill.get("resources")
+        if files is None:
+            return None
+        new = self._filtered(text, files, _LISTS["resources"], found)
+        if new is None:
+            return None
+        return text[skill.start : files.start] + new + text[files.end : skill.end]
+
+    def _index(self, text: str, content: Value, found: list[Denied]) -> str | None:
+        """Return the text of an index of skills (in earlier drafts a file, skill://index.json)
+        without the denied ones; None if it is no index, or has none."""
+        uri, index = content.get("uri"), content.get("text")
+        if not uri or not index or not index.text or not _INDEX.search(uri.text or ""):
+            return None
+        listed, root = scan(index.text.encode(), {"skills": {EACH: {}}})
+        skills = root.get("skills")
+        new = self._filtered(listed, skills, _LISTS["skills"], found) if skills else None
+        if new is None or skills is None:
+            return None
+        said = json.dumps(listed[: skills.start] + new + listed[skills.end :], ensure_ascii=False)
+        return text[content.start : index.start] + said + text[index.end : content.end]
+
+    def _judge_one(self, text: str, value: Value, how: _List) -> Denied | None:
+        opened = open_value(text, value, {})
+        return self._judge_element(text, opened, how) if opened.members is not None else None
+
+    def _judge_element(self, text: str, element: Value, how: _List) -> Denied | None:
+        """Return why an element of a list must not be shown."""
+        kind, named_by = how
+        if element.text is not None and not has_lone_surrogate(element.text):
+            return self._judge(kind, element.text)
+        keys = [_folded(member.key) for member in element.members or ()]
+        if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
+            return Denied(kind, "?", "an element that could be read in two ways")
+        named = {name: element.get(name) for name in named_by}
+        if kind == SKILL and (front := element.get("frontmatter")):
+            named["frontmatter"] = open_value(text, front, {}).get("name")
+        texts = {name: value.text for name, value in named.items() if value is not None}
+        if not texts:
+            is_content = how is _CONTENTS["contents"]
+            return None if is_content else Denied(kind, "?", "an element without a name")
+        for name, said in texts.items():
+            if said is None or has_lone_surrogate(said):
+                return Denied(kind, "?", "an element without a name")
+            denied = self._judge(RESOURCE if name in ("uri", "url") else kind, said)
+            if denied is not None:
+                if kind == SKILL and denied.kind == SKILL:
+                    self._remember_root(texts.get("uri") or texts.get("url"))
+                return denied
+        return None
+
+    def _remember_root(self, uri: str | None) -> None:
+        """Remember the folder of a denied skill: its files are denied, too."""
+        if uri is None or len(self._roots) >= _MOST_ROOTS:
+            return
+        try:
+            spellings = spellings_of(uri)
+        except UnclearUri:
+            return
+        for spelling in spellings:
+            folder = _SKILL_FILE.sub("", _without_query(spelling)).rstrip("/")
+            if folder.rpartition("://")[2].strip("/") and folder not in self._roots:
+                self._roots[folder] = None
+                self._denying_uri.cache_clear()
+
+
+def _first(
+    kind: str, patterns: Sequence[Pattern], name: str, texts: Sequence[str]
+) -> Denied | None:
+    for pattern in patterns:
+        if any(map(pattern.matches, texts)):
+            return Denied(kind, name, f"denied by {pattern.text}", pattern.text)
+    return None
+
+
+def _refuse_alike(holder: Value) -> None:
+    """Raise ProtocolError for keys that a careless reader could confuse."""
+    members = holder.members or ()
+    refuse_misreadable(members, _KNOWN)
+    for key in holder.named:
+        if key not in _KNOWN and fold(key) in _KNOWN_FOLDED:
+            raise ProtocolError("a key that could be taken for another")
+
+
+def _without_query(uri: str) -> str:
+    return re.split(r"[?#]", uri, maxsplit=1)[0]
+
+
+def _skills_among(folders: Sequence[str], spelling: str) -> Sequence[str]:
+    """Return the folders that may be skills: all below skill://, or below a folder called skills;
+    elsewhere the one with a SKILL.md."""
+    if spelling.startswith("skill:"):
+        return folders
+    path = _without_query(spelling)
+    if below := _FOLDER_OF_SKILLS.search(path):
+        return [folder for folder in folders if len(folder) > below.end()]
+    return folders[-1:] if _SKILL_FILE.search(path) else ()
+
+
+def _folders_of(spelling: str) -> Iterator[str]:
+    """Yield the URIs of all folders that a file is in, and its own if it may be a folder."""
+    scheme, colon, path = _without_query(spelling).rstrip("/").partition("://")
+    if not colon:
+        scheme, colon, path = spelling.partition(":")
+    parts = path.split("/")
+    if len(parts) > 1 and "." in parts[-1]:
+        parts.pop()
+    for count in range(1, len(parts) + 1):
+        if parts[count - 1]:
+            yield f"{scheme}{colon}{'/'.join(parts[:count])}"
+
+
+def _ways_to_name(folder: str) -> tuple[str, ...]:
+    """Return how a pattern may name the skill in a folder: by name, path, or URI."""
+    path = folder.rpartition("://")[2].strip("/")
+    below = _FOLDER_OF_SKILLS.split(path)[-1]
+    return path.rpartition("/")[2], path, below, folder, f"{folder}/SKILL.md"
+
+
+def fold_spaces(name: str) -> str:
+    """Return a name as a server may read it that drops spaces and invisible characters.
+
+    >>> fold_spaces(" summarize\\u200b ")
+    'summarize'
+    """
+    return name if name.isascii() and name.isprintable() and " " not in name else _plain(name)
+
+
+def _plain(name: str) -> str:
+    from unicodedata import category, normalize
+
+    kept = (char for char in normalize("NFKC", name) if category(char)[0] != "C")
+    return "".join(kept).strip()
+
+
+@lru_cache(maxsize=1000)
+def _folded(key: str) -> str:
+    return fold(key)
+
+
+def without(
+    text: str, array: Value, kept: Sequence[bool], changed: dict[int, str] | None = None
+) -> str:
+    """Return an array's text without some elements; all else keeps its bytes.
+
+    >>> from mcp_tool_filter.protocol.scan import scan
+    >>> text, root = scan(b'{"a":[ 1, 2,\\\\n 3 ]}'.replace(b"\\\\n", b" "), {"a": {EACH: None}})
+    >>> without(text, root["a"], [False, True, True]), without(text, root["a"], [False] * 3)
+    ('[ 2,  3 ]', '[]')
+    """
+    elements = array.elements or ()
+    pieces: list[str] = []
+    past = array.start + 1
+    for number, (element, is_kept) in enumerate(zip(elements, kept, strict=True)):
+        gap, past = (past, element.start), element.end
+        if not is_kept:
+            continue
+        if not pieces:
+            gap = array.start + 1, elements[0].start
+        new = (changed or {}).get(number)
+        pieces += [text[slice(*gap)], text[element.start : element.end] if new is None else new]
+    return f"[{''.join(pieces)}{text[past : array.end]}" if pieces else "[]"
+
+
+def _reason(why: Why, denied: Sequence[Denied]) -> Reason:
+    first = denied[0]
+    names = tuple(shown(one.name) for one in denied if one.name)
+    return Reason(why, names, detail=first.why, thing=first.kind, pattern=first.pattern)
+
+
+def _refused(message: Request | Notification, denied: Denied, situation: Situation) -> Verdict:
+    reason = _reason(Why.DENIED, [denied])
+    if isinstance(message, Notification):
+        return Drop(reason)
+    meta = message.params.get("_meta") if message.params else None
+    said = meta.get(_REVISION) if meta else None
+    revision = said.text if said else None
+    return Reply(_unknown(message.id, message.method, denied, situation, revision), reason)
+
+
+def _not_there(message: Response, denied: Denied, method: str, situation: Situation) -> Rewrite:
+    """Replace an answer that shows nothing but what is denied."""
+    answer = _unknown(message.id or "null", method, denied._replace(name=""), situation)
+    return Rewrite(answer, _reason(Why.DENIED, [denied]))
+
+
+def _unknown(
+    id: str, method: str, denied: Denied, situation: Situation, revision: str | None = None
+) -> bytes:
+    """Write the error that the revision's specification has for something that does not exist."""
+    if revision is None and situation.client is not None:
+        revision = situation.client.revision
+    is_newer = (revision or "") >= R2026_07_28 or method == _LISTEN
+    is_of_resources = method.startswith(("resources/", _LISTEN))
+    code = _INVALID_PARAMS
+    if is_of_resources and not is_newer and method != "resources/directory/read":
+        code = _RESOURCE_NOT_FOUND
+    if is_of_resources:
+        uri = quote_harmlessly(denied.name)
+        said, data = "Resource not found", f',"data":{{"uri":{uri}}}' if denied.name else ""
+    else:
+        said, data = f"Unknown {denied.kind}: {shown(denied.name)}".rstrip(": "), ""
+    error = f'{{"code":{code},"message":{quote_harmlessly(said)}{data}}}'
+    return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}'.encode()

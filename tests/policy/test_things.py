@@ -1,0 +1,321 @@
+"""Prompts, resources and skills: what lists show, and what may be asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.memory import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import EmptyList, InvalidPattern, StartError, UnsafePattern
+from mcp_tool_filter.policy.config import parse_config, refuse_to_open
+from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
+from tests.make import answering, asking, at_once
+
+DENIED = {
+    "deny_prompts": ["^secret"],
+    "deny_resources": ["^file:///etc/,^note:hidden"],
+    "deny_skills": ["^refunds$"],
+}
+
+
+def talk(revision: str = R2025_11_25, **options: Any) -> Conversation:
+    policy = PolicyInForce(config=parse_config(options or DENIED), fetched=example("read"))
+    return Conversation(policy, Client(said_revision=revision))
+
+
+def request(method: str, params: str, talking: Conversation | None = None) -> Verdict:
+    verdict: Verdict = at_once(
+        (talking or talk()).from_client(asking(method, params=params))
+    ).verdict
+    return verdict
+
+
+def answer(method: str, result: str, talking: Conversation | None = None) -> Verdict:
+    """Return what becomes of the upstream's answer to an allowed request."""
+    talking = talking or talk()
+    params = '{"uri":"file:///ok"}' if method.endswith(("/read", "/get")) else "{}"
+    assert request(method, params, talking) == Forward()
+    verdict: Verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
+    return verdict
+
+
+def said(verdict: Verdict) -> Any:
+    assert isinstance(verdict, Rewrite | Reply)
+    return json.loads(verdict.text)
+
+
+ASKED = [
+    ("prompts/get", '{"name":"%s"}', "secret", "greet"),
+    ("prompts/get", '{"name":"%s"}', " secret\\u200b", "not secret"),
+    ("prompts/describe", '{"names":["greet","%s"]}', "secret", "b"),
+    ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}', "secret", "greet"),
+    (
+        "completion/complete",
+        '{"ref":{"type":"ref/resource","uri":"%s"}}',
+        "file:///etc/{a}",
+        "file:///{path}",
+    ),
+    *(
+        (method, '{"uri":"%s"}', uri, "file:///home/etc/a")
+        for method in ("resources/read", "resources/subscribe", "resources/unsubscribe")
+        for uri in ("file:///etc/passwd", "FILE:///a/../etc/%70asswd", "file:/etc/x")
+    ),
+    *(
+        ("resources/read", '{"uri":"%s"}', uri, "file:///")
+        for uri in (
+            "file:////etc//x",
+            "file://localhost/etc/x",
+            "file:///%2565tc/x",
+            "file:\\\\\\\\/etc/x",
+            " file:///e\\ttc/x",
+            "file:///a/b/%2e%2e/..%2fetc/x?y#z",
+            "file:///a;b/../etc/x",
+            "note:%68idden",
+            "NOTE:hidden",
+            "file:///\\u0065tc/x",
+            "file:///e\\u0000tc/x",
+        )
+    ),
+    ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
+    ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
+    *(
+        ("resources/read", '{"uri":"%s"}', uri, "skill://acme/other/refunds-faq.md")
+        for uri in (
+            "skill://refunds/SKILL.md",
+            "skill://acme/billing/refunds/SKILL.md",
+            "skill://acme/refunds/nested/scripts/a.py",
+            "skill://acme/../refunds/a.md",
+            "SKILL://acme/%72efunds/a.md",
+            "github://o/r/skills/refunds/a/b.md",
+        )
+    ),
+    ("skills/get", '{"uri":"%s"}', "skill://a/refunds/SKILL.md", "skill://a/SKILL.md"),
+    ("skills/get", '{"name":"%s"}', "refunds", "faq"),
+    ("skills/activate", '{"path":"%s"}', "acme/refunds", "acme"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "denied", "allowed"), ASKED)
+def test_a_denied_thing_cannot_be_asked_for(
+    method: str, params: str, denied: str, allowed: str
+) -> None:
+    verdict = request(method, params % denied)
+    assert isinstance(verdict, Reply)
+    assert verdict.reason.why is Why.DENIED
+    assert verdict.reason.thing in ("prompt", "resource", "skill")
+    assert request(method, params % allowed) == Forward()
+    none = talk(deny=["^rm"])
+    assert request(method, params % denied, none) == Forward()
+
+
+@pytest.mark.parametrize(
+    ("revision", "method", "params", "error"),
+    [
+        (R2025_11_25, "prompts/get", '{"name":"secret"}', (-32602, "Unknown prompt: secret")),
+        (R2025_11_25, "resources/read", '{"uri":"file:///etc/a"}', (-32002, "Resource not found")),
+        (R2026_07_28, "resources/read", '{"uri":"file:///etc/a"}', (-32602, "Resource not found")),
+        (
+            R2025_11_25,
+            "resources/read",
+            f'{{"uri":"file:///etc/a","_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}}}',
+            (-32602, "Resource not found"),
+        ),
+        (R2026_07_28, "skills/get", '{"name":"refunds"}', (-32602, "Unknown skill: refunds")),
+    ],
+)
+def test_the_error_is_that_of_the_revision(
+    revision: str, method: str, params: str, error: tuple[int, str]
+) -> None:
+    answered = said(request(method, params, talk(revision)))
+    assert (answered["error"]["code"], answered["error"]["message"]) == error
+    assert answered["id"] == 1
+    if method == "resources/read":
+        assert answered["error"]["data"] == {"uri": "file:///etc/a"}
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", '{"name":"a","name":"secret"}'),
+        ("prompts/get", '{"name":"a","Name":"secret"}'),
+        ("prompts/get", '["secret"]'),
+        ("prompts/get", '{"name":["secret"]}'),
+        ("Prompts/Get", '{"name":"secret"}'),
+        ("prompts.get", '{"name":"secret"}'),
+        ("x/prompts%2Fget", '{"name":"secret"}'),
+        ("resources/read", '{"uri":"file:///a","URI":"file:///etc/a"}'),
+        ("resources/read", '{"uri":"file:///\\ud800"}'),
+        ("completion/complete", '{"ref":{"name":"a","Name":"secret"}}'),
+        ("subscriptions/listen", '{"notifications":{"resourcesubscriptions":["file:///etc/a"]}}'),
+        ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":"file:///etc/a"}}'),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(method: str, params: str) -> None:
+    verdict = request(method, params)
+    assert isinstance(verdict, Reply)
+    assert verdict.reason.why is Why.MALFORMED
+
+
+def test_a_notification_in_place_of_a_request_is_dropped() -> None:
+    raw = b'{"jsonrpc":"2.0","method":"prompts/get","params":{"name":"secret"}}'
+    assert isinstance(at_once(talk().from_client(raw)).verdict, Drop)
+
+
+LISTED = [
+    ("prompts/list", "prompts", '{"name":"secret"}', '{"name":"greet" , "x":1.0}'),
+    ("resources/list", "resources", '{"uri":"file:///etc/a"}', '{"uri":"file:///b","name":"b"}'),
+    ("resources/list", "resources", '{"uri":"skill://refunds/SKILL.md"}', '{"uri":"skill://b"}'),
+    (
+        "resources/templates/list",
+        "resourceTemplates",
+        '{"uriTemplate":"file:///etc/{a}"}',
+        '{"uriTemplate":"file:///{+path}"}',
+    ),
+    ("resources/directory/read", "resources", '{"uri":"skill://a/refunds"}', '{"uri":"skill://a"}'),
+    ("resources/read", "contents", '{"uri":"file:///etc/a","text":""}', '{"text":"","uri":"b"}'),
+    (
+        "skills/list",
+        "skills",
+        '{"uri":"git://o/x/SKILL.md","frontmatter":{"name":"refunds"}}',
+        '{"uri":"skill://b/SKILL.md","frontmatter":{"name":"b"}}',
+    ),
+    ("skills/list", "skills", '{"name":"refunds"}', '{"name":"b"}'),
+]
+
+
+@pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
+def test_denied_things_are_hidden_and_all_else_keeps_its_bytes(
+    method: str, member: str, denied: str, allowed: str
+) -> None:
+    around = (f'{{ "nextCursor":"c", "{member}" : ', ', "x" : 1.0 }')
+    for before, after in [
+        ("[ %(a)s ]", None),
+        ("[]", None),
+        ("[%(d)s,%(a)s]", "[%(a)s]"),
+        ("[ %(a)s , %(d)s ]", "[ %(a)s ]"),
+        ("[ %(d)s ,\t%(a)s,%(d)s,  %(a)s ]", "[ %(a)s,  %(a)s ]"),
+    ]:
+        written = before % {"a": allowed, "d": denied}
+        verdict = answer(method, around[0] + written + around[1])
+        if after is None:
+            assert verdict == Forward()
+        else:
+            assert isinstance(verdict, Rewrite)
+            expected = around[0] + after % {"a": allowed, "d": denied} + around[1]
+            assert verdict.text == answering(expected)
+            assert verdict.reason.why is Why.HIDDEN
+
+
+@pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
+def test_what_cannot_be_judged_is_not_listed(
+    method: str, member: str, denied: str, allowed: str
+) -> None:
+    key = next(iter(json.loads(allowed)))
+    for odd in (
+        f'{{"{key}":"a","{key.upper()}":"b"}}',
+        f'{{"{key}":1}}' if member != "contents" else '{"uri":1}',
+        "{}",
+        f"[{denied}]",
+        denied.replace('":"', '":"a\\ud800'),
+    ):
+        verdict = answer(method, f'{{"{member}":[{odd},{allowed}]}}')
+        assert said(verdict)["result"][member] == [json.loads(allowed)], odd
+    for broken in (
+        f'{{"{member.upper()}":[{denied}]}}',
+        f'{{"{member}":[],"{member}":[{denied}]}}',
+        f'{{"{member}":[],"{member.capitalize()}":[{denied}]}}',
+    ):
+        assert said(answer(method, broken))["error"]["code"] == -32603, broken
+
+
+def test_a_read_that_shows_only_denied_contents_finds_nothing() -> None:
+    verdict = answer("resources/read", '{"contents":[{"uri":"file:///etc/a","text":"x"}]}')
+    assert said(verdict)["error"] == {"code": -32002, "message": "Resource not found"}
+
+
+def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> None:
+    own, nested = '{"uri":"skill://a/SKILL.md","digest":"d"}', '{"uri":"skill://a/refunds/x.md"}'
+    skill = '{"uri":"skill://a/SKILL.md","resources":[%s]}'
+    for method, around in (("skills/list", '{"skills":[%s]}'), ("skills/get", '{"skill":%s}')):
+        verdict = answer(method, around % (skill % f"{own},{nested}"))
+        assert isinstance(verdict, Rewrite)
+        assert verdict.text == answering(around % (skill % own))
+    shown = answer("skills/get", '{"skill":{"uri":"skill://refunds/SKILL.md"}}')
+    assert said(shown)["error"]["code"] == -32602
+
+
+def test_the_index_of_skills_does_not_name_denied_ones() -> None:
+    index = json.dumps({"skills": [{"name": "refunds"}, {"name": "b"}]})
+    content = json.dumps({"uri": "skill://index.json", "text": index})
+    verdict = answer("resources/read", f'{{"contents":[{content}]}}')
+    assert json.loads(said(verdict)["result"]["contents"][0]["text"]) == {"skills": [{"name": "b"}]}
+
+
+def test_files_of_a_skill_of_another_scheme_are_denied_once_a_list_has_shown_it() -> None:
+    talking, file = talk(), '{"uri":"db://rows/17/a.md"}'
+    assert request("resources/read", file, talking) == Forward()
+    entry = '{"uri":"db://rows/17/SKILL.md","frontmatter":{"name":"refunds"}}'
+    answer("skills/list", f'{{"skills":[{entry}]}}', talking)
+    assert isinstance(request("resources/read", file, talking), Reply)
+    assert request("resources/read", '{"uri":"db://rows/18/a.md"}', talking) == Forward()
+
+
+def test_a_subscription_loses_its_denied_resources() -> None:
+    params = '{"notifications":{"resourceSubscriptions":["file:///etc/a" , "file:///b"]}}'
+    verdict = request("subscriptions/listen", params)
+    assert isinstance(verdict, Rewrite)
+    kept = params.replace('"file:///etc/a" , ', "")
+    assert verdict.text == asking("subscriptions/listen", params=kept)
+    only = '{"notifications":{"resourceSubscriptions":["file:///etc/a"]%s}}'
+    assert said(request("subscriptions/listen", only % ""))["error"]["code"] == -32602
+    assert isinstance(request("subscriptions/listen", only % ',"toolsListChanged":true'), Rewrite)
+
+
+def test_news_of_a_denied_resource_are_dropped() -> None:
+    news = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"%s"}}'
+    verdicts = [
+        at_once(talk().judge_from_upstream((news % uri).encode())).verdict
+        for uri in ("file:///etc/a", "FILE:///%65tc/a", "file:///b")
+    ]
+    assert [type(one) for one in verdicts] == [Drop, Drop, Forward]
+
+
+def test_links_in_the_result_of_a_tool_stay() -> None:
+    result = '{"content":[{"type":"resource_link","uri":"file:///etc/a","name":"a"}]}'
+    talking = talk()
+    assert request("tools/call", '{"name":"read"}', talking) == Forward()
+    assert at_once(talking.judge_from_upstream(answering(result))).verdict == Forward()
+
+
+def test_a_hidden_list_is_private_fresh_and_unsigned() -> None:
+    hints = '"ttlMs":%s,"cacheScope":"%s"%s}'
+    before = '{"listDigest":"x","prompts":[{"name":"secret"}],' + hints % (
+        "600000", "public", ',"_meta":{"v.example/signature":{"a":1},"k":1},"etag":"e"',
+    )  # fmt: skip
+    after = '{"prompts":[],' + hints % ("60000", "private", ',"_meta":{"k":1}')
+    verdict = answer("prompts/list", before)
+    assert isinstance(verdict, Rewrite)
+    assert verdict.text == answering(after)
+    whole = before.replace("secret", "greet")
+    assert answer("prompts/list", whole) == Forward()
+
+
+@pytest.mark.parametrize("option", DENIED)
+def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
+    for wrong, error in (("(", InvalidPattern), ("(a+)+", UnsafePattern), ("a,", StartError)):
+        with pytest.raises(error):
+            parse_config({option: [wrong]})
+    with pytest.raises(EmptyList):
+        parse_config({option: []})
+    with pytest.raises(EmptyList):
+        refuse_to_open(parse_config({option: ["a"]}), parse_config())
+    things = parse_config({option: ["^A,b{1,2}"], "ignore_case": "true"}).things
+    assert things is not None
+    assert [one.text for patterns in things.patterns for one in patterns] == ["^A", "b{1,2}"]
+    assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
