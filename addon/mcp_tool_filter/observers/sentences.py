@@ -486,8 +486,8 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     yield from _denied_lines(snapshot)
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
-    word = "Would save" if who.is_shadow else "Saved"
-    yield f"  {word}: {saved:,} bytes of context, about {tokens} tokens per tools/list"
+    so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
+    yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
         yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
     yield from warnings_in(snapshot)
