@@ -1,16 +1,22 @@
-"""An OTLP collector: a small HTTP server that reads the spans it is sent, as protobuf."""
+"""An OTLP collector: a small HTTP server that reads what it is sent, as protobuf."""
 
 from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -18,12 +24,19 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 class Collector:
     port: int
     requests: list[ExportTraceServiceRequest] = field(default_factory=list)
+    logs_said: list[ExportLogsServiceRequest] = field(default_factory=list)
+    metrics_said: list[ExportMetricsServiceRequest] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
         """What a filter needs to send here, and soon."""
         url = f"http://127.0.0.1:{self.port}"
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_BLRP_SCHEDULE_DELAY": "100",
+            "OTEL_METRIC_EXPORT_INTERVAL": "100",
+        }
 
     @property
     def spans(self) -> list[Span]:
@@ -34,6 +47,32 @@ class Collector:
             for scope in of_one.scope_spans
             for span in scope.spans
         ]
+
+    @property
+    def logs(self) -> list[LogRecord]:
+        return [
+            record
+            for request in self.logs_said
+            for of_one in request.resource_logs
+            for scope in of_one.scope_logs
+            for record in scope.log_records
+        ]
+
+    @property
+    def durations(self) -> dict[str, list[HistogramDataPoint]]:
+        """The histograms of the last export, by their names."""
+        return {
+            metric.name: list(metric.histogram.data_points)
+            for of_one in (self.metrics_said[-1].resource_metrics if self.metrics_said else ())
+            for scope in of_one.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def until(self, is_enough: Callable[[Collector], bool]) -> None:
+        end = time.monotonic() + 30
+        while not is_enough(self):
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
     @property
     def services(self) -> set[str]:
@@ -54,22 +93,27 @@ class Collector:
         return sorted(self.spans, key=lambda span: span.start_time_unix_nano)
 
 
-def attributes(span: Span) -> dict[str, str]:
-    return {one.key: one.value.string_value for one in span.attributes}
+def attributes(said: Span | LogRecord | HistogramDataPoint) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in said.attributes}
 
 
 @contextmanager
-def collector(status: int = 200) -> Iterator[Collector]:
-    """Run one that answers with this status."""
+def collector(status: int = 200, takes: str = "/v1/") -> Iterator[Collector]:
+    """Run one that answers with this status, and with 404 on paths that do not begin so."""
 
     class Taking(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            if status == 200:
+            is_taken = status == 200 and self.path.startswith(takes)
+            if is_taken and self.path == "/v1/logs":
+                running.logs_said.append(ExportLogsServiceRequest.FromString(body))
+            elif is_taken and self.path == "/v1/metrics":
+                running.metrics_said.append(ExportMetricsServiceRequest.FromString(body))
+            elif is_taken:
                 running.requests.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(status)
+            self.send_response(status if is_taken or status != 200 else 404)
             self.send_header("content-length", "0")
             self.end_headers()
 

@@ -235,7 +235,8 @@ GROUPS: Final = {
               default="127.0.0.1", key_help="The address of metrics_port."),
         _both("metrics-token", "name tools in /metrics only for clients with this bearer token;"
               " $VAR and ${VAR} are expanded", "TOKEN"),
-        _both("otel", "trace requests with OpenTelemetry; OTEL_* variables configure it"),
+        _both("otel", "send traces, metrics and audit entries to an OpenTelemetry collector; OTEL_*"
+              " variables configure it"),
         _flag("verbose", "print more; twice: even more", short="v", many=True),
         _flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),

@@ -20,6 +20,7 @@ from tests.mcp_upstream import McpUpstream, mcp_upstream, saying, tool
 from tests.proxy import REPOSITORY, SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.session_upstream import session_upstream
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
@@ -136,6 +137,96 @@ async def test_an_unrecorded_trace_passes_unchanged(tmp_path: Path) -> None:
             await asyncio.to_thread(sent_to.wait_for, 1)
         assert upstream.of("tools/call")[0].body == body
         assert len(sent_to.spans) == 1
+
+
+def timed_by(sent_to: Collector, name: str) -> dict[tuple[str, str, str], int]:
+    """Return how often a method and a tool were timed, by their errors."""
+    counts = {}
+    for point in sent_to.durations.get(name, []):
+        said = attributes(point)
+        key = said["mcp.method.name"], said.get("gen_ai.tool.name", ""), said.get("error.type", "")
+        counts[key] = point.count
+    return counts
+
+
+SERVER_TIMES, CLIENT_TIMES = (f"mcp.{side}.operation.duration" for side in ("server", "client"))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_audit_entries_and_durations_are_sent_too(host: str, tmp_path: Path) -> None:
+    """Also without an audit log; clients cannot make up series or see arguments there."""
+    secret = call("read").replace(b'"s":"', b'"s":"hunter2')
+    with collector() as sent_to:
+        async with filtering(host, tmp_path, sent_to, FAILED) as (port, _):
+            await say(port, *map(post, (call("read"), call("rm", 8), call("made-up", 5), secret)))
+            await asyncio.to_thread(sent_to.until, lambda one: len(one.logs) >= 4)
+            await asyncio.to_thread(
+                sent_to.until, lambda one: sum(timed_by(one, SERVER_TIMES).values()) >= 4
+            )
+        entries = [json.loads(one.body.string_value) for one in sent_to.logs]
+        said = {(one["tool"], one["verdict"], one.get("why")) for one in entries}
+        assert said == {
+            ("read", "forwarded", None),
+            ("rm", "refused", "denied"),
+            ("made-up", "refused", "unknown"),
+        }
+        assert "hunter2" not in str(entries)
+        refused = next(one for one in sent_to.logs if "made-up" in one.body.string_value)
+        assert refused.severity_text == "WARN"
+        assert attributes(refused)["mcp_tool_filter.verdict"] == "refused"
+        assert attributes(refused)["gen_ai.tool.name"] == "made-up"
+        assert timed_by(sent_to, SERVER_TIMES) == {
+            ("tools/call", "read", "-32602"): 2,
+            ("tools/call", "", "-32601"): 2,
+        }
+        assert timed_by(sent_to, CLIENT_TIMES) == {("tools/call", "read", "-32602"): 2}
+        [point, *_] = sent_to.durations[SERVER_TIMES]
+        assert list(point.explicit_bounds)[:2] == [0.01, 0.02]
+        assert 0 < point.sum < 10
+
+
+async def test_the_length_of_sessions_is_sent_when_they_end(tmp_path: Path) -> None:
+    names = [f"mcp.{side}.session.duration" for side in ("server", "client")]
+    with collector() as sent_to, session_upstream() as upstream:
+        words = ["-u", upstream.url, "-d", "^rm$", "--otel"]
+        env = sent_to.environment
+        async with launched(*words, home=tmp_path, environment=env) as it:
+            port = await it.serving()
+            async with raw_client(port) as client:
+                hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+                hello += b'{"protocolVersion":"2025-06-18"}}'
+                head = (await client.ask(post(hello))).head
+                session = b"Mcp-Session-Id: " + upstream.session.encode() + b"\r\n"
+                assert session.lower() in head.lower()
+                in_session = MCP_HEADERS + session
+                await client.ask(post(call("echo"), headers=in_session))
+                ending = post(b"", headers=in_session).replace(b"POST", b"DELETE", 1)
+                assert (await client.ask(ending)).status in (200, 204)
+            await asyncio.to_thread(
+                sent_to.until, lambda one: all(one.durations.get(name) for name in names)
+            )
+            for name in names:
+                [point] = sent_to.durations[name]
+                assert (point.count, point.sum >= 0) == (1, True)
+                assert attributes(point)["network.transport"] == "tcp"
+
+
+async def test_a_collector_that_takes_only_traces_costs_one_warning(tmp_path: Path) -> None:
+    with collector(takes="/v1/traces") as sent_to:
+        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
+            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
+            for off in ({}, {"OTEL_LOGS_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}):
+                env = sent_to.environment | off
+                async with launched(*words, home=tmp_path, environment=env) as it:
+                    port = await it.serving()
+                    for _ in range(4):
+                        await say(port, post(call("read")))
+                        await asyncio.sleep(0.2)
+                    it.interrupt()
+                    assert await it.exit_code() == 0
+                    assert it.stderr.count("Cannot send traces") == (0 if off else 1)
+                    assert "sent again" not in it.stderr
+    assert len(sent_to.spans) == 8
 
 
 async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path: Path) -> None:

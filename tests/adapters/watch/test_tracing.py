@@ -536,9 +536,9 @@ def test_only_the_first_failure_and_the_first_success_after_it_are_logged(
     exporter = HonestExporter(Scripted(OK, FAILED, FAILED, OK, OK, FAILED))
     assert sent(exporter, 6) == [OK, FAILED, FAILED, OK, OK, FAILED]
     assert [message.partition(":")[0] for message in caplog.messages] == [
-        "Cannot send traces; spans are lost until it works",
-        "Traces are sent again",
-        "Cannot send traces; spans are lost until it works",
+        "Cannot send traces, logs or metrics; they are lost until it works",
+        "Traces, logs and metrics are sent again",
+        "Cannot send traces, logs or metrics; they are lost until it works",
     ]
 
 

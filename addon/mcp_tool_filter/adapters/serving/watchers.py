@@ -60,13 +60,15 @@ class Watchers:
 
             self._tracer = Tracer()
         sinks = self._around.sinks
-        if config.audit is None and config.metrics is None and not sinks and page is None:
+        is_wanted = config.audit or config.metrics or config.otel or sinks or page
+        if not is_wanted:
             return
         from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
 
         self._watching = Watching(
             config.audit,
             sinks,
+            keep=[self._tracer.show] if self._tracer else [],
             page=page,
             names_of=self._names_of,
             upstream_of=_upstream_of if names_upstreams else None,
@@ -95,12 +97,12 @@ class Watchers:
     def close(self) -> None:
         if self._timer:
             self._timer.cancel()
-        if self._tracer:
-            self._tracer.close()
         if self._watching:
             self._watching.give_up(_failure_of)
             self._watching.close()
             self._around.on_end()
+        if self._tracer:  # it gets the last entries, too
+            self._tracer.close()
 
     def _observer(self, name: str) -> Observer:
         counted = self.statistics.setdefault(name, Statistics())

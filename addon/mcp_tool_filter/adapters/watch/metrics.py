@@ -57,7 +57,7 @@ type State = Callable[[], Mapping[str, float]]
 """Returns the current gauges by name; ``ready`` tells whether lists can be answered."""
 
 
-class _Names:
+class Names:
     """Names that are series of their own; those that clients make up crowd out no others."""
 
     def __init__(self) -> None:
@@ -83,10 +83,10 @@ class Metrics:
             why = "Install it: pip install 'mcp-tool-filter[metrics]'"
             raise StartError("--metrics-port needs prometheus_client", why=why) from None
         self._state = state
-        self._methods, self._rule_ids = _Names(), _Names()
-        self._called, self._denied, self._unknown = _Names(), _Names(), _Names()
-        self._things = _Names()
-        self._reported_tools = _Names()
+        self._methods, self._rule_ids = Names(), Names()
+        self._called, self._denied, self._unknown = Names(), Names(), Names()
+        self._things = Names()
+        self._reported_tools = Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
 

@@ -1,5 +1,7 @@
 """OpenTelemetry: a span for each request of either side, with the semantic conventions for MCP.
 
+(``otlp`` sends what else there is: metrics, and the entries of the audit log.)
+
 opentelemetry is imported only if traces are wanted. Its own thread sends the spans from a bounded
 queue, so no message waits for a collector. The OTEL_* variables configure it. A failure to send is
 logged only once: OpenTelemetry would log each one. Attributes never contain arguments or results
@@ -28,12 +30,25 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from threading import RLock, Thread
+from threading import RLock
 from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.watch.otlp import (
+    SCOPE,
+    Attributes,
+    Failures,
+    HonestExporter,
+    Otlp,
+    Timed,
+    is_wanted,
+    refuse_protocols,
+    resource_of,
+    shut_down,
+)
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.open_requests import (
     OpenRequests,
     RequestKey,
@@ -61,8 +76,7 @@ from mcp_tool_filter.protocol.scan import Value
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Link, Span
 
 
@@ -220,6 +234,8 @@ class OpenSpan:
     by_id: RequestKey
     in_header: bool = False
     """True if the upstream should read our span in the header."""
+    timed: Timed | None = None
+    """None if there are no metrics."""
 
 
 class OpenSpans(OpenRequests[OpenSpan]):
@@ -253,7 +269,6 @@ class OpenSpans(OpenRequests[OpenSpan]):
 
 log = logging.getLogger(__name__)
 
-_LONGEST_END = 3.0  # seconds to send the last spans
 _NO_ANSWER = "no_answer"
 
 type TraceHeaders = Mapping[str, str]
@@ -270,7 +285,6 @@ class Tracer:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         try:
-            from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -281,14 +295,19 @@ class Tracer:
             raise StartError("Traces need OpenTelemetry", why=why) from None
         self._kind, self._status, self._code = SpanKind.SERVER, Status, StatusCode
         self._propagator = TraceContextTextMapPropagator()
+        self._otlp: Otlp | None = None
+        failures = Failures()
         try:
-            resource = Resource.create(_resource(environment))
+            resource = resource_of(environment)
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-            sent_by = HonestExporter(exporter or otlp_exporter(environment))
-            self._provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", sent_by)))
+            if exporter is not None or is_wanted("TRACES", environment):
+                sent_by = HonestExporter(exporter or otlp_exporter(environment), failures)
+                self._provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", sent_by)))
+            if exporter is None:
+                self._otlp = Otlp(failures, clock=clock, environment=environment)
         except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
             raise StartError("Cannot send traces", why=str(error)) from None
-        self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
+        self._tracer = self._provider.get_tracer(SCOPE, __version__)
         self._clock = clock
         self._open = OpenSpans()
         self._lock = RLock()  # over stdio each direction has a thread
@@ -307,11 +326,12 @@ class Tracer:
         try:
             with self._lock:
                 for opened, text in self._open.take_unreadable(judged, judged.verdict):
-                    self._finish(opened.span, *error_attributes(text))
+                    self._finish(opened.span, opened.timed, *error_attributes(text))
                 for one in judged.each:
                     if isinstance(one.message, Response):
                         if answered := self._open.take_answered(one, one.message):
-                            self._finish(answered.span, *outcome_of(one, one.message))
+                            outcome = outcome_of(one, one.message)
+                            self._finish(answered.span, answered.timed, *outcome)
                     else:
                         self._note_asked(one, headers or {}, peer)
         except Exception:
@@ -352,9 +372,17 @@ class Tracer:
         with self._lock:
             while oldest := self._open.take_oldest():
                 self._give_up(oldest, _NO_ANSWER)
-        last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
-        last.start()
-        last.join(_LONGEST_END)
+        if self._otlp:
+            self._otlp.record_all()
+        shut_down([self._provider, *(self._otlp.providers if self._otlp else ())])
+
+    def show(self, entry: Entry) -> None:
+        """Send an entry of the audit log."""
+        try:
+            if self._otlp:
+                self._otlp.show(entry)
+        except Exception:
+            self._fail_once()
 
     def _note_asked(
         self, judged: Judged, headers: TraceHeaders, peer: tuple[str, int] | None
@@ -370,11 +398,13 @@ class Tracer:
         said = context_in(message)
         carrier = context_of(headers.get("traceparent"), headers.get("tracestate"))
         waited = max(0.0, self._clock() - exchange.asked_at) if exchange else 0.0
+        attributes = attributes_of(message, judged)
+        timed = self._time(judged, attributes, waited) if self._otlp else None
         span = self._tracer.start_span(
             name_of(message, judged),
             context=self._context(said or carrier),
             kind=self._kind,
-            attributes=attributes_of(message, judged),
+            attributes=attributes,
             links=self._links(carrier if said else None),
             start_time=time.time_ns() - int(waited * 1e9),
         )
@@ -382,12 +412,21 @@ class Tracer:
             span.set_attributes({"client.address": peer[0], "client.port": peer[1]})
         if isinstance(judged.verdict, Reply | Drop):
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
-            self._finish(span, *error_attributes(text))
+            self._finish(span, timed, *error_attributes(text))
             return
         by_id = key_of(judged.client, message.id)
-        asked = OpenSpan(span, judged.client, message.id, exchange, by_id, in_header=said is None)
+        asked = OpenSpan(
+            span, judged.client, message.id, exchange, by_id, in_header=said is None, timed=timed
+        )
         for forgotten in self._open.add(asked):
             self._give_up(forgotten, _NO_ANSWER)
+
+    def _time(self, judged: Judged, attributes: Attributes, waited: float) -> Timed:
+        assert self._otlp
+        if judged.client.session is not None:
+            self._otlp.see(judged.client.session, attributes)
+        is_sent = isinstance(judged.verdict, Forward | Rewrite)
+        return self._otlp.begin(attributes, self._clock() - waited, is_sent=is_sent)
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -462,9 +501,11 @@ class Tracer:
 
     def _give_up(self, opened: OpenSpan, why: str | None) -> None:
         """End the span of a request that will not be answered."""
-        self._finish(opened.span, {"error.type": why} if why else {}, "")
+        self._finish(opened.span, opened.timed, {"error.type": why} if why else {}, "")
 
-    def _finish(self, span: Span, attributes: Mapping[str, str], said: str) -> None:
+    def _finish(self, span: Span, timed: Timed | None, attributes: Attributes, said: str) -> None:
+        if timed is not None and self._otlp:
+            self._otlp.end(timed, attributes)
         for name, value in attributes.items():
             span.set_attribute(name, value)
         if "error.type" in attributes:
@@ -477,70 +518,9 @@ class Tracer:
             log.exception("cannot trace a message")
 
 
-def _resource(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return our service name, unless the user sets one."""
-    named = environment.get("OTEL_SERVICE_NAME") or (
-        "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    )
-    names = {} if named else {"service.name": "mcp-tool-filter"}
-    return {**names, "service.version": __version__}
-
-
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
-
 def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
     """Return an exporter configured by the variables. Raises StartError if they cannot be used."""
-    for name in _PROTOCOLS:
-        if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
-            why = "Only http/protobuf is supported; collectors accept it on port 4318"
-            raise StartError(f"{name} cannot be {environment[name]}", why=why)
+    refuse_protocols("TRACES", environment)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()
-
-
-class HonestExporter:
-    """A SpanExporter that reports the first failure and the first success after it."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
-        self._exporter, self._results = exporter, SpanExportResult
-        self._has_failed = False
-        self._said = _LastWords()
-        theirs = logging.getLogger("opentelemetry")
-        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
-        theirs.addHandler(self._said)
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        try:
-            result = self._exporter.export(spans)
-        except Exception as error:
-            self._said.text = str(error)
-            result = self._results.FAILURE
-        if result is self._results.SUCCESS:
-            if self._has_failed:
-                self._has_failed = False
-                log.warning("Traces are sent again")
-        elif not self._has_failed:
-            self._has_failed = True
-            log.warning("Cannot send traces; spans are lost until it works: %s", self._said.text)
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
-
-
-class _LastWords(logging.Handler):
-    """Keeps the last log message as one line."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = "no reason given"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = next(iter(record.getMessage().splitlines()), "")[:300]

@@ -27,6 +27,7 @@ class Watching:
         audit: Audit | None,
         sinks: Sequence[Sink] = (),
         *,
+        keep: Sequence[Sink] = (),
         page: Sink | None = None,
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
@@ -36,7 +37,8 @@ class Watching:
         say: Callable[[str], None] = lambda _text: None,
         soon: Soon | None = None,
     ) -> None:
-        """``page`` gets entries with arguments and results, which people may look at.
+        """``keep`` get all that the audit log gets. ``page`` gets entries with arguments and
+        results, which people may look at.
 
         ``say`` gets the address of the metrics if the user cannot know it.
 
@@ -46,12 +48,12 @@ class Watching:
         self._say = say
         self._closing: list[Callable[[], None]] = []
         self._count = self._serve_metrics(metrics, state, hosts)
-        self._kept = self._open_log(audit)
+        self._kept = [*self._open_log(audit), *keep]
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
-        may_wait = is_kept_only and audit is not None and audit.fsync != "always"
+        may_wait = is_kept_only and (audit is None or audit.fsync != "always")
         self._auditor = Auditor(
-            self._kept[0] if is_kept_only else self._tell,
+            self._kept[0] if is_kept_only and len(self._kept) == 1 else self._tell,
             instance=secrets.token_hex(4),
             names_of=names_of,
             upstream_of=upstream_of,

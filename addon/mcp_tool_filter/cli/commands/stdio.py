@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.rules.file import RulesInForce
     from mcp_tool_filter.adapters.stdio.judge import LineJudge, ServerName
     from mcp_tool_filter.adapters.stdio.relay import Happened
+    from mcp_tool_filter.adapters.watch.watching import Sink
     from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, Propagate
     from mcp_tool_filter.observers.sentences import Introduction
     from mcp_tool_filter.policy.exchange import Link
@@ -58,20 +59,21 @@ class StdioSession:
         self._recorder = open_recorder(settings.record) if settings.record else None
         if self._recorder:
             self._ends.callback(self._recorder.end)
-        self._watch()
-        if self.config.otel:
-            self._trace()
+        self._watch(self._trace() if self.config.otel else None)
         self._presence: _Presence | None = None
         if os.environ.get("XDG_RUNTIME_DIR"):
             self._presence = presence = _Presence(settings)
             self._observers.append(lambda judged: presence.note(judged))
             self._ends.callback(presence.end)
 
-    def _watch(self) -> None:
-        """Write the audit log, serve metrics, and show messages, if that is wanted."""
+    def _watch(self, send: Sink | None) -> None:
+        """Write the audit log, serve metrics, and show messages, if that is wanted.
+
+        ``send`` gets the audit log's entries, too.
+        """
         settings, config = self.settings, self.config
         is_shown = settings.verbosity > 0 and settings.log_format != "none"
-        if config.audit is None and config.metrics is None and not is_shown:
+        if not (config.audit or config.metrics or is_shown or send):
             return
         from mcp_tool_filter.adapters.watch.watching import Watching
         from mcp_tool_filter.cli.activity import Activity
@@ -81,6 +83,7 @@ class StdioSession:
         watching = Watching(
             config.audit,
             [activity.show] if is_shown else [],
+            keep=[send] if send else [],
             metrics=config.metrics,
             hosts=config.allowed_hosts,
             state=lambda: _READY,
@@ -92,13 +95,14 @@ class StdioSession:
         self._observers.append(watching.observe)
         self._enter_log = watching.enter_log
 
-    def _trace(self) -> None:
+    def _trace(self) -> Sink:
         from mcp_tool_filter.adapters.watch.tracing import Tracer
 
         tracer = Tracer()  # StartError without OpenTelemetry
         self._ends.callback(tracer.close)
         self._observers.append(tracer.observe)
         self._propagate = tracer.propagate
+        return tracer.show
 
     def read_rules(self, send_copy: Callable[[bytes], object]) -> RulesInForce | None:
         """Read the rules file, if there is one. Raises StartError."""

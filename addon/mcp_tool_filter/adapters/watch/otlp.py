@@ -1,0 +1,337 @@
+"""What goes to a collector besides the spans: metrics of requests and sessions, and audit entries.
+
+The metrics are the four histograms of OpenTelemetry's conventions for MCP: as the receiver of
+requests (``server``) we count from their arrival, as their sender (``client``) from when we sent
+them on (https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/).
+
+Each kind of signal has a bounded queue and a thread of OpenTelemetry's: no message waits for a
+collector. A collector that does not answer costs one warning, however many kinds it does not take:
+
+>>> failures = Failures()
+>>> [failures.note(*each) for each in (("a", True), ("b", True), ("a", False), ("b", False))]
+['begun', '', '', 'over']
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.watch.metrics import Names
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.entry import Entry, is_refused, method_of, render
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+    from mcp_tool_filter.policy.exchange import Session
+
+log = logging.getLogger(__name__)
+
+SCOPE: Final = "mcp_tool_filter"
+_LONGEST_END = 3.0  # seconds to send the last of all
+_BOUNDARIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # as the conventions
+_MEASURED = frozenset({
+    "mcp.method.name", "mcp.protocol.version", "gen_ai.operation.name", "gen_ai.tool.name",
+    "gen_ai.prompt.name", "network.transport", "network.protocol.name", "error.type",
+    "rpc.response.status_code",
+})  # fmt: skip
+_OF_SESSIONS = frozenset({"mcp.protocol.version", "network.transport", "network.protocol.name"})
+_NOT_SENT = frozenset({"arguments", "result"})
+
+type Attributes = Mapping[str, str]
+
+
+# Exporters
+
+
+def is_wanted(kind: str, environment: Mapping[str, str]) -> bool:
+    """Tell whether a kind of signal (TRACES, METRICS or LOGS) is not switched off."""
+    return environment.get(f"OTEL_{kind}_EXPORTER", "").strip().lower() != "none"
+
+
+def refuse_protocols(kind: str, environment: Mapping[str, str]) -> None:
+    """Raise StartError if the variables ask for a protocol that we do not speak."""
+    for name in (f"OTEL_EXPORTER_OTLP_{kind}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
+            why = "Only http/protobuf is supported; collectors accept it on port 4318"
+            raise StartError(f"{name} cannot be {environment[name]}", why=why)
+
+
+def resource_of(environment: Mapping[str, str]) -> Resource:
+    """Return what names us, unless the user does. Raises ValueError for an invalid variable."""
+    from opentelemetry.sdk.resources import Resource
+
+    named = environment.get("OTEL_SERVICE_NAME") or (
+        "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    )
+    names = {} if named else {"service.name": "mcp-tool-filter"}
+    return Resource.create({**names, "service.version": __version__})
+
+
+class Failures:
+    """The kinds of signals that cannot be sent now."""
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+        self._lock = Lock()
+
+    def note(self, kind: str, has_failed: bool) -> str:
+        """Return "begun" at the first failure of all, and "over" when everything works again."""
+        with self._lock:
+            before = bool(self._kinds)
+            (self._kinds.add if has_failed else self._kinds.discard)(kind)
+            if before == bool(self._kinds):
+                return ""
+            return "over" if before else "begun"
+
+
+class HonestExporter:
+    """An exporter that reports the first failure, and the first success after it."""
+
+    def __init__(
+        self,
+        exporter: Any,
+        failures: Failures | None = None,
+        kind: str = "TRACES",
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``then`` is called after each attempt."""
+        self._exporter, self._kind, self._then = exporter, kind, then
+        self._failures = failures or Failures()
+        self._said = _LastWords()
+        theirs = logging.getLogger("opentelemetry")
+        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
+        theirs.addHandler(self._said)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exporter, name)
+
+    def export(self, batch: Any, *args: Any, **more: Any) -> Any:
+        try:
+            result = self._exporter.export(batch, *args, **more)
+            has_failed = result.name != "SUCCESS"
+        except Exception as error:
+            self._said.text = str(error)
+            result, has_failed = _failure_of(self._kind), True
+        match self._failures.note(self._kind, has_failed):
+            case "begun":
+                said = self._said.text
+                log.warning(
+                    "Cannot send traces, logs or metrics; they are lost until it works: %s", said
+                )
+            case "over":
+                log.warning("Traces, logs and metrics are sent again")
+        self._then()
+        return result
+
+
+def _failure_of(kind: str) -> object:
+    if kind == "METRICS":
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        return MetricExportResult.FAILURE
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    return SpanExportResult.FAILURE  # nobody looks at that of logs
+
+
+class _LastWords(logging.Handler):
+    """Keeps the last log message as one line."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = "no reason given"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = next(iter(record.getMessage().splitlines()), "")[:300]
+
+
+def shut_down(providers: Sequence[Any]) -> None:
+    """Send what is left, all at once, and wait for that only a short time."""
+    ends = [Thread(target=one.shutdown, name="last signals", daemon=True) for one in providers]
+    for one in ends:
+        one.start()
+    until = time.monotonic() + _LONGEST_END
+    for one in ends:
+        one.join(max(0.0, until - time.monotonic()))
+
+
+# Metrics and logs
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A request that has no answer yet."""
+
+    attributes: Attributes
+    asked: float
+    sent: float | None
+    """None if the other side does not get it."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A session, from its first to its last message."""
+
+    attributes: Attributes
+    first: float
+    last: float
+
+
+class Otlp:
+    """The metrics and the logs of the process. Raises StartError if they cannot be sent."""
+
+    def __init__(
+        self,
+        failures: Failures,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._clock, self._failures = clock, failures
+        self._names: dict[str, Names] = {}
+        self._sessions: dict[int, _Seen] = {}
+        self._ended: deque[int] = deque()
+        self.providers: list[Any] = []
+        self._records: dict[str, Callable[..., None]] = {}
+        self._emit: Callable[..., None] | None = None
+        resource = resource_of(environment)
+        if is_wanted("METRICS", environment):
+            refuse_protocols("METRICS", environment)
+            self._measure(resource)
+        if is_wanted("LOGS", environment):
+            refuse_protocols("LOGS", environment)
+            self._emit = self._open_logs(resource)
+
+    def _measure(self, resource: Resource) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        exporter: Any = HonestExporter(
+            OTLPMetricExporter(), self._failures, "METRICS", self._record_ended
+        )
+        provider = MeterProvider(
+            [PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False
+        )
+        self.providers.append(provider)
+        meter = provider.get_meter(SCOPE, __version__)
+        for side in ("client", "server"):
+            for what in ("operation", "session"):
+                name = f"mcp.{side}.{what}.duration"
+                histogram = meter.create_histogram(
+                    name, "s", explicit_bucket_boundaries_advisory=list(_BOUNDARIES)
+                )
+                self._records[name] = histogram.record
+
+    def _open_logs(self, resource: Resource) -> Callable[..., None]:
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+        from opentelemetry.sdk._logs import LoggerProvider
+        from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+        provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+        exporter: Any = HonestExporter(OTLPLogExporter(), self._failures, "LOGS")
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self.providers.append(provider)
+        logger: Any = provider.get_logger(SCOPE, __version__)
+        from opentelemetry.sdk import _logs
+
+        old = getattr(_logs, "LogRecord", None)  # until 1.38
+        if old is not None:
+            make: Any = partial(old, resource=resource, trace_id=0, span_id=0, trace_flags=0)
+        else:
+            from opentelemetry._logs import LogRecord as make
+        return lambda **said: logger.emit(make(**said))
+
+    # Requests and sessions
+
+    def begin(self, attributes: Attributes, asked: float, *, is_sent: bool) -> Timed:
+        """Note that a request has come."""
+        kept = {name: value for name, value in attributes.items() if name in _MEASURED}
+        if not is_sent:  # clients make up names
+            kept.pop("gen_ai.tool.name", None)
+            kept.pop("gen_ai.prompt.name", None)
+        return Timed(kept, asked, self._clock() if is_sent else None)
+
+    def end(self, timed: Timed, outcome: Attributes) -> None:
+        """Note that a request was answered, or that it never will be."""
+        now = self._clock()
+        known = dict(timed.attributes)
+        known |= {name: value for name, value in outcome.items() if name in _MEASURED}
+        said = self._bounded(known)
+        self._record("mcp.server.operation.duration", now - timed.asked, said)
+        if timed.sent is not None:
+            self._record("mcp.client.operation.duration", now - timed.sent, said)
+
+    def see(self, session: Session, attributes: Attributes) -> None:
+        """Note a message of a session. It ends when nothing refers to it any more."""
+        now = self._clock()
+        if (seen := self._sessions.get(session.serial)) is not None:
+            seen.last = now
+            return
+        kept = {name: value for name, value in attributes.items() if name in _OF_SESSIONS}
+        self._sessions[session.serial] = _Seen(kept, now, now)
+        # Not recorded there: the garbage collector may call it while OpenTelemetry holds a lock.
+        weakref.finalize(session, self._ended.append, session.serial).atexit = False
+
+    def _record_ended(self) -> None:
+        while self._ended:
+            self._record_session(self._ended.popleft())
+
+    def _record_session(self, serial: int) -> None:
+        if (seen := self._sessions.pop(serial, None)) is not None:
+            said = self._bounded(seen.attributes)
+            for side in ("client", "server"):
+                self._record(f"mcp.{side}.session.duration", seen.last - seen.first, said)
+
+    def _bounded(self, attributes: Attributes) -> Attributes:
+        """Return attributes that make a bounded number of series."""
+        names = self._names
+        return {
+            name: names.setdefault(name, Names()).bounded(value)
+            for name, value in attributes.items()
+        }
+
+    def _record(self, name: str, seconds: float, attributes: Attributes) -> None:
+        if record := self._records.get(name):
+            record(max(0.0, seconds), attributes)
+
+    # Audit entries
+
+    def show(self, entry: Entry) -> None:
+        """Send an entry of the audit log, without arguments and results."""
+        if self._emit is None:
+            return
+        from opentelemetry._logs import SeverityNumber
+
+        kept = {name: value for name, value in entry.items() if name not in _NOT_SENT}
+        known = {
+            "event.name": f"{SCOPE}.audit",
+            "mcp.method.name": None if "event" in entry else method_of(entry),
+            "gen_ai.tool.name": entry.get("tool"),
+            **{f"{SCOPE}.{name}": entry.get(name) for name in ("event", "verdict", "why", "rule")},
+        }
+        now = time.time_ns()
+        self._emit(
+            timestamp=now,
+            observed_timestamp=now,
+            severity_number=SeverityNumber.WARN if is_refused(entry) else SeverityNumber.INFO,
+            severity_text="WARN" if is_refused(entry) else "INFO",
+            body=render(kept).decode("utf-8", "replace"),
+            attributes={name: str(value) for name, value in known.items() if value is not None},
+        )
+
+    def record_all(self) -> None:
+        """The process ends, and all sessions with it."""
+        for serial in list(self._sessions):
+            self._record_session(serial)
