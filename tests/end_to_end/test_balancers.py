@@ -153,12 +153,19 @@ class Replicas:
         assert "Traceback" not in it.stderr
 
 
+def _free_ports() -> tuple[list[int], list[int]]:
+    ports = set[int]()
+    while len(ports) < 6:  # the system may hand out the same one twice
+        ports.add(free_port())
+    return sorted(ports)[:3], sorted(ports)[3:]
+
+
 @asynccontextmanager
 async def replicas(home: Path) -> AsyncIterator[Replicas]:
     upstream = Upstream()
     async with raw_upstream(upstream.serve) as raw:
         upstream.url = raw.url
-        ours = Replicas(upstream, home, *([free_port() for _ in range(3)] for _ in range(2)))
+        ours = Replicas(upstream, home, *_free_ports())
         try:
             await asyncio.gather(*map(ours.start, range(3)))
             yield ours

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import INVALID_SPAN
 
 from mcp_tool_filter.adapters.watch import tracing
+from mcp_tool_filter.adapters.watch.otlp import HonestExporter
 from mcp_tool_filter.adapters.watch.tracing import (
-    HonestExporter,
     OpenSpan,
     OpenSpans,
     Tracer,
