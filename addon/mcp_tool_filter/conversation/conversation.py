@@ -116,10 +116,12 @@ from mcp_tool_filter.protocol.tools import (
     Listing,
     ShowsHidden,
     ToolCall,
+    is_of_tools,
     parse_list_request,
     parse_listing,
     parse_tool_call,
     shows_tool,
+    tools_named_in,
 )
 
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
@@ -159,7 +161,7 @@ class Conversation:
     def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
         configured, unless it answers an unusual request: that may be another list."""
-        if kind.is_settled:
+        if kind.is_settled or (asked is not None and is_of_tools(asked.method)):
             return kind.snapshot
         is_usual = asked is None or not asked.is_unusual
         return at_once(kind.snapshot_for(list(_lists_in(message)), pins=is_usual))
@@ -322,24 +324,30 @@ class Conversation:
         """
         if isinstance(message, Request) and message.method == "tools/list":
             return not parse_list_request(message).is_usual
-        if isinstance(message, Response) or message.method != "tools/call":
+        if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
-        call = situation.call = parse_tool_call(message)
-        if kind.snapshot.is_undecided(call.tool_name):
+        if message.method != "tools/call":
+            names = tools_named_in(message)
+            return any(self._needs_list_for(name, kind, arrival) for name in names)
+        situation.call = parse_tool_call(message)
+        return self._needs_list_for(situation.call.tool_name, kind, arrival)
+
+    def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
+        if kind.snapshot.is_undecided(name):
             return True
         is_older = self.client.via is Via.LEGACY_SSE
-        if is_older and kind.snapshot.standing(call.tool_name) is Standing.DENIED:
+        if is_older and kind.snapshot.standing(name) is Standing.DENIED:
             return False
         if self.client.revision is not None:
             return True
         # A client that states no revision has no session that needs one: the upstream usually
         # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
         start = self.policy.kinds.start
-        if not arrival.is_endpoint and start.snapshot.standing(call.tool_name) is Standing.DENIED:
+        if not arrival.is_endpoint and start.snapshot.standing(name) is Standing.DENIED:
             return False
         if not start.is_listed:
             return arrival.is_endpoint
-        return call.tool_name not in start.snapshot.allowed
+        return name not in start.snapshot.allowed
 
     def _list_first(
         self,
@@ -652,8 +660,13 @@ class Conversation:
 
     @property
     def hidden_names(self) -> Collection[str]:
-        """The names of tools that nothing from the upstream may show to the client."""
+        """The names of the hidden tools, as far as we know them."""
         return () if self.policy.config.shadow else self.kind.snapshot.hidden_names
+
+    @property
+    def never_shown(self) -> Collection[str]:
+        """The names of tools that nothing from the upstream may show to the client."""
+        return () if self.policy.config.shadow else self.kind.snapshot.never_shown
 
     def _tell_answer(self, judged: Judged, verdict: Verdict) -> Judged:
         judged.verdict = verdict
@@ -698,7 +711,7 @@ class Conversation:
             response = envelope.response_in(raw) if verdict else None
         elif asked.method == "tools/call" and len(raw) >= _LEAST:
             found = read_tool_result(raw, envelope, self.policy.config.limits)
-            if found is None or shows_tool(found.rest, kind.snapshot.hidden_names):
+            if found is None or shows_tool(found.rest, kind.snapshot.never_shown):
                 return None
             verdict, response = FORWARD, found.response
         else:

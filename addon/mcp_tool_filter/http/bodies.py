@@ -168,12 +168,23 @@ def refuse_partial(status: int, content_type: str) -> None:
         raise ProtocolError("a charset that is not accepted")
 
 
-def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool:
-    """Tell whether some client could find one of these tools in a body that is not a message."""
+def could_show_tool(
+    body: bytes,
+    names: Collection[str],
+    limits: Limits,
+    *,
+    in_text: Collection[str] | None = None,
+) -> bool:
+    """Tell whether some client could find one of these tools in a body that is not a message.
+
+    ``in_text`` are the names to look for in what is not JSON, if not the same.
+    """
     try:
         scan(body, None, limits)
     except ProtocolError:
-        return looks_like_json(body) or _mentions_schema(body, names)
+        return looks_like_json(body) or _mentions_schema(
+            body, names if in_text is None else in_text
+        )
     return shows_tool(body.decode(), names)
 
 

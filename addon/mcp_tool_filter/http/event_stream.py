@@ -192,8 +192,8 @@ class EventStream:
     def _may_pass(self, data: bytes) -> bool:
         """Tell whether an event may pass whose name is not ``message``: clients do not read it as a
         message."""
-        hidden = self.conversation.hidden_names
-        return _is_harmless(data) and not could_show_tool(data, hidden, self._limits)
+        names, known = self.conversation.never_shown, self.conversation.hidden_names
+        return _is_harmless(data) and not could_show_tool(data, names, self._limits, in_text=known)
 
     def _refuse(self, why: str, said: bytes, origin: object, *, is_cut: bool = False) -> bytes:
         """Drop an event, and return errors for the requests that it may have answered."""

@@ -406,8 +406,9 @@ class Listener:
             if may_be_event_stream(answer.content_type):
                 raise error
             refuse_non_text(answer.content_type, answer.body)
-            hidden = exchange.conversation.hidden_names
-            if could_show_tool(answer.body, hidden, self.config.limits):
+            asked = exchange.conversation
+            names, known = asked.never_shown, asked.hidden_names
+            if could_show_tool(answer.body, names, self.config.limits, in_text=known):
                 raise error
         except ProtocolError as why:
             return self.invalid_answer(exchange, str(why), answer.origin)

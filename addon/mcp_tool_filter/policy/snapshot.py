@@ -154,11 +154,18 @@ class Snapshot:
     is_open: bool = False
     """True if all names that the choice does not hide are allowed, too."""
     hidden_names: Collection[str] = field(init=False)
-    """The names that nothing may show. (No property: each message asks for it.)"""
+    """The names of hidden tools, as far as we know them. (No property: each message asks.)"""
+    never_shown: Collection[str] = field(init=False)
+    """The names whose definition no message may show, also those of tools that were never listed,
+    or are gone."""
 
     def __post_init__(self) -> None:
         hidden = self.denied if self.by_name is None else self.by_name
         object.__setattr__(self, "hidden_names", hidden)
+        never = hidden
+        if self.by_name is None and not self.choice.hides_nothing:
+            never = _names_hidden_by(self)
+        object.__setattr__(self, "never_shown", never)
 
     def standing(self, name: str) -> Standing:
         """Tell whether a client may call the tool of this name."""
@@ -307,10 +314,14 @@ class _Sorting:
 
 def by_name(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot of the same list that also denies names which are not in it."""
+    return replace(snapshot, by_name=_names_hidden_by(snapshot))
+
+
+def _names_hidden_by(snapshot: Snapshot) -> HiddenNames:
     known: dict[str, Hider | None] = {}
     if snapshot.choice.needs_definitions:
         known = {**snapshot.denied, **dict.fromkeys(snapshot.allowed)}
-    return replace(snapshot, by_name=HiddenNames(snapshot.choice, known))
+    return HiddenNames(snapshot.choice, known)
 
 
 def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:

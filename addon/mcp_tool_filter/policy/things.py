@@ -41,7 +41,7 @@ from mcp_tool_filter.protocol.messages import (
     refuse_misreadable,
 )
 from mcp_tool_filter.protocol.scan import EACH, Value, has_lone_surrogate, open_value, scan
-from mcp_tool_filter.protocol.tools import Edit, cache_edits, edited
+from mcp_tool_filter.protocol.tools import Edit, cache_edits, edited, without
 from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of
 
 if TYPE_CHECKING:
@@ -505,30 +505,6 @@ def _plain(name: str) -> str:
 @lru_cache(maxsize=1000)
 def _folded(key: str) -> str:
     return fold(key)
-
-
-def without(
-    text: str, array: Value, kept: Sequence[bool], changed: dict[int, str] | None = None
-) -> str:
-    """Return an array's text without some elements; all else keeps its bytes.
-
-    >>> from mcp_tool_filter.protocol.scan import scan
-    >>> text, root = scan(b'{"a":[ 1, 2,\\\\n 3 ]}'.replace(b"\\\\n", b" "), {"a": {EACH: None}})
-    >>> without(text, root["a"], [False, True, True]), without(text, root["a"], [False] * 3)
-    ('[ 2,  3 ]', '[]')
-    """
-    elements = array.elements or ()
-    pieces: list[str] = []
-    past = array.start + 1
-    for number, (element, is_kept) in enumerate(zip(elements, kept, strict=True)):
-        gap, past = (past, element.start), element.end
-        if not is_kept:
-            continue
-        if not pieces:
-            gap = array.start + 1, elements[0].start
-        new = (changed or {}).get(number)
-        pieces += [text[slice(*gap)], text[element.start : element.end] if new is None else new]
-    return f"[{''.join(pieces)}{text[past : array.end]}" if pieces else "[]"
 
 
 def _reason(why: Why, denied: Sequence[Denied]) -> Reason:

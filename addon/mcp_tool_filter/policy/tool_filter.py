@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.policy.config import ListFrom
+from mcp_tool_filter.policy.described import decide_described
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.snapshot import (
     Snapshot,
@@ -38,9 +39,11 @@ from mcp_tool_filter.protocol.tools import (
     ShowsHidden,
     ToolCall,
     find_listing,
+    is_of_tools,
     parse_list_request,
     parse_tool_call,
     shows_tool,
+    tools_named_in,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +87,8 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
                 list_from=situation.list_from,
                 sound=situation.may_use_cache,
             )
+        case Request() | Notification() if is_of_tools(message.method):
+            return _decide_naming(message, situation)
         case Request() | Notification():
             things = situation.things
             return things.decide_from_client(message, situation) if things else Forward()
@@ -116,9 +121,13 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
             return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
         case Response():
             asked = situation.exchange
-            if asked is not None and asked.is_on_trust and _says_unknown(message, asked.tool or ""):
-                reason = Reason(Why.UNKNOWN, (asked.tool or "",))
-                return Rewrite(_not_found(message.id or "null", asked.tool or ""), reason)
+            tool = asked.tool if asked is not None and asked.is_on_trust else None
+            if tool is not None and _says_unknown(message, tool):
+                reason = Reason(Why.UNKNOWN, (tool,))
+                return Rewrite(_not_found(message.id or "null", tool), reason)
+            if asked is not None and is_of_tools(asked.method) and message.result is not None:
+                limits = situation.limits
+                return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
             expected = asked is None or asked.method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
@@ -133,6 +142,18 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
     return Reply(_not_found(call.id, call.tool_name), reason)
+
+
+def _decide_naming(message: Request | Notification, situation: Situation) -> Verdict:
+    """Answer a request about a denied or unknown tool, such as tools/resolve, as a call of it."""
+    id = message.id if isinstance(message, Request) else None
+    for name in tools_named_in(message):
+        verdict = decide_call(ToolCall(name, id), situation.snapshot)
+        if not isinstance(verdict, Forward):
+            if situation.exchange:
+                situation.exchange.tool = name
+            return verdict
+    return Forward()
 
 
 def _not_found(id: str, name: str) -> bytes:
@@ -185,7 +206,7 @@ def decide_list(
     may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
     if list_from is ListFrom.UPSTREAM or not may_answer:
         return Forward()
-    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.hidden_names):
+    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.never_shown):
         envelope = None  # it was learned before these patterns were in force
     if envelope is None:
         if list_from is ListFrom.AUTO:
@@ -203,7 +224,7 @@ def decide_listing(
     uses a member ``tools`` in another way), anything that shows no tool stays. ``is_ours`` marks a
     list that a rule has changed on purpose: its definitions of allowed tools stay.
     """
-    listing = find_listing(message, snapshot.hidden_names, expected=expected)
+    listing = find_listing(message, snapshot.never_shown, expected=expected)
     if listing is None:
         return Forward()
     return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
@@ -213,7 +234,7 @@ def decide_in_steps(
     listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
 ) -> Deciding[Forward | Rewrite]:
     """Do the same for a parsed list that may be long."""
-    if shows_tool(listing.surroundings, snapshot.hidden_names):
+    if shows_tool(listing.surroundings, snapshot.never_shown):
         raise ShowsHidden(HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []

@@ -36,7 +36,7 @@ from mcp_tool_filter.protocol.messages import (
     is_too_long_to_search,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import Member, Value, has_lone_surrogate, open_value
+from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogate, open_value
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
@@ -123,6 +123,38 @@ def parse_tool_call(message: Request | Notification) -> ToolCall:
     if not name.text.isascii() and has_lone_surrogate(name.text):
         raise ProtocolError("half a surrogate pair in the name of a tool")
     return ToolCall(name.text, message.id if isinstance(message, Request) else None)
+
+
+def is_of_tools(method: str) -> bool:
+    """Tell whether a request is about tools in a way that MCP does not define (yet)."""
+    return method.startswith("tools/") and method not in ("tools/call", "tools/list")
+
+
+_NAMING = ("name", "tool", "toolName", "names", "tools", "toolNames")
+_NAMING_FOLDED = frozenset(map(fold, _NAMING))
+
+
+def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
+    """Return the tools that such a request names. Raises ProtocolError if that is not clear."""
+    params = message.params
+    if params is None:
+        return ()
+    if params.members is None:
+        raise ProtocolError(f"{message.method} whose params are not an object")
+    refuse_misreadable(params.members, _CALL_PARAMS)
+    names: list[str] = []
+    for member in params.members:
+        if member.key not in _NAMING:
+            if _folded(member.key) in _NAMING_FOLDED:
+                raise ProtocolError("a key that could be taken for another")
+            continue
+        named = open_value(message.place.text, member.value, {EACH: {}})
+        for one in named.elements if named.elements is not None else (named,):
+            name = one.get("name") if one.members is not None else one
+            if name is None or name.text is None or has_lone_surrogate(name.text):
+                raise ProtocolError("the name of a tool that is not a string")
+            names.append(name.text)
+    return tuple(names)
 
 
 def parse_list_request(message: Request) -> ListRequest:
@@ -337,7 +369,7 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
     ]
     at = next(number for number, member in enumerate(members) if member.key == "tools")
     written = [
-        _with_edits(place.text, member.start, member.value.end, edits)
+        with_edits(place.text, member.start, member.value.end, edits)
         for number, member in enumerate(members)
         if number != at
     ]
@@ -346,8 +378,8 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
     around = None
     if edits:
         around = (
-            _with_edits(place.text, place.start, tools.start, edits),
-            _with_edits(place.text, tools.end, place.end, edits),
+            with_edits(place.text, place.start, tools.start, edits),
+            with_edits(place.text, tools.end, place.end, edits),
         )
     return Listing(
         definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
@@ -369,16 +401,40 @@ class Edit(NamedTuple):
 
 def edited(place: Place, edits: Iterable[Edit]) -> bytes:
     """Return a message with some parts replaced; everything else keeps its bytes."""
-    return _with_edits(place.text, place.start, place.end, edits).encode()
+    return with_edits(place.text, place.start, place.end, edits).encode()
 
 
-def _with_edits(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
+def with_edits(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
     pieces, past = [], start
     for edit in sorted(edits):
         if edit.start >= start and edit.end <= end:
             pieces += [text[past : edit.start], edit.text]
             past = edit.end
     return "".join([*pieces, text[past:end]])
+
+
+def without(
+    text: str, array: Value, kept: Sequence[bool], changed: dict[int, str] | None = None
+) -> str:
+    """Return an array's text without some elements; all else keeps its bytes.
+
+    >>> from mcp_tool_filter.protocol.scan import scan
+    >>> text, root = scan(b'{"a":[ 1, 2,\\\\n 3 ]}'.replace(b"\\\\n", b" "), {"a": {EACH: None}})
+    >>> without(text, root["a"], [False, True, True]), without(text, root["a"], [False] * 3)
+    ('[ 2,  3 ]', '[]')
+    """
+    elements = array.elements or ()
+    pieces: list[str] = []
+    past = array.start + 1
+    for number, (element, is_kept) in enumerate(zip(elements, kept, strict=True)):
+        gap, past = (past, element.start), element.end
+        if not is_kept:
+            continue
+        if not pieces:
+            gap = array.start + 1, elements[0].start
+        new = (changed or {}).get(number)
+        pieces += [text[slice(*gap)], text[element.start : element.end] if new is None else new]
+    return f"[{''.join(pieces)}{text[past : array.end]}" if pieces else "[]"
 
 
 LONGEST_TTL = 60_000
@@ -409,16 +465,16 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
             edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_known else "0"))
         elif key == "_meta" and value.start < value.end:
             meta = open_value(text, value, {})
-            edits += _removed(meta, [one for one in meta.members or () if _says_of_list(one)])
+            edits += removed(meta, [one for one in meta.members or () if _says_of_list(one)])
     said = [one for one in result.members or () if _says_of_list(one)]
-    return [*edits, *_removed(result, said)] if said else edits
+    return [*edits, *removed(result, said)] if said else edits
 
 
 def _says_of_list(member: Member) -> bool:
     return len(member.key) < _LONGEST_KEPT and _SAYS_OF_LIST.fullmatch(member.key) is not None
 
 
-def _removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
+def removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
     """Yield the edits that remove members, each with one comma."""
     every = holder.members or ()
     kept_before = False

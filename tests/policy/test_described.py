@@ -1,0 +1,123 @@
+"""Requests about tools that MCP does not define, and what answers to them may show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.memory import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from tests.make import answering, asking, at_once, definition
+
+READ, RM = (f'{{"name":"{name}","inputSchema":{{}}}}' for name in ("read", "rm"))  # as example
+
+
+def talk() -> Conversation:
+    policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+    return Conversation(policy)
+
+
+def request(method: str, params: str, talking: Conversation | None = None) -> Verdict:
+    judged = at_once((talking or talk()).from_client(asking(method, params=params)))
+    verdict: Verdict = judged.verdict
+    return verdict
+
+
+def answer(result: str, method: str = "tools/catalog") -> Verdict:
+    talking = talk()
+    assert request(method, "{}", talking) == Forward()
+    verdict: Verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/resolve", '{"name":"%s","arguments":{}}'),
+        ("tools/describe", '{"names":["read","%s"]}'),
+        ("tools/vendor/x", '{"tool":{"name":"%s"}}'),
+        ("tools/vendor", '{"tools":[{"name":"read"},{"name":"%s"}]}'),
+    ],
+)
+def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
+    method: str, params: str
+) -> None:
+    for hidden in ("rm", "rm_later", "unknown"):
+        asked, called = (
+            request(method, params % hidden),
+            request("tools/call", f'{{"name":"{hidden}"}}'),
+        )
+        assert isinstance(asked, Reply)
+        assert isinstance(called, Reply)
+        assert (asked.text, asked.reason) == (called.text, called.reason)
+    assert request(method, params % "read") == Forward()
+
+
+@pytest.mark.parametrize(
+    "params",
+    ['{"name":"read","Name":"rm"}', '{"name":["rm",1]}', '["rm"]', '{"toolname":"rm"}'],
+)
+def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
+    answered: Any = request("tools/resolve", params)
+    assert json.loads(answered.text)["error"]["code"] == -32600
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"tools":[{"name":"rm","x":1} , {"name":"read" }]}', '{"tools":[{"name":"read" }]}'),
+        ('{"tools":[{"name":"new"},{"name":"read"}]}', '{"tools":[{"name":"read"}]}'),
+        ('{"entries":[{"name":"read"},{"name":"new"}]}', '{"entries":[{"name":"read"}]}'),
+        ('{"a":{"b":[[{"name":"rm"}],{"x":[{"name":"rm_2"}]}]}}', '{"a":{"b":[[],{"x":[]}]}}'),
+        ('{"g":[{"name":"g","tools":["rm","read"]}]}', '{"g":[{"name":"g","tools":["read"]}]}'),
+        ('{"tools":{"rm":{"x":1},"read":{}}}', '{"tools":{"read":{}}}'),
+        ('{"tools":[{"name":"read","Name":"rm"}]}', '{"tools":[]}'),
+        (f'{{"tools":[{RM},{READ}],"digest":"d"}}', f'{{"tools":[{READ}]}}'),
+        ('{"tools":[{"name":"rm"}],"ttlMs":900000,"cacheScope":"public"}',
+         '{"tools":[],"ttlMs":60000,"cacheScope":"private"}'),
+        ('{"tags":[{"name":"a"}],"tools":[{"name":"read","tags":[{"name":"b"}]}]}', None),
+        (f'{{"tool":{definition("read", ',"annotations":{"readOnlyHint":true}').decode()}}}', None),
+    ],
+)  # fmt: skip
+def test_hidden_tools_are_removed_at_any_depth(before: str, after: str | None) -> None:
+    verdict = answer(before)
+    if after is None:
+        assert verdict == Forward()
+    else:
+        assert isinstance(verdict, Rewrite)
+        assert verdict.text == answering(after)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        f'{{"tool":{RM}}}',
+        '{"tool":{"name":"new"}}',
+        '{"found":{"name":"rm"}}',
+        '{"tool":{"name":"read","inputSchema":{},"x":{"tools":[{"name":"rm"}]}}}',
+    ],
+)
+def test_an_answer_from_which_a_hidden_tool_cannot_be_removed_is_refused(shown: str) -> None:
+    verdict: Any = answer(shown, "tools/resolve")
+    assert json.loads(verdict.text)["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        ("tools/list", f'{{"tools":[{READ}],"more":[{definition("rm_later").decode()}]}}'),
+        ("server/discover", f'{{"vendor":{{"tools":[{{"name":"rm_later"}}]}},"x":{READ}}}'),
+        ("initialize", f'{{"capabilities":{{}},"x":{definition("rm_later").decode()}}}'),
+    ],
+)
+def test_a_denied_tool_that_was_never_listed_is_not_shown_elsewhere(
+    method: str, result: str
+) -> None:
+    """Only its name tells that it is denied: the list at the start did not have it."""
+    verdict: Any = answer(result, method)
+    assert json.loads(verdict.text)["error"]["code"] == -32603
