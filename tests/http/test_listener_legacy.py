@@ -66,9 +66,26 @@ def test_a_call_before_the_first_list_waits_for_the_users_own_list(
     effect = next(decision)
     assert isinstance(effect, FetchTools)
     assert isinstance(effect.arrival, HttpExchange)
-    assert effect.arrival.page == "/sse"
+    assert effect.arrival.stream is not None
     outcome = finished(decision, (listing("mine", "rm"),))
     assert isinstance(outcome, Passed if is_there else Answered)
+
+
+def test_an_answer_to_us_stays_with_us() -> None:
+    """Also on a stream that carries answers to the client, and in any pieces."""
+    client = Client(listener())
+    client.post(calling("read", id="4"))
+    theirs, ours = answering("{}", id="4"), listing("read", "rm", id="77")
+    conversation = client.stream.conversation
+    heard: list[bytes] = []
+    conversation.ours = {"77": heard.append, "78": heard.append}
+    said = event(listing("rm", id="76")) + event(ours) + event(theirs) + event(ours)
+    got = b"".join(client.stream.feed(said[at : at + 7]) for at in range(0, len(said), 7))
+    assert heard == [ours]
+    assert b"rm" not in got
+    assert event(theirs) in got
+    client.door.legacy.close(conversation)
+    assert heard == [ours, b""]
 
 
 def test_a_list_is_answered_on_the_stream_too() -> None:

@@ -149,6 +149,8 @@ class Conversation:
     policy: PolicyInForce
     client: Client = field(default_factory=Client)
     exchanges: Exchanges = field(default_factory=Exchanges)
+    ours: dict[str, Callable[[bytes], None]] | None = None
+    """Requests of our own whose answers come on this stream, by id: what takes an answer."""
 
     @property
     def kind(self) -> Kind:
@@ -203,6 +205,27 @@ class Conversation:
         if in_session and session is not None and session.declares_changes:
             notices.append(notice())
         return notices
+
+    # Our own requests on the client's stream
+
+    def take_ours(self, raw: bytes) -> bool:
+        """Keep a message from the client if it answers a request of our own."""
+        if not self.ours:
+            return False
+        with suppress(ProtocolError):
+            message = parse_message(raw, self.policy.config.limits)
+            if isinstance(message, Response) and message.id is not None:
+                take = self.ours.pop(message.id, None)
+                if take is not None:
+                    take(raw)
+                return take is not None
+        return False
+
+    def lose_ours(self) -> None:
+        """The stream has ended: our own requests get no answer."""
+        ours, self.ours = self.ours or {}, None
+        for take in ours.values():
+            take(b"")
 
     # Messages of the client
 
@@ -319,8 +342,7 @@ class Conversation:
         it gets if it asks in an unusual way for a list that then must not be pinned.
 
         A denied name waits for the list as an unknown one does: both get the same answer in the
-        same time. Only in the older transport it does not, because our request for the list needs
-        a stream of its own there, and some upstreams never answer on a second stream.
+        same time. Only in the older transport it does not: there some upstreams never answer.
         """
         if isinstance(message, Request) and message.method == "tools/list":
             return not parse_list_request(message).is_usual

@@ -157,10 +157,13 @@ class EventStream:
             return self._refuse(why, event.data or b"", origin)
         if event.name.strip().lower() == b"endpoint":
             return self._judge_endpoint(event, origin)
+        conversation = self.conversation
         if not event.data:
             return event.raw
+        if conversation.ours and conversation.take_ours(event.data):
+            return b""
         try:
-            judged = self.conversation.from_upstream(event.data, origin)
+            judged = conversation.from_upstream(event.data, origin)
         except ProtocolError as error:
             if not event.is_message and self._may_pass(event.data):
                 return event.raw

@@ -34,8 +34,6 @@ class LegacyStream:
 
     send: Callable[[bytes], bool]
     conversation: Conversation
-    page: str = ""
-    """Where the client opened the stream."""
     target: str = ""
     """The endpoint where the client posts; set once the upstream has named it."""
 
@@ -58,7 +56,6 @@ class LegacyEndpoints:
         """Remember the endpoint named on a stream that was opened at ``page``."""
         self.close(stream.conversation)  # the stream may have named another endpoint before
         place = urlsplit(urljoin("http://us" + page, url))
-        stream.page = page
         stream.target = place.path + (f"?{place.query}" if place.query else "")
         endpoint = self.endpoints.setdefault(stream.target, _Endpoint())
         endpoint.streams.append(stream)
@@ -72,6 +69,7 @@ class LegacyEndpoints:
             ]
             if not endpoint.streams:
                 del self.endpoints[target]
+        conversation.lose_ours()
 
     def clear(self) -> None:
         self.endpoints.clear()
@@ -114,8 +112,8 @@ class HttpExchange(Arrival):
     is_like_the_fetch: bool = True
     """True if its head identifies the client no more than our own fetch identifies us."""
     announces: bool = True
-    page: str | None = None
-    """Where the client of the older transport opened its stream, if we know that."""
+    stream: LegacyStream | None = None
+    """The stream on which a client of the older transport gets its answers, if we know it."""
 
     @property
     def waits(self) -> bool:
@@ -124,9 +122,9 @@ class HttpExchange(Arrival):
 
     @property
     def can_list(self) -> bool:
-        """False for a client of the older transport whose stream we do not know: there we ask on a
-        stream of our own, because the upstream answers on streams."""
-        return not self.is_legacy or self.page is not None
+        """False for a client of the older transport whose stream we do not know: the upstream would
+        answer there."""
+        return not self.is_legacy or self.stream is not None
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         """Return a refusal if the head announces a different message, else None."""

@@ -250,8 +250,7 @@ class Listener:
         else:
             conversation = Conversation(policy, self._client_of(head))
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
-        if stream is not None:
-            exchange.page = stream.page
+        exchange.stream = stream
         exchange.announces = said.method is not None or said.name is not None
         client = conversation.client
         is_unknown = client.session is None and client.claimed_session

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.engine.upstream import Upstream
 from tests.adapters.mitmproxy.filtered import (
     DECLARING_ALL,
@@ -19,9 +21,13 @@ from tests.adapters.mitmproxy.filtered import (
     legacy_upstream,
     not_found,
 )
+from tests.adapters.upstream.mcp_script import introduction, message_in, result
+from tests.adapters.upstream.mcp_script import tool_list as listed
 from tests.mcp_upstream import RESULT, saying, tool, tool_list
-from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.proxy import proxy
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
+from tests.served import served
 
 
 class TestLists:
@@ -187,6 +193,56 @@ class TestLegacyStreams:
             assert await other.chunk() == b"data: " + not_found("delete_file", "22") + b"\n\n"
             mine = await between.client.chunk()
             assert mine == b"data: " + not_found("delete_file", "11") + b"\n\n"
+
+    @pytest.mark.parametrize("on_sockets", [False, True])
+    async def test_the_list_of_a_client_does_not_take_its_stream(
+        self, tmp_path: Path, on_sockets: bool
+    ) -> None:
+        """Some upstreams answer only on the latest stream. The client sees no list of ours."""
+        streams: list[Peer] = []
+
+        async def script(peer: Peer) -> None:
+            while True:
+                request = await peer.request()
+                if request.line.startswith("GET"):
+                    streams.append(peer)
+                    await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /m?1\n\n"))
+                    continue
+                await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+                method, names = message_in(request).get("method"), ["read_file", "delete_file"]
+                if request.all("authorization"):
+                    names.append("mine")
+                said = {"initialize": introduction("2024-11-05"), "tools/list": listed(*names)}
+                if "id" in message_in(request):
+                    assert isinstance(method, str)
+                    await streams[-1].say_event(result(request, said.get(method, {})))
+
+        options: dict[str, Any] = {"deny": ["^delete_"], "endpoint": ["/sse"]}
+        async with raw_upstream(script) as upstream:
+            if on_sockets:
+                running: Any = served(to=upstream.url, **options)
+            else:
+                running = proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options)
+            async with running as it, raw_client(it.port) as ann, raw_client(it.port) as poster:
+                headers = MCP_HEADERS + b"Authorization: Bearer ann\r\n"
+                await ann.say(get(path="/sse", headers=headers))
+                await ann.head()
+                await ann.chunk()
+                for body in (
+                    INITIALIZE.replace(b"2025-06-18", b"2024-11-05"),
+                    call("mine"),
+                    call("unknown", id="2"),
+                ):
+                    got = await poster.ask(post(body, path="/m?1", headers=headers))
+                    assert got.status == 202
+                heard = [json.loads((await ann.chunk()).removeprefix(b"data: ")) for _ in range(3)]
+        assert [one["id"] for one in heard] == [0, 1, 2]
+        assert [one.get("error", {}).get("code") for one in heard] == [None, None, -32601]
+        methods = [message_in(one).get("method") for one in upstream.requests]
+        assert methods.count("tools/list") == 2
+        assert [one.all("authorization") for one in upstream.requests if not one.body] == [
+            [], ["Bearer ann"],
+        ]  # fmt: skip
 
 
 class TestTooMuch:

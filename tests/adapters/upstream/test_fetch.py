@@ -15,7 +15,6 @@ from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Transport
 from tests.adapters.upstream.mcp_script import (
     NOT_ALLOWED,
-    Legacy,
     asked,
     dialogue,
     error,
@@ -451,24 +450,6 @@ async def test_what_a_client_says_of_itself_is_sent_as_it_was_written(
     async with raw_upstream(pages(None)) as upstream:
         await fetch_as_client(target(upstream.url), AskedBy(ASKED_BY.head, meta=meta))
     assert upstream.requests[0].body.endswith(b'"params":' + sent + b"}")
-
-
-async def test_in_the_older_transport_the_list_comes_on_a_stream_of_our_own() -> None:
-    """On the client's stream it would be an answer to nobody."""
-    legacy = Legacy(tools_list=tool_list("of_ann"))
-    head = Head("POST", "/messages?id=7", (*HEADERS, (b"Mcp-Protocol-Version", b"2024-11-05")))
-    asked_by = AskedBy(head, page="/sse", revision="2024-11-05", capabilities='{"roots":{}}\n"x":1')
-    async with raw_upstream(legacy) as upstream:
-        [page] = await fetch_as_client(target(upstream.url), asked_by)
-    assert b"of_ann" in page
-    stream, hello, *others = upstream.requests
-    assert stream.line == "GET /sse HTTP/1.1"
-    assert {one.line for one in (hello, *others)} == {"POST /messages?id=1 HTTP/1.1"}
-    for request in upstream.requests:
-        assert request.all("authorization") == ["Bearer ann"]
-        assert len(request.all("mcp-protocol-version")) <= 1
-    said = message_in(hello)["params"]
-    assert (said["protocolVersion"], said["capabilities"]) == ("2024-11-05", {"roots": {}})
 
 
 @pytest.mark.parametrize(

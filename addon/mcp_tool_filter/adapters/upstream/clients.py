@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcp_tool_filter.adapters.background import Background, look_at
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, HttpResponse
@@ -37,6 +38,9 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import EVENT_STREAM
 from mcp_tool_filter.http.urls import Origin
 from mcp_tool_filter.protocol.limits import R2026_07_28, Transport
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.conversation.conversation import Conversation
 
 _ERROR_BODY_LIMIT: Final = 64 * 1024
 MAX_REDIRECTS = 5
@@ -369,13 +373,8 @@ class LegacyClient:
         try:
             if self._lost:
                 raise self._lost
-            # The answer may arrive before the POST ends: some upstreams end it last.
             told = self._background.start(self._stream.tell(render_request(number, method, params)))
-            either: set[asyncio.Future[Any]] = {told, answered}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not answered.done():
-                told.result()
-            return await answered
+            return await _first_of(told, answered)
         finally:
             del self._waiting[number]
             answered.cancel()
@@ -408,6 +407,44 @@ class LegacyClient:
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(error)
+
+
+async def _first_of[Answer](told: asyncio.Task[None], answered: asyncio.Future[Answer]) -> Answer:
+    """Return the answer. It may arrive before the POST ends, which some upstreams end last."""
+    either: set[asyncio.Future[Any]] = {told, answered}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not answered.done():
+        told.result()
+    return await answered
+
+
+class Borrowed:
+    """Asks on the stream of a client of the older transport: an upstream may keep only its latest
+    stream, and answer nobody on the others. The client does not see the answers."""
+
+    def __init__(self, poster: Poster, theirs: Conversation, *, first_id: int) -> None:
+        self._poster, self._theirs, self._next_id = poster, theirs, first_id
+        self._background = Background()
+
+    async def request(self, method: str, params: Result) -> ResultReply:
+        number, self._next_id = self._next_id, self._next_id + 1
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._theirs.ours is None:
+            self._theirs.ours = {}
+        self._theirs.ours[str(number)] = partial(_take, answered)  # also if it comes too late
+        message = render_request(number, method, params)
+        told = self._background.start(self._poster.tell(message))
+        if not (raw := await _first_of(told, answered)):
+            raise ConnectionLost(NO_ANSWER)
+        return only_reply(number, raw)
+
+    async def close(self) -> None:
+        await self._background.close()
+
+
+def _take(answered: asyncio.Future[bytes], raw: bytes) -> None:
+    if not answered.done():
+        answered.set_result(raw)
 
 
 def _endpoint_path(data: bytes, origin: Origin, path: str) -> str:

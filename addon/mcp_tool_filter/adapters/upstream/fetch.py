@@ -5,8 +5,8 @@ it then answers -32601 does it have no tools, and no pages.
 
 ``fetch`` asks as ourselves, at the start. ``fetch_as_client`` asks as a certain client, because the
 list may depend on who asks: at the URL of its request, in its session and with its headers, so a
-client's list is never fetched with other credentials. In the older transport the upstream would
-answer on the client's own stream, so we open a stream of our own, with the client's headers.
+client's list is never fetched with other credentials. In the older transport we ask on the client's
+own stream, and keep the answer from it: a second stream of ours could end it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ import orjson
 
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, Room
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded, NotConnected
-from mcp_tool_filter.adapters.upstream.clients import LegacyClient, Poster
+from mcp_tool_filter.adapters.upstream.clients import Borrowed, Poster
 from mcp_tool_filter.adapters.upstream.replies import (
-    INITIALIZE,
     METHOD_NOT_FOUND,
     Refused,
     Result,
@@ -37,7 +36,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
 )
 from mcp_tool_filter.adapters.upstream.search import FindTransport, Found, Search
 from mcp_tool_filter.adapters.upstream.target import Target, has_authorization, login_to
-from mcp_tool_filter.conversation.kinds import VARIANT
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import (
     ConnectFailed,
@@ -250,11 +249,8 @@ class AskedBy:
     """Its ``_meta`` about the client, as JSON, if each request has one."""
     uses_login: bool = False
     """True if it is sent with the stored login."""
-    page: str | None = None
-    """Where it opened its stream, in the older transport."""
-    revision: str | None = None
-    capabilities: str | None = None
-    """What it said in its ``initialize``, in the older transport; the capabilities are JSON."""
+    theirs: Conversation | None = None
+    """What is said on its stream, in the older transport."""
 
 
 def asked_by(effect: FetchTools, listener: Listener) -> AskedBy | None:
@@ -264,16 +260,14 @@ def asked_by(effect: FetchTools, listener: Listener) -> AskedBy | None:
     assert isinstance(message, Request | Notification)
     if exchange.conversation.policy is not listener.policy:
         return None
-    head, session = exchange.head, exchange.conversation.client.session
+    head, stream = exchange.head, exchange.stream
     meta = message.params.get("_meta") if message.params else None
     return AskedBy(
         head,
         headers=tuple(listener.headers_for(head)),
         meta=message.place.cut(meta) if meta else None,
         uses_login=listener.takes_headers(head.target) and not head.credentials,
-        page=exchange.page,
-        revision=session.revision if session else None,
-        capabilities=session.capabilities if session else None,
+        theirs=stream.conversation if stream else None,
     )
 
 
@@ -293,13 +287,13 @@ async def fetch_as_client(
     )  # fmt: skip
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
-            if asked_by.page is not None:
-                client = LegacyClient(http, asked_by.page, limit=target.limit)
-                opened.push_async_callback(client.close)
-                await _shake_hands(client, asked_by)
-                return await fetch_pages(client.request, target.limit)
             poster = Poster(http, asked_by.head.target, limit=target.limit)
-            poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
+            first_id = _FIRST_ID + randbelow(_FIRST_ID // 2)
+            if asked_by.theirs is not None:
+                client = Borrowed(poster, asked_by.theirs, first_id=first_id)
+                opened.push_async_callback(client.close)
+                return await fetch_pages(client.request, target.limit)
+            poster.begin_at(first_id)
             has_method = asked_by.head.said.method is not None
             named = [(b"mcp-method", b"tools/list")] if has_method else []
             ask = partial(poster.ask, headers=named)
@@ -321,19 +315,6 @@ def _refuses(error: Exception, asked_by: AskedBy) -> bool:
     return error.status == 401 or (error.status == 403 and error.says_how_to_log_in)
 
 
-async def _shake_hands(client: LegacyClient, asked_by: AskedBy) -> None:
-    """Open a session as the client did: the list may depend on what it said."""
-    said: dict[str, object] = dict(INITIALIZE)
-    if asked_by.revision:
-        said["protocolVersion"] = asked_by.revision
-    if asked_by.capabilities and asked_by.capabilities.startswith("{"):
-        capabilities = asked_by.capabilities.partition(VARIANT)[0]
-        said["capabilities"] = orjson.Fragment(capabilities)
-    await client.open()
-    reply = await client.request("initialize", said)
-    await client.initialized(str(reply.result.get("protocolVersion")))
-
-
 def _meta_in(written: str | None) -> dict[str, object]:
     """Return the part of a request's ``_meta`` that is about the client, not about that request.
 
@@ -348,12 +329,11 @@ def _meta_in(written: str | None) -> dict[str, object]:
 
 
 def _headers_of(asked_by: AskedBy) -> Headers:
-    left_out = _OURS if asked_by.page is None else _OURS | {b"mcp-protocol-version"}
     ours = [(name.encode(), value.encode()) for name, value in asked_by.headers]
     replaced = {name.lower() for name, _ in ours}
     theirs = [
         (name, value)
         for name, value in asked_by.head.headers
-        if name.lower() not in left_out and name.lower() not in replaced
+        if name.lower() not in _OURS and name.lower() not in replaced
     ]
     return [*theirs, *ours]
