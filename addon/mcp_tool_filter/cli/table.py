@@ -131,6 +131,11 @@ FILTER: Final = Command(
 
 _ANY_NUMBER: Final = 10_000
 
+REPLAYED: Final = (
+    "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources", "deny-skills",
+    "ignore-case", "rules",
+)  # fmt: skip
+"""The options with which ``replay`` judges a recording."""
 _ALL: Final = (
     Command(
         "demo",
@@ -366,15 +371,17 @@ _ALL: Final = (
     Command(
         "replay",
         "show what other patterns or rules would have done to a recorded session",
-        usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
+        usage=(
+            "replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",
+            "replay --shadow RECORDING … [FLAGS]",
+        ),
         about="Replays recorded sessions with other patterns or rules, without a network. It shows"
         " what the filter would have hidden, refused and let through. A RECORDING is a mitmproxy"
         " flow dump.",
         flags=(
-            OPTIONS["deny"],
-            OPTIONS["allow"],
-            OPTIONS["except"],
-            OPTIONS["rules"],
+            *(OPTIONS[name] for name in REPLAYED),
+            OPTIONS["shadow"]._replace(help="also list each message that would be refused, changed"
+                                       " or lose something, as --shadow reports it"),
             _JSON,
             Option("transcript", "print all messages on both sides of the filter"),
             Option("gate", "fail if the filter would refuse a call"),
@@ -382,7 +389,8 @@ _ALL: Final = (
         most_words=_ANY_NUMBER, least_words=1,
         asks="Which recording?",
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
-        " filter would\nhave refused a call.",
+        " filter would\nhave refused a call. --shadow shows one line for each message to which"
+        " something would happen;\nall messages are replayed as they were answered.",
         runs="commands.recordings.run_replay",
     ),
     Command(

@@ -134,10 +134,12 @@ def describe(verdict: Verdict, snapshot: Snapshot) -> str:
 
 def describe_reported(would: Verdict, snapshot: Snapshot) -> str:
     """Describe what would have happened to a message that was forwarded."""
-    word = verdict_word(would)
-    if isinstance(would, Rewrite) and would.reason.why in (Why.BLOCKED, Why.INVALID):
-        word = "refused"
-    return f"would be {word}: {describe(would, snapshot)}"
+    return f"would be {reported_word(would)}: {describe(would, snapshot)}"
+
+
+def reported_word(would: Verdict) -> str:
+    is_refused = isinstance(would, Rewrite) and would.reason.why in (Why.BLOCKED, Why.INVALID)
+    return "refused" if is_refused else verdict_word(would)
 
 
 def describe_reason(reason: Reason, snapshot: Snapshot) -> str:

@@ -44,6 +44,33 @@ def test_a_replay_shows_what_a_policy_would_have_done() -> None:
     )
 
 
+def test_a_replay_can_list_each_message_that_a_policy_would_refuse_or_change(
+    tmp_path: Path,
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor: {rules: [{id: tried, mode: audit, actions: [block: no],"
+        " conditions: [tool_equals: echo]}]}"
+    )
+    flags = ("--deny", "^read_", "--rules", rules, "--shadow")
+    done = run("replay", RECORDINGS / "mcp1-sse.flow", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "  Tools: 17, of which 1 would be hidden" in lines
+    assert "  Calls refused: none" in lines
+    assert sorted(line for line in lines if ": would be " in line) == [
+        "  answer to tools/list: would be changed: hidden 1 tool; ^read_: read_file",
+        "  tools/call echo: would be refused: refused by rule tried: no",
+        "  tools/call echo: would be refused: refused by rule tried: no",
+        "  tools/call read_file: would be refused: not found: read_file (denied by ^read_)",
+    ]
+    assert "  Only reported: 1 changed, 3 refused" in lines
+    done = run("replay", RECORDINGS / "mcp1-sse.flow", *flags, "--json")
+    reported = json.loads(done.stdout)["reported"]
+    assert [one["tool"] for one in reported if one["verdict"] == "refused"].count("echo") == 2
+    assert run("replay", RECORDINGS / "mcp1-sse.flow", *flags, "--gate").returncode == 3
+
+
 def test_a_replay_can_print_json() -> None:
     done = run("replay", RECORDINGS / "ts1-batch.flow", "--allow", "^read_", "--json")
     outcome = json.loads(done.stdout)

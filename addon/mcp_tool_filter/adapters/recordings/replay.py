@@ -31,7 +31,12 @@ from mcp_tool_filter.adapters.recordings.recorded_upstream import (
     known_tools,
     without_answers,
 )
-from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.adapters.recordings.transcript import (
+    Judgement,
+    Reported,
+    Transcript,
+    Turn,
+)
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, Surroundings
@@ -43,9 +48,10 @@ from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import AnswerHead, RequestHead
 from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.urls import UpstreamNames
-from mcp_tool_filter.observers.sentences import describe
+from mcp_tool_filter.observers.sentences import describe, describe_reported, reported_word
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.protocol.messages import Response
 from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
@@ -82,15 +88,15 @@ def replay(
     *,
     deny: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
-    exceptions: Sequence[str] = (),
-    **options: str,
+    exceptions: str | Sequence[str] = (),
+    **options: str | Sequence[str],
 ) -> Transcript:
     """Return the transcript of a recording, filtered with these patterns.
 
     ``options`` are more options of the addon, as text. Raises StartError for wrong patterns and
     options, and for a recording without the upstream's tools.
     """
-    given = {"deny": _texts(deny), "allow": _texts(allow), "except": exceptions}
+    given = {"deny": _texts(deny), "allow": _texts(allow), "except": _texts(exceptions)}
     patterns = {option: texts for option, texts in given.items() if texts}
     config = parse_config({**patterns, **options})
     fetched = recording.fetched or known_tools(recording)
@@ -164,14 +170,34 @@ def _note(_site: str, judged: Judged) -> None:
     """Note a verdict with the flow that it is about."""
     if isinstance(judged.origin, Exchange) and isinstance(judged.origin.down, _ReplayedFlow):
         sentence = describe(judged.verdict, judged.snapshot)
-        judgement = Judgement(judged.message, judged.verdict, sentence, tuple(_rules_in(judged)))
+        rules, reported = tuple(_rules_in(judged)), tuple(_reported_of(judged))
+        judgement = Judgement(judged.message, judged.verdict, sentence, rules, reported)
         judged.origin.down.judgements.append(judgement)
 
 
 def _rules_in(judged: Judged) -> Iterator[str]:
     for one in judged.each:
-        if not isinstance(one.verdict, Forward) and one.verdict.reason.rule:
-            yield one.verdict.reason.rule
+        for verdict in (one.verdict, one.would):
+            if verdict and not isinstance(verdict, Forward) and verdict.reason.rule:
+                yield verdict.reason.rule
+
+
+def _reported_of(judged: Judged) -> Iterator[Reported]:
+    for one in judged.each:
+        message, asked = one.message, one.exchange
+        if one.would is None or isinstance(one.would, Forward):
+            continue
+        is_response = isinstance(message, Response)
+        method = asked.method if asked else getattr(message, "method", "?")
+        lines = describe_reported(one.would, one.snapshot).split("\n")
+        yield Reported(
+            method=method,
+            tool=asked.tool if asked else None,
+            of_answer=is_response,
+            verdict=reported_word(one.would),
+            why=one.would.reason.why.value,
+            text="; ".join(line.strip() for line in lines),
+        )
 
 
 def _answer(exchange: Exchange) -> None:

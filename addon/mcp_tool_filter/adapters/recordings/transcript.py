@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypedDict
 
 from mcp_tool_filter.adapters.recordings.recorded_upstream import read
 from mcp_tool_filter.errors import ProtocolError
@@ -31,6 +32,19 @@ from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event
 from mcp_tool_filter.protocol.tools import parse_tool_call
 
 
+class Reported(TypedDict):
+    """What would have happened to a message that was forwarded."""
+
+    method: str
+    """Of the message, or of the request that it answers."""
+    tool: str | None
+    of_answer: bool
+    verdict: str
+    why: str
+    text: str
+    """In one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A message, its verdict, and a description of the verdict."""
@@ -40,6 +54,8 @@ class Judgement:
     sentence: str
     rules: tuple[str, ...] = ()
     """The rules that refused or changed it, or what is in it."""
+    reported: tuple[Reported, ...] = ()
+    """What would have happened to it, or to what is in it, if that was only reported."""
 
     @property
     def why(self) -> Why | None:

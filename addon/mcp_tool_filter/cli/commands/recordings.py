@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.flags import WORDS, Given
+from mcp_tool_filter.cli.table import REPLAYED
 from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import StartError, printable
+from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
     from mitmproxy.http import HTTPFlow
 
-    from mcp_tool_filter.adapters.recordings.transcript import Transcript
+    from mcp_tool_filter.adapters.recordings.transcript import Reported, Transcript
 
 
 _MOST_SHOWN = 20
@@ -46,6 +49,9 @@ class ReplayReport(TypedDict):
     rules: dict[str, int]
     """Messages that rules refused or changed, by rule."""
     leaks: list[str]
+    shadow: bool
+    reported: list[Reported]
+    """What rules with ``mode: audit``, or all with ``--shadow``, would have done."""
 
 
 def run_replay(typed: Given) -> int:
@@ -57,7 +63,7 @@ def run_replay(typed: Given) -> int:
         print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))
     elif "transcript" not in typed:
         print("\n\n".join("\n".join(map(printable, _lines(one))) for one in outcomes))
-    failed = any(one["refused"] or one["leaks"] for one in outcomes)
+    failed = any(one["refused"] or one["leaks"] or _would_refuse(one) for one in outcomes)
     return REFUSED if "gate" in typed and failed else 0
 
 
@@ -65,21 +71,24 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
-    options = {"rules": typed["rules"][-1]} if "rules" in typed else {}
-    deny, allow, exceptions = (typed.get(name, ()) for name in ("deny", "allow", "except"))
+    given = {OPTIONS[name]: typed[name] for name in (*REPLAYED, "shadow") if name in typed}
+    options: dict[str, str | Sequence[str]] = {
+        one.key: values if one.many else values[-1] for one, values in given.items()
+    }
     recording = read_recording(path)
     with damage_in(path):
-        transcript = replay(recording, deny=deny, allow=allow, exceptions=exceptions, **options)
+        transcript = replay(recording, **options)
     if "transcript" in typed:
         print(transcript.render(), end="")
-    return _outcome(path.name, transcript)
+    return _outcome(path.name, transcript, is_shadow="shadow" in typed)
 
 
-def _outcome(name: str, transcript: Transcript) -> ReplayReport:
+def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.transcript import find_leaks
     from mcp_tool_filter.observers.sentences import hider_of
 
     snapshot, calls = transcript.snapshot, transcript.calls
+    reported = [one for turn in transcript.turns for two in turn.judgements for one in two.reported]
     return ReplayReport(
         recording=name,
         exposed=list(snapshot.allowed),
@@ -90,7 +99,9 @@ def _outcome(name: str, transcript: Transcript) -> ReplayReport:
         refused=Counter(call.tool for call in calls if not call.passes),
         unknown=Counter(call.tool for call in calls if call.passes and not call.is_known),
         rules=Counter(_rules_in(transcript)),
-        leaks=list(find_leaks(transcript)),
+        leaks=[] if is_shadow else list(find_leaks(transcript)),
+        shadow=is_shadow,
+        reported=reported,
     )
 
 
@@ -103,17 +114,35 @@ def _rules_in(transcript: Transcript) -> Iterator[str]:
 def _lines(outcome: ReplayReport) -> Iterator[str]:
     hidden, exposed = outcome["hidden"], outcome["exposed"]
     yield f"{outcome['recording']}: {outcome['requests']} requests"
-    yield f"  Tools: {len(hidden) + len(exposed)}, of which {len(hidden)} hidden"
-    yield f"  Saved: {outcome['saved_bytes']:,} bytes per tools/list"
+    would = "would be " if outcome["shadow"] else ""
+    yield f"  Tools: {len(hidden) + len(exposed)}, of which {len(hidden)} {would}hidden"
+    yield f"  {'Would save' if would else 'Saved'}: {outcome['saved_bytes']:,} bytes per tools/list"
     for tool, why in hidden.items():
         yield f"    {tool}: {why}"
     yield f"  Calls that pass: {_counted(outcome['passed'])}"
     yield f"  Calls refused: {_counted(outcome['refused'])}"
     if rules := outcome["rules"]:
         yield f"  Messages that rules refuse or change: {_counted(rules)}"
+    if outcome["shadow"] or outcome["reported"]:
+        yield from _reported_lines(outcome["reported"])
     if unknown := outcome["unknown"]:
         yield f"  Calls that pass now, but have no answer in the recording: {_counted(unknown)}"
     yield from (f"  Leak: {leak}" for leak in outcome["leaks"])
+
+
+def _would_refuse(outcome: ReplayReport) -> bool:
+    """Tell whether a call would be refused with these options, if they were enforced."""
+    calls = (one for one in outcome["reported"] if one["tool"] and not one["of_answer"])
+    return outcome["shadow"] and any(one["verdict"] in ("refused", "dropped") for one in calls)
+
+
+def _reported_lines(reported: Sequence[Reported]) -> Iterator[str]:
+    for one in reported:
+        of = "answer to " if one["of_answer"] else ""
+        tool = f" {shown(one['tool'])}" if one["tool"] else ""
+        yield f"  {of}{shown(one['method'])}{tool}: {one['text']}"
+    words = Counter(one["verdict"] for one in reported)
+    yield f"  Only reported: {', '.join(f'{n} {word}' for word, n in words.items()) or 'nothing'}"
 
 
 def _counted(calls: dict[str, int]) -> str:
