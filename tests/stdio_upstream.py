@@ -24,6 +24,22 @@ from typing import IO, Any
 
 type Message = dict[str, Any]
 
+THINGS: dict[str, Message] = {
+    "prompts/list": {"prompts": [{"name": "secret"}, {"name": "greet"}]},
+    "prompts/get": {"messages": []},
+    "completion/complete": {"completion": {"values": []}},
+    "resources/list": {"resources": [{"uri": "file:///etc/a"}, {"uri": "file:///b"}]},
+    "resources/templates/list": {
+        "resourceTemplates": [{"uriTemplate": "file:///etc/{a}"}, {"uriTemplate": "file:///{a}"}]
+    },
+    "resources/read": {"contents": [{"uri": "file:///b", "text": "b"}]},
+    "resources/subscribe": {},
+    "skills/list": {"skills": [{"uri": f"skill://{name}/SKILL.md"} for name in ("hide", "a")]},
+    "skills/get": {"skill": {"uri": "skill://a/SKILL.md"}},
+    "tools/catalog": {"tools": [{"name": "delete_file"}, {"name": "read_file"}]},
+}
+"""What it has besides tools: its answer to each method, whatever is asked for."""
+
 
 def main() -> None:
     args = _arguments()
@@ -134,6 +150,8 @@ def _answer(args: argparse.Namespace, message: Message, ready: bool) -> Message:
             result = {}
         case "subscriptions/listen" | "vendor/slow":
             return {}
+        case _ if method in THINGS:
+            result = THINGS[method]
         case _:
             return _error(message, -32601, "Method not found")
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
