@@ -255,6 +255,25 @@ _ALL: Final = (
         notes="Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN",
     ),
     Command(
+        "status",
+        "show all your servers and running filters",
+        usage=("status [--json] [--config FILE]", "status --open"),
+        about="Asks every server of the config file, and every server that is filtered in a"
+        " client's file: can it be reached, how many tools are exposed and hidden, and which"
+        " patterns match nothing. It also shows what running filters say: their calls, refusals"
+        " and audit logs. --open shows all running filters on one page. The servers in a project's"
+        " files are listed, but not started or asked.",
+        flags=(
+            _JSON,
+            OPTIONS["config"],
+            Option("timeout", "wait this long for each server (default: 10000)", "MS"),
+            Option("open", "show the running filters on a page in your browser",
+                   only_typed=True),
+            Option("no-browser", "with --open: do not open a browser, only print the address"),
+        ),
+        notes="Exit status: 0 if all servers were reached that were asked, else 1.",
+    ),
+    Command(
         "pick",
         "choose in the terminal which tools to hide",
         usage=(

@@ -36,8 +36,10 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        is_quiet: bool = False,
     ) -> None:
-        self._process = _start(command, env or {}, cwd)
+        """``is_quiet`` if nobody shall see its stderr."""
+        self._process = _start(command, env or {}, cwd, is_quiet=is_quiet)
         assert self._process.stdin
         assert self._process.stdout
         self._stdin = self._process.stdin.fileno()
@@ -233,7 +235,7 @@ def _wait_until_ready(descriptor: int, *, is_read: bool) -> None:
 
 
 def _start(
-    command: Sequence[str], env: Mapping[str, str], cwd: str | None
+    command: Sequence[str], env: Mapping[str, str], cwd: str | None, *, is_quiet: bool
 ) -> subprocess.Popen[bytes]:
     words = list(command)
     surrounding = {**os.environ, **env}
@@ -244,6 +246,7 @@ def _start(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if is_quiet else None,
             bufsize=0,
             env=surrounding,
             cwd=cwd,

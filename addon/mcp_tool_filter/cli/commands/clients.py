@@ -127,7 +127,7 @@ def _row(one: ListedServer) -> tuple[str, ...]:
     filtered = "yes" if is_filtered(one.entry) else "no"
     if filtered == "yes" and _only_reports(one.entry):
         filtered = "shadow"
-    return place.client, place.scope, shown(one.name), filtered, shown(_target(one))
+    return place.client, place.scope, shown(one.name), filtered, shown(target_in(one))
 
 
 def _as_json(one: ListedServer) -> dict[str, object]:
@@ -137,7 +137,7 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "scope": place.scope,
         "file": str(place.file),
         "server": one.name,
-        "target": _target(one),
+        "target": target_in(one),
         "filtered": is_filtered(one.entry),
         "shadow": is_filtered(one.entry) and _only_reports(one.entry),
         "flags": flags_of(one.entry),
@@ -214,7 +214,7 @@ def without_filter(entry: ServerEntry, place: ConfigPlace) -> ServerEntry:
     return there.original if there else entry
 
 
-def _target(listed: ListedServer) -> str:
+def target_in(listed: ListedServer) -> str:
     there = _moved_safely(listed.entry, listed.file.place)
     return target_of(there.original if there else listed.entry)
 
@@ -353,12 +353,18 @@ def settings_of(entry: ServerEntry, patience: str = "") -> Settings:
     if "server" in given:
         return chosen(given, {**os.environ, **values})
     if COMMAND not in given:
-        return settle(gather(given, variables))  # the filter expands its headers itself
+        return settle(gather(given, _home() | variables))  # the filter expands its headers itself
     if values:
         given["env"] = [f"{name}={value}" for name, value in values.items()]
     if isinstance(folder := entry.get("cwd"), str):
         given["cwd"] = [folder]
-    return settle(gather(given, {}))
+    return settle(gather(given, _home()))
+
+
+def _home() -> dict[str, str]:
+    """Return the variables that say where the default config file is."""
+    names = ("HOME", "XDG_CONFIG_HOME", "APPDATA")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _say_what_is_hidden(
@@ -466,7 +472,7 @@ def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
     """Refuse what the filter would not start with: the client would only show a failed server."""
     words, variables = start_of(wrapped)
     known = {name: _with_values(text) for name, text in variables.items()}
-    given = gather(parse_flags([_with_values(word) for word in words]), known)
+    given = gather(parse_flags([_with_values(word) for word in words]), _home() | known)
     if typed := [name for name in given if name in OPTIONS and OPTIONS[name].only_typed]:
         raise UsageError(f"--{typed[0]} does not filter: leave it out")
     refuse_what_needs_http(given)
@@ -557,7 +563,7 @@ def _change(
         say(f"Restart {file.place.client}. Undo: {undo}")
     if is_now_filtered and logs_in(without_filter(entry, file.place)):
         say("The client logged in to this server by itself. Now the filter needs a login:")
-        say(f"mcp-tool-filter login {shlex.quote(_target(replace(listed, entry=entry)))}")
+        say(f"mcp-tool-filter login {shlex.quote(target_in(replace(listed, entry=entry)))}")
     return 0
 
 

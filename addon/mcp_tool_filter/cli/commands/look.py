@@ -85,10 +85,16 @@ class KnownTools:
     """All tools, in the upstream's order."""
 
 
-async def ask(settings: Settings) -> KnownTools:
-    """Fetch the tools and apply the patterns. Raises StartError."""
+async def ask(settings: Settings, *, is_quiet: bool = False) -> KnownTools:
+    """Fetch the tools and apply the patterns. Raises StartError.
+
+    ``is_quiet`` if nobody shall see what a command prints.
+    """
     target = target_of(settings)
-    fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
+    if settings.command:
+        fetched = await _fetch_from_command(settings, target, is_quiet=is_quiet)
+    else:
+        fetched = await fetch(target)
     config = settings.config()
     policy = PolicyInForce(config=config, fetched=fetched)
     address = settings.listens_at
@@ -112,12 +118,19 @@ def ask_now(settings: Settings) -> KnownTools:
         return asyncio.run(ask(settings))
 
 
-async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
+async def _fetch_from_command(settings: Settings, target: Target, *, is_quiet: bool) -> Fetched:
     from mcp_tool_filter.adapters.stdio.child import Child
     from mcp_tool_filter.adapters.stdio.sessions import find
 
-    child = Child(settings.command, env=settings.env, cwd=settings.cwd)
-    return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit, say=say))
+    child = Child(settings.command, env=settings.env, cwd=settings.cwd, is_quiet=is_quiet)
+    tell = _say_nothing if is_quiet else say
+    return await fetch_from(
+        target, lambda opened: find(child, opened, limit=target.limit, say=tell)
+    )
+
+
+def _say_nothing(_text: str) -> None:
+    """Keep to ourselves what a command says."""
 
 
 def show_tools(settings: Settings, how: str) -> int:

@@ -1,0 +1,350 @@
+"""``mcp-tool-filter status``: every server of the config file and of your clients, and what runs.
+
+Servers are asked at the same time. A project's file may come from anybody, so nothing in one is
+started or asked: its entries are only listed, with what running filters say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from mcp_tool_filter.adapters.client_files.entries import is_filtered
+from mcp_tool_filter.adapters.client_files.moving import server_named_in
+from mcp_tool_filter.adapters.upstream.target import login_to
+from mcp_tool_filter.adapters.watch.running import running_filters
+from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers, settings_of, target_in
+from mcp_tool_filter.cli.commands.look import KnownTools, ask
+from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
+from mcp_tool_filter.cli.settings import (
+    Settings,
+    Sources,
+    default_file,
+    parse_number,
+    read_sources,
+    target_of,
+)
+from mcp_tool_filter.cli.terminal import (
+    Colour,
+    count,
+    on_signals,
+    print_table,
+    progress,
+    say,
+    shortened,
+)
+from mcp_tool_filter.errors import ListsAfterLogin, StartError, printable
+from mcp_tool_filter.observers.redaction.shown import shown_command, shown_url
+from mcp_tool_filter.observers.statistics import JsonObject
+from mcp_tool_filter.policy.choice import Choice
+from mcp_tool_filter.policy.snapshot import shown
+
+_AT_ONCE = 16  # servers that are asked at the same time
+_PATIENCE = "10000"  # milliseconds for a server to answer
+_IN_PROJECT = "it is in a project's file"
+
+
+@dataclass(slots=True)
+class _Row:
+    """A server as one file lists it, and what we find out about it."""
+
+    name: str
+    source: str
+    file: str
+    find_settings: Callable[[], Settings] | None = None
+    """Raises StartError. None if the server is not to be asked."""
+    shared_by: tuple[str, str] | None = None
+    """The file and the name of the section that it is from: such rows share one answer."""
+    target: str = "?"
+    settings: Settings | None = None
+    is_reached: bool | None = None
+    problem: str = ""
+    known: KnownTools | None = None
+    login: str | None = None
+    running: list[JsonObject] = field(default_factory=list)
+    """What running filters say about this server, each with its process."""
+
+    @property
+    def targets(self) -> set[str]:
+        """The names that a running filter may have for its upstream."""
+        return {self.target} | ({self.known.who.shown_upstream} if self.known else set())
+
+
+def run(typed: Given) -> int:
+    """Print what is known; return 0 if all servers were reached that were asked, else 1."""
+    if "open" in typed:
+        return _open_page(browser="no-browser" not in typed)
+    sources = read_sources(typed, os.environ)
+    rows = [*_rows_of_file(sources), *_rows_of_clients()]
+    patience = typed.get("timeout", [_PATIENCE])[-1]
+    parse_number("timeout", patience, least=1)
+    with progress(f"Asking {count(len(rows), 'server')} …"):
+        asyncio.run(_ask_all(rows, patience))
+    rows += _join_running(rows, running_filters())
+    dead = _dead_patterns(rows, sources)
+    if "json" in typed:
+        print(json.dumps([_as_json(row, dead(row)) for row in rows], indent=2))
+    elif rows:
+        _print(rows, dead)
+    else:
+        say("There is no server in the config file, no filter in a client's file, and none runs")
+    return 1 if any(row.is_reached is False for row in rows) else 0
+
+
+# Who is there
+
+
+def _rows_of_file(sources: Sources) -> Iterator[_Row]:
+    if (file := sources.file) is None:
+        return
+    for name, section in file.servers.items():
+        row = _Row(name, os.path.basename(file.path), file.path)
+        row.find_settings = partial(sources.of_server, name, is_stdio=True)
+        row.shared_by = os.path.realpath(file.path), name
+        url, command = section.get("upstream"), section.get(COMMAND, [])
+        row.target = shown_url(url[-1]) if url else shown_command(command)
+        yield row
+
+
+def _rows_of_clients() -> Iterator[_Row]:
+    for listed in find_servers():
+        if is_filtered(listed.entry):
+            yield _row_of(listed)
+
+
+def _row_of(listed: ListedServer) -> _Row:
+    place = listed.file.place
+    row = _Row(listed.name, f"{place.client} ({place.scope})", str(place.file))
+    row.target = target_in(listed)
+    if place.scope == "project":
+        row.problem = f"Not asked: {_IN_PROJECT}"
+        return row
+    row.find_settings = lambda: settings_of(listed.entry)
+    if named := server_named_in(listed.entry):
+        name, path = named
+        row.shared_by = (os.path.realpath(path or default_file(os.environ) or ""), name)
+    return row
+
+
+# What they say
+
+
+async def _ask_all(rows: Sequence[_Row], patience: str) -> None:
+    gate = asyncio.Semaphore(_AT_ONCE)
+    first: dict[object, _Row] = {}
+    for row in rows:
+        first.setdefault(row.shared_by or id(row), row)
+    await asyncio.gather(*(_ask(row, patience, gate) for row in first.values()))
+    for row in rows:
+        if (other := first[row.shared_by or id(row)]) is not row:
+            row.target, row.settings, row.is_reached = (
+                other.target,
+                other.settings,
+                other.is_reached,
+            )
+            row.problem, row.known, row.login = other.problem, other.known, other.login
+
+
+async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
+    """Ask a server for its tools, and note the result in its row."""
+    if row.find_settings is None:
+        return
+    row.is_reached = False
+    try:
+        async with gate:
+            settings = row.find_settings()
+            row.target, row.settings = settings.shown_upstream, settings
+            texts = settings.texts | dict.fromkeys(_TIMEOUTS, patience)
+            settings = replace(settings, texts=texts)
+            row.login = "stored" if not settings.command and login_to(target_of(settings)) else None
+            row.known = await ask(settings, is_quiet=True)
+            row.is_reached = True
+    except ListsAfterLogin:
+        row.is_reached, row.login = True, "needed"
+        row.problem = "Its tools are listed after a login"
+    except StartError as error:
+        row.problem = with_flags(
+            f"{error.what}: {error.why}" if row.settings is None else error.why
+        )
+    except Exception as error:  # one server must not hide the others
+        row.problem = f"Internal error: {error!r}"
+
+
+_TIMEOUTS = ("connection_timeout", "tool_list_timeout")
+
+
+def _dead_patterns(rows: Sequence[_Row], sources: Sources) -> Callable[[_Row], list[str]]:
+    """Return what tells the patterns of a row that match nothing.
+
+    A pattern for all servers of the file counts only if it matches nowhere.
+    """
+    if sources.file is None:
+        return _unmatched
+    try:
+        for_all = _patterns(sources.for_all_servers())
+    except StartError:  # each server of the file says so
+        return _unmatched
+    known = [row for row in rows if row.known and row.settings]
+    alive = {
+        text
+        for row in known
+        for text in for_all & _patterns(row.settings)
+        if text not in _unmatched(row)
+    }
+    return lambda row: [text for text in _unmatched(row) if text not in alive]
+
+
+def _patterns(settings: Settings | None) -> set[str]:
+    choice = settings.config().choice if settings else Choice()
+    return {one.text for one in (*choice.deny, *(choice.allow or ()), *choice.exceptions)}
+
+
+def _unmatched(row: _Row) -> list[str]:
+    return [pattern.text for pattern in row.known.snapshot.unmatched] if row.known else []
+
+
+# What runs
+
+
+def _join_running(rows: Sequence[_Row], filters: Iterable[JsonObject]) -> list[_Row]:
+    """Note in each row what running filters say about it; return rows for the others."""
+    others = []
+    for filter in filters:
+        if "problem" in filter:
+            row = _Row(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
+            others.append(row)
+            continue
+        process = {key: filter.get(key) for key in ("pid", "started", "dashboard", "audit_log")}
+        for server in filter["servers"]:
+            said = process | {key: value for key, value in server.items() if key not in _OF_ROW}
+            fitting = [row for row in rows if _is_about(server, row)]
+            for row in fitting:
+                row.running.append(said)
+            if not fitting:
+                name = str(server.get("name") or server.get("server") or "unnamed")
+                row = _Row(name, "running", "", target=str(server.get("target")), running=[said])
+                others.append(row)
+    return others
+
+
+_OF_ROW = ("name", "target", "exposed_tools", "hidden_tools")
+
+
+def _is_about(server: JsonObject, row: _Row) -> bool:
+    name = server.get("name")
+    own = row.shared_by[1] if row.shared_by else None
+    return server.get("target") in row.targets and (name is None or own is None or name == own)
+
+
+# How it is shown
+
+
+def _tools(row: _Row) -> tuple[int | None, int | None]:
+    """Return how many tools are exposed and hidden; None if nobody knows."""
+    if row.known:
+        return len(row.known.snapshot.allowed), len(row.known.snapshot.denied)
+    said = next((one for one in row.running if one.get("exposed") is not None), None)
+    return (said["exposed"], said["hidden"]) if said else (None, None)
+
+
+def _lock(row: _Row) -> str | None:
+    lock = row.settings.texts.get("lock") if row.settings else None
+    return str(lock) if lock else None
+
+
+def _as_json(row: _Row, dead: list[str]) -> JsonObject:
+    """Return a row as JSON. This format is stable: members may be added, none changes."""
+    exposed, hidden = _tools(row)
+    return {
+        "name": row.name,
+        "source": row.source,
+        "file": row.file or None,
+        "target": row.target,
+        "reachable": row.is_reached,
+        "problem": row.problem or None,
+        "exposed": exposed,
+        "hidden": hidden,
+        "dead_patterns": dead,
+        "lock": _lock(row),
+        "login": row.login,
+        "running": row.running,
+    }
+
+
+_HEAD = ("SERVER", "FROM", "REACHED", "TOOLS", "NOTES")
+_WIDTHS = (18, 20, 7, 14, 13)  # 80 with two blanks between
+
+
+def _print(rows: Sequence[_Row], dead: Callable[[_Row], list[str]]) -> None:
+    """Print the table; to stderr, what does not fit into it."""
+    cells = [_cells(row, dead(row)) for row in rows]
+    print_table(
+        _HEAD,
+        [tuple(map(shortened, one, _WIDTHS)) for one in cells],
+        lambda row: Colour.RED if row[2] == "no" else None,
+        always_has_head=True,
+    )
+    sys.stdout.flush()
+    for row in rows:
+        for line in _lines_about(row, dead(row)):
+            say(f"{shown(row.name)}: {line}")
+
+
+def _cells(row: _Row, dead: Sequence[str]) -> tuple[str, ...]:
+    exposed, hidden = _tools(row)
+    tools = "?" if exposed is None else f"{exposed}, {hidden} hidden" if hidden else f"{exposed}"
+    notes = [
+        f"login {row.login}" if row.login == "needed" else "",
+        f"{len(row.running)} running" if row.running else "",
+        f"{len(dead)} dead" if dead else "",
+        "locked" if _lock(row) else "",
+    ]
+    reached = {True: "yes", False: "no", None: "?"}[row.is_reached]
+    return shown(row.name), shown(row.source), reached, tools, ", ".join(filter(None, notes))
+
+
+def _lines_about(row: _Row, dead: Sequence[str]) -> Iterator[str]:
+    if row.problem:
+        yield f"not reached: {row.problem}" if row.is_reached is False else row.problem
+    if row.login == "needed":
+        yield f"mcp-tool-filter login {row.target}"
+    for pattern in dead:
+        yield f'the pattern "{pattern}" matches no tool'
+    for one in row.running:
+        said = f"runs as {one['pid']}: {count(one.get('calls') or 0, 'call')}"
+        said += f", {one.get('refused') or 0} refused"
+        for label, key in (("audit log", "audit_log"), ("page", "dashboard")):
+            said += f", {label} {printable(str(one[key]))}" if one.get(key) else ""
+        yield said
+
+
+# The page
+
+
+def _open_page(*, browser: bool) -> int:
+    """Serve a page with all running filters until Ctrl+C or SIGTERM."""
+    asyncio.run(_serve_page(browser=browser))
+    return 0
+
+
+async def _serve_page(*, browser: bool) -> None:
+    import webbrowser
+
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, dashboard_server
+    from mcp_tool_filter.policy.config import Config
+
+    state: dict[str, object] = {"listeners": [], "refused_edit": "", "only_running": True}
+    page = Dashboard(lambda: state, Config, list, lambda _deny, _except: "There is nothing to edit")
+    said: list[str] = []
+    async with dashboard_server(page, 0, said.append):
+        over = asyncio.Event()
+        on_signals(asyncio.get_running_loop(), over.set, hangup=True)
+        say(f"{said[0]}\nCtrl+C ends the page, not the filters")
+        if browser and not await asyncio.to_thread(webbrowser.open, said[0].partition(" ")[2]):
+            say("Cannot open a browser: open the page yourself")
+        await over.wait()
