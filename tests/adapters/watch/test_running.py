@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,12 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "run"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    return folder
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short path: a socket's has at most about 100 bytes."""
+    folder = tempfile.mkdtemp(prefix="run-", dir="/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    yield Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def eventually[Found](look: Callable[[], Found]) -> Found:
@@ -117,7 +120,7 @@ def test_a_filter_that_cannot_answer_does_not_hide_the_others(base: Path) -> Non
     assert raising
     folder = base / "mcp-tool-filter"
     (folder / "note.sock").write_text("not a socket")
-    (folder / "link.sock").symlink_to(next(folder.glob("*-*.sock")))
+    (folder / "link.sock").symlink_to(next(folder.glob("*-*")))
     with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as silent:
         dead.bind(str(folder / "77-dead.sock"))
         silent.bind(str(folder / "88-silent.sock"))

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FOLDER = "XDG_RUNTIME_DIR"
 """The variable that names a folder of the user for sockets."""
-_SUFFIX = ".sock"
 _PATIENCE = 1.0  # seconds for one filter to answer, or to take the question
 _MOST_READ = 16 * 1024 * 1024
 _MOST_ASKED = 16  # at the same time
@@ -77,7 +76,7 @@ class Announced:
         """Raises OSError."""
         self._answer = answer
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        name = f"{os.getpid()}-{secrets.token_hex(2)}"  # short: the whole path has about 100 bytes
         self._path, hidden = folder / name, folder / f".{name}"
         try:
             self._listener.bind(str(hidden))
@@ -143,7 +142,7 @@ def _sockets_in(folder: Path) -> Iterator[Path]:
         with suppress(OSError):
             found = path.lstat()
             is_ours = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
-            if is_ours and path.suffix == _SUFFIX and not path.name.startswith("."):
+            if is_ours and not path.name.startswith("."):
                 yield path
 
 
