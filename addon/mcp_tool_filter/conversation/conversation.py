@@ -388,7 +388,7 @@ class Conversation:
                 judged.snapshot = kind.snapshot
             else:
                 judged.snapshot = yield from kind.take(pages)
-                if faults := judged.snapshot.faults:
+                if (faults := judged.snapshot.faults) and not self.policy.config.shadow:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, judged, situation.call, error)
