@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -201,3 +202,25 @@ def test_most_policies_do_not_look_into_results() -> None:
     from_client, from_upstream = link(policy)
     assert from_upstream(wanting(a="x")) == Forward()
     assert from_client(call()) == Forward()
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_file_of_skill"),
+    [("skill://a/b.py", True), ("SKILL://a/b", True), ("git://o/SKILL.md", True), ("a:/b", False)],
+)
+def test_a_rule_refuses_a_skills_file_instead_of_changing_it(
+    uri: str, is_file_of_skill: bool
+) -> None:
+    """Its digest is in the skill's manifest: clients would take a changed file for a forged one."""
+    conditions = "{method_equals: resources/read}, {result_exists: contents}"
+    to_upstream, from_upstream = link(rule(conditions, "redact: {pattern: secret}"))
+
+    def read(text: str) -> Verdict:
+        assert to_upstream(request("resources/read", {"uri": uri})) == Forward()
+        return from_upstream(result({"contents": [{"uri": uri, "text": text}]}))
+
+    assert read("plain") == Forward()
+    changed: Any = refusal(read("secret"))
+    assert ("error" in changed) == is_file_of_skill
+    if is_file_of_skill:
+        assert changed["error"]["code"] == -32001

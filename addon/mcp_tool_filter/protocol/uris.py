@@ -140,6 +140,18 @@ def _spelled(text: str) -> Iterator[str]:
     yield from (base + end for base in sorted(bases) for end in ends)
 
 
+_SKILL = re.compile(r"\s*skill:|(?:[^?#]*/)?SKILL\.md(?:$|[?#])", re.IGNORECASE)
+
+
+def is_of_skill(uri: str) -> bool:
+    """Tell whether a URI says that it is a file of a skill (SEP-2640).
+
+    >>> [is_of_skill(uri) for uri in ("skill://a/b.py", "git://o/SKILL.md", "file:///skills")]
+    [True, True, False]
+    """
+    return _SKILL.match(uri) is not None
+
+
 def _readings(paths: list[str]) -> set[tuple[str, ...]]:
     """Return the places that servers could read in these paths."""
     known = dict.fromkeys(paths)

@@ -45,6 +45,7 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
 )
 from mcp_tool_filter.protocol.scan import Value
+from mcp_tool_filter.protocol.uris import is_of_skill
 from mcp_tool_filter.rules.actions import may_be_kept
 from mcp_tool_filter.rules.chain import AtOnce, answered, judge
 from mcp_tool_filter.rules.fields import Document, Unjudgeable, quote
@@ -358,19 +359,26 @@ class RulesLink:
         judging = self._judging(self._subject(message, noted, request), situation, noted)
         if judging is None and not stores:
             return Forward()
-        return answered(self._response_decided(message, judging, stores), self._at_once)
+        return answered(self._response_decided(message, judging, stores, request), self._at_once)
 
     def _response_decided(
         self,
         message: Response,
         judging: Deciding[RulesOutcome] | None,
         stores: list[WriteCache],
+        request: Request | None,
     ) -> Deciding[Verdict]:
         result = message.result
         if stores and result is not None and may_be_kept(message.place.text, result):
             for one in stores:
                 yield replace(one, value=message.place.cut(result).encode())
-        return (yield from judging).to_verdict() if judging is not None else Forward()
+        if judging is None:
+            return Forward()
+        judged = yield from judging
+        if judged.is_changed and judged.refusal is None and shows_skill(message, request):
+            rule = (judged.done or [""])[-1]
+            judged.refusal = Refusal.of_rule("A rule would change a file of a skill", rule, "skill")
+        return judged.to_verdict()
 
     def _request_of(
         self, message: Response, situation: Situation, session: RuleSession
@@ -448,6 +456,20 @@ class RulesLink:
         for one in islice(reversed(list(self.sessions)), most):
             mean = one.seconds / one.responses if one.responses else 0.0
             yield one.id, now - one.started, one.messages, one.errors, mean
+
+
+def shows_skill(message: Response, request: Request | None) -> bool:
+    """Tell whether an answer has a file of a skill: its digest is in the skill's manifest, so that
+    clients would take a changed file for a forged one."""
+    if message.result is None or request is None or request.method != "resources/read":
+        return False
+    asked = request.params.get("uri") if request.params else None
+    document, uris = Document(message.place.text), [asked.text if asked else None]
+    contents = _member(document, message.result, "contents")
+    for one in (contents and contents.elements) or ():
+        uri = document.open(one).get("uri")
+        uris.append(uri.text if uri else None)
+    return any(uri is not None and is_of_skill(uri) for uri in uris)
 
 
 def identify(salt: bytes, credentials: bytes) -> str:

@@ -248,6 +248,14 @@ class Refusal:
     detail: str = ""
     """For observers; a client never sees it."""
 
+    @classmethod
+    def of_rule(
+        cls, message: str, rule: str, action: str, more: str = "", detail: str = ""
+    ) -> Refusal:
+        """Return one with our own error code. The client learns which rule refused."""
+        data = f"{{{_who_refuses(rule, action)}{more}}}"
+        return cls(BLOCKED, message, data, rule, action, detail)
+
     def render(self, id: str | None) -> bytes:
         data = "" if self.data is None else f',"data":{self.data}'
         error = f'{{"code":{self.code},"message":{quote_harmlessly(self.message)}{data}}}'
@@ -368,8 +376,7 @@ class Run:
     ) -> None:
         """Refuse the message with our own error code. The client learns which rule refused."""
         more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
-        data = f"{{{_who_refuses(rule, action)}{more}}}"
-        self.refuse_with(Refusal(BLOCKED, message, data, rule, action, detail))
+        self.refuse_with(Refusal.of_rule(message, rule, action, more, detail))
 
     def refuse_with(self, refusal: Refusal) -> None:
         """Refuse the message, unless it has been refused before."""
