@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.commands.audit import _entries, paths_of
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.observers.audit.entry import START, hash_of, link, render
+from tests.adapters.watch.writing import eventually
 from tests.mcp_upstream import mcp_upstream, tool
+from tests.stdio_client import filtered, upstream
 
 ADDON = Path(__file__).parents[3] / "addon"
 
@@ -286,6 +289,38 @@ def test_a_new_part_is_followed(file: Path) -> None:
         part.write_bytes(link(render(entry("new", "2026-11-18T13:00:00.000Z")), START) + b"\n")
         assert "tools/call new" in it.stdout.readline()
         it.terminate()
+
+
+def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+    """Two sessions write the same log at the same time; one is killed, its part is used again."""
+    log = tmp_path / "audit.jsonl"
+    flags = ("--audit-log", str(log), "--audit-fsync", "always", "--", *upstream())
+
+    def numbers() -> list[str]:
+        """The numbers of the calls that can be read, in the order in which they are."""
+        paths = paths_of([str(log)])
+        return [str(one["tool"]) for one in _entries(paths, "") if "tool" in one]
+
+    with filtered(*flags, home=tmp_path) as one, filtered(*flags, home=tmp_path) as two:
+        for at in range(6):
+            (one, two)[at % 2].calls(f"t{at}")
+            eventually(lambda at=at: len(numbers()) > at)  # type: ignore[misc]
+        assert numbers() == [f"t{at}" for at in range(6)]
+        two.process.kill()
+        two.ends()
+        with filtered(*flags, home=tmp_path) as three:
+            three.calls("t6")
+            eventually(lambda: len(numbers()) == 7)
+    assert numbers() == [f"t{at}" for at in range(7)]
+    assert len(list(tmp_path.glob("audit.jsonl*"))) == 2
+    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(log), "--follow", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ADDON)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
+        assert it.stdout
+        read = [json.loads(it.stdout.readline()) for _ in range(7)]
+        it.terminate()
+    assert [one.get("tool") for one in read] == [f"t{at}" for at in range(7)]
+    assert main(["audit", "verify", str(log)]) == 0
 
 
 def test_files_are_checked_in_the_order_of_their_links(

@@ -5,13 +5,14 @@ The user names a log; its parts, and the files that were put aside, belong to it
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,8 +111,12 @@ def _suggestions(
 
 
 def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
+    """Yield the entries of all files in the order of their times."""
     wrong = right = 0
-    for line in lines_of(paths, _warn_of_damage):
+    chains: dict[str, list[Path]] = {}
+    for path in paths:
+        chains.setdefault(str(path.with_name(audit_log.chain_of(path.name))), []).append(path)
+    for line in _by_time(lines_of(files, _warn_of_damage) for files in chains.values()):
         if (entry := parse_line(line)) is None:
             wrong += 1
             continue
@@ -122,6 +127,16 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
         raise not_a_log(paths)
     if wrong:
         say(f"Warning: {count(wrong, 'line')} cannot be read: see audit verify")
+
+
+def _by_time(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:
+    """Merge the lines of several processes; those of each are in order already."""
+    known = list(streams)
+    return known[0] if len(known) == 1 else heapq.merge(*known, key=_time_in)
+
+
+def _time_in(line: bytes) -> str:
+    return str((parse_line(line) or {}).get("time", ""))
 
 
 def _warn_of_damage(path: Path, why: str) -> None:
@@ -165,10 +180,9 @@ def _growing(paths: Sequence[Path]) -> Iterator[bytes]:
                 if path not in followed:
                     followed[path] = _Followed(path)
             is_quiet = True
-            for one in followed.values():
-                for line in one.new_lines():
-                    is_quiet = False
-                    yield line
+            for line in _by_time(one.new_lines() for one in followed.values()):
+                is_quiet = False
+                yield line
             if is_quiet:
                 time.sleep(_PAUSE)
     finally:
