@@ -15,13 +15,17 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.filtered import DELETE, READ, Filtered, filtered
 from tests.adapters.mitmproxy.test_rules_everywhere import Echo, policy
+from tests.adapters.watch.test_dashboard import address_of, asked
+from tests.adapters.watch.test_metrics import fetched, value_of
+from tests.browser import browser
 from tests.cli.commands.served_command import served as served_command
 from tests.cli.commands.test_every_rule_over_stdio import ECHO
+from tests.cli.launched import launched
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import RawRequest, answer
+from tests.raw_upstream import RawRequest, answer, free_port
 from tests.stdio_client import filtered as filtered_stdio
 from tests.stdio_client import started
 from tests.websocket import connect
@@ -245,3 +249,67 @@ async def test_it_can_be_switched_while_the_filter_runs(tmp_path: Path) -> None:
                     await client.ask(post(calling("delete_file"), headers=MCP_HEADERS))
                 assert len(upstream.of("tools/call")) == 1
             assert [one for one in running.warnings if "shadow was switched" in one]
+
+
+async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: Path) -> None:
+    metrics = free_port()
+    async with mcp_upstream(tools=[READ, DELETE]) as upstream:
+        flags = ["-u", upstream.url, "-d", DENY[0], "--shadow", "--dashboard", "0"]
+        flags += ["--metrics-port", str(metrics), "--metrics-token", "t"]
+        async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
+            port, path = await address_of(it)
+            await client.ask(post(calling("delete_file"), headers=MCP_HEADERS))
+            await client.ask(post(LIST, headers=MCP_HEADERS))
+            await it.says(r"delete_file: ok, would be refused \(denied by \^delete_\)")
+            await it.says(r"tools/list: ok, answer would be changed \(hidden\)")
+            text = (
+                await asyncio.to_thread(fetched, metrics, "/metrics", authorization="Bearer t")
+            )[1]
+            why = 'tool="delete_file",verdict="refused",why="denied"'
+            assert value_of(text, f"mcp_tool_filter_shadow_total{{{why}}}") == 1
+            assert value_of(text, 'mcp_tool_filter_calls_total{tool="delete_file"}') == 1
+            assert "refusals_total{" not in text
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+            [listener] = state["listeners"]
+            assert (listener["shadow"], listener["reported"], listener["refused"]) == (True, 2, 0)
+            assert state["recent"][1]["would"] == "would be refused (denied by ^delete_)"
+            change = json.dumps({"deny": ["^read_"]})  # the switches change what is reported
+            assert asked(port, "/mcp/apply", "POST", change, Cookie=cookie)[0] == 200
+            await client.ask(post(calling("read_file"), headers=MCP_HEADERS))
+            await it.says(r"read_file: ok, would be refused \(denied by \^read_\)")
+            with browser(tmp_path) as page:
+                page.go(f"http://127.0.0.1:{port}{path}")
+                page.wait_for(
+                    "Nothing is enforced", "Tools that would be hidden", "would be refused"
+                )
+                assert page.errors() == []
+            it.interrupt()
+            await it.exit_code()
+    said = it.stdout + it.stderr
+    assert said.count("Warning: nothing is enforced") == 1
+    assert "Tools: 2, all exposed; 1 would be denied" in said
+    assert "Only reported: 3 messages, none refused or changed" in said
+
+
+@pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
+async def test_a_rule_with_mode_audit_is_logged_and_nothing_else(host: str, tmp_path: Path) -> None:
+    rules, log = tmp_path / "rules.yaml", tmp_path / "audit.jsonl"
+    rules.write_text(
+        "interceptor: {rules: ["
+        "{id: tried, mode: audit, conditions: [tool_equals: read_file], actions: [block: no]},"
+        "{id: real, conditions: [param_equals: {field: arguments.a, value: 1}],"
+        " actions: [block: n]}]}"
+    )
+    given: dict[str, Any] = {"rules": [str(rules)], "audit_log": [str(log)]}
+    async with filtered(tmp_path, on_sockets=host == "sockets", **given) as between:
+        for arguments in ("{}", '{"a":1}'):
+            await between.ask(calling("read_file", arguments=arguments))
+        assert [one.body for one in between.upstream.of("tools/call")] == [calling("read_file")]
+    lines = [json.loads(line) for line in log.read_bytes().splitlines()]
+    told = [(one.get("event"), one["verdict"], one["rule"], one.get("shadow")) for one in lines]
+    assert sorted(told, key=str) == [
+        ("rule", "refused", "tried", True),
+        (None, "refused", "real", None),
+        (None, "refused", "tried", True),
+    ]

@@ -70,6 +70,24 @@ def test_all_servers_are_listed(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert "s3cret" not in out
 
 
+def test_a_server_whose_filter_only_reports_does_not_look_protected(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--deny", "^rm_", "--yes")
+    assert main(["wrap", "claude-code", "files", *flags, "--shadow"]) == 0
+    assert main(["wrap", "claude-code", "tickets", *flags]) == 0
+    capsys.readouterr()
+    assert main(["clients"]) == 0
+    out = capsys.readouterr().out
+    assert "claude-code\tuser\tfiles\tshadow\t" in out
+    assert "claude-code\tuser\ttickets\tyes\t" in out
+    assert main(["clients", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(one["filtered"], one["shadow"]) for one in listed] == [(True, True), (True, False)]
+    assert main(["wrap", "claude-code", "files", *flags]) == 0
+    assert "--shadow" not in file_in(home)
+
+
 @pytest.mark.parametrize("server", ["files", "tickets"])
 def test_wrap_and_unwrap_leave_the_file_as_it_was(
     server: str, home: Path, capsys: pytest.CaptureFixture[str]

@@ -41,6 +41,13 @@ async def test_a_working_setup_has_no_findings(tmp_path: Path) -> None:
     assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)
 
 
+async def test_it_says_if_nothing_is_enforced(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, "-d", "^a$", "--shadow")
+    assert status == 0
+    assert "ok   2 tools, all exposed: 1 would be denied" in lines
+    assert "ok   Nothing is enforced: with --shadow, the filter only reports" in lines
+
+
 async def test_the_findings_are_available_as_json(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, "-d", "^delete", "--json")
     found = json.loads("\n".join(lines))

@@ -292,6 +292,34 @@ class TestFlows:
             assert (flow.marked, flow.comment) == (mark, comment)
 
     @pytest.mark.parametrize(
+        ("body", "comment"),
+        [
+            (
+                call("delete_file"),
+                "would be refused: not found: delete_file (denied by ^delete_)",
+            ),
+            (LIST, "would be changed: hidden 1 tool\n  ^delete_: delete_file"),
+        ],
+    )
+    async def test_what_is_only_reported_is_marked_and_commented(
+        self, tmp_path: Path, body: bytes, comment: str
+    ) -> None:
+        async with watched(tmp_path, shadow=["true"]) as it:
+            await it.ask(body)
+            [flow] = it.view.flows
+            assert comment in flow.comment
+            assert flow.marked == ":eyes:"
+
+    async def test_the_comment_on_a_batch_names_the_calls_that_failed(self, tmp_path: Path) -> None:
+        failed = b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"No"}}'
+        fine = b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}'
+        async with watched(tmp_path, respond=saying(b"[%b,%b]" % (failed, fine))) as it:
+            other = call("read_file").replace(b'"id":1', b'"id":2')
+            await it.ask(b"[%b,%b]" % (call("read_file"), other))
+            [flow] = it.view.flows
+            assert flow.comment.endswith("the call of read_file failed: No")
+
+    @pytest.mark.parametrize(
         ("said", "problem"),
         [
             (

@@ -78,6 +78,7 @@ _MOST_SENTENCES = 50
 _SECONDS_BETWEEN_UPDATES = 0.25
 _FORWARDED = "forwarded"
 _REFUSED, _HIDDEN, _INVALID = ":no_entry_sign:", ":see_no_evil:", ":warning:"
+_REPORTED = ":eyes:"
 # mitmweb accepts only these letters, and the dot.
 _COMMANDS = {
     "mcp.tools": render_tools,
@@ -138,8 +139,8 @@ class FlowObserver:
             return
         if (seen := self._seen.get(flow)) is None:
             return
-        shadow = isinstance(judged.verdict, Forward) and judged.would
-        self._comment(flow, _sentence_about(judged), shadow or judged.verdict)
+        mark = _REPORTED if judged.would is not None else ""
+        self._comment(flow, _sentence_about(judged), _mark(judged.verdict) or mark)
         if listener := self._proxy.listeners.get(name):
             self._keep_tools(name, listener, flow, seen.kept, judged.message)
 
@@ -214,7 +215,7 @@ class FlowObserver:
             # Not .content: that would also change the headers.
             flow.response.data.content = bytes(seen.filtered)
 
-    def _comment(self, flow: HTTPFlow, sentence: str, verdict: Verdict) -> None:
+    def _comment(self, flow: HTTPFlow, sentence: str, mark: str) -> None:
         sentences = flow.comment.split("\n\n") if flow.comment else []
         if sentence in sentences or len(sentences) >= _MOST_SENTENCES:
             return
@@ -223,7 +224,7 @@ class FlowObserver:
             sentences = []  # the other sentences say more
         if sentence != _FORWARDED or not sentences:
             flow.comment = "\n\n".join([*sentences, sentence])
-        if mark := _mark(verdict):
+        if mark:
             flow.marked = mark
 
     def _keep_tools(
