@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,19 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Decision, FetchTools, waits
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, Decision, FetchTools, waits
+from mcp_tool_filter.policy.exchange import Situation
+from mcp_tool_filter.policy.verdict import (
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.protocol import large
+from mcp_tool_filter.protocol.messages import Batch, Message
 from tests.conversation.asking_kinds import Http, asked, finished, open_session
 from tests.make import asking, calling, listing, text_of
 
@@ -71,20 +83,57 @@ def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps(
     assert opened.waiting == []
 
 
-def test_reading_in_steps_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, raw = policy_of(*NAMES), listing(*NAMES, more=',"ttlMs":5')
-    judged, _ = last_of(asking_for_a_list(policy).from_upstream(raw))
-    monkeypatch.setattr(from_upstream, "_LONG", 1 << 40)
-    at_once = asking_for_a_list(policy_of(*NAMES)).from_upstream(raw)
-    assert isinstance(at_once, Judged)
-    assert judged.verdict == at_once.verdict
+def changing(message: Message, _situation: Situation) -> Verdict:
+    """A rule that changes what it sees."""
+    assert not isinstance(message, Batch)
+    raw = message.place.raw
+    return Rewrite(raw.replace(b":5", b":6"), Reason(Why.CHANGED)) if b":5" in raw else Forward()
+
+
+def changing_later(message: Message, situation: Situation) -> Decision[Verdict]:
+    def wait() -> Deciding[Verdict]:
+        yield LET_OTHERS_GO_ON
+        return changed
+
+    changed = changing(message, situation)
+    return changed if isinstance(changed, Forward) else wait()
+
+
+@pytest.mark.parametrize("form", [b"%b", b"[%b]"], ids=["alone", "in a batch"])
+@pytest.mark.parametrize("rule", [None, changing, changing_later])
+@pytest.mark.parametrize("known", [["other"], NAMES], ids=["first list", "known list"])
+def test_reading_in_steps_gives_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, form: bytes, rule: Any, known: list[str]
+) -> None:
+    raw = form % listing(*NAMES, more=',"ttlMs":5')
+    verdicts: list[tuple[Verdict, Verdict]] = []
+    for longest in (from_upstream._LONG, 1 << 40):
+        monkeypatch.setattr(from_upstream, "_LONG", longest)
+        policy = policy_of(*known)
+        policy.links = (SimpleNamespace(decide=rule),) if rule else ()
+        is_first = known is not NAMES
+        decision = (
+            first_list(policy, raw) if is_first else asking_for_a_list(policy).from_upstream(raw)
+        )
+        if longest == 1 << 40:
+            judged = finished(decision)
+        else:
+            judged, steps = last_of(decision)
+            assert steps > len(raw) // 2048
+        later = open_session(policy).from_client(asking("tools/list"), None, Http())
+        verdicts.append((judged.verdict, finished(later).verdict))
+    assert verdicts[0] == verdicts[1]
 
 
 def first_list(in_force: PolicyInForce, raw: bytes) -> Decision[Judged]:
     """Let a client of a kind whose list is unknown get that list, because it lists or calls."""
+    return asking_anew(in_force).from_upstream(raw)
+
+
+def asking_anew(in_force: PolicyInForce) -> Conversation:
     between = open_session(in_force)
     asked(between, asking("tools/list"))
-    return between.from_upstream(raw)
+    return between
 
 
 def first_call(in_force: PolicyInForce, name: str) -> Decision[Judged]:

@@ -55,6 +55,7 @@ from mcp_tool_filter.conversation.policy_in_force import (
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import (
     decide_accepted,
+    decide_filtered,
     decide_from_client,
     decide_from_upstream,
     join_from_client,
@@ -512,13 +513,15 @@ class Conversation:
         """
         policy = self.policy
         judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
-        may_be_list = self.exchanges.lists > 0 and not policy.links
-        if (may_be_list or len(raw) >= _LEAST) and (envelope := find_result_envelope(raw)):
+        may_be_list = self.exchanges.lists > 0
+        may_be_known = len(raw) >= _LEAST or (may_be_list and not policy.links)
+        if may_be_known and (envelope := find_result_envelope(raw)):
             known = self._known(raw, envelope, judged)
             if known and judged.exchange and not policy.links:  # it teaches us nothing new
                 self.exchanges.close(judged.exchange)
                 return self._tell_answer(judged, self._settled(judged, known))
-        if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
+        is_long = len(raw) >= _LONG and judged.message is None
+        if is_long and may_be_list and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, judged)
         return self._read_from_upstream(raw, judged, judged.message)
 
@@ -571,14 +574,39 @@ class Conversation:
                 decision = self._read_from_upstream(raw, judged, message)
                 return (yield from decision) if waits(decision) else decision
             judged.message, judged.exchange = message, asked
-            decided = yield from self._decide_in_steps(judged, listing, asked)
+            decided = yield from self._decide_in_steps(message, judged, listing, asked)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
         verdict = keep_space(message.place.text, decided)
         self._remember_list(raw, judged, self._kind_of(asked), verdict)
         return self._decided_for_upstream(judged, verdict)
 
+    def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
+        """Decide on the members of a batch one after the other, on its lists in steps."""
+        verdicts: list[Verdict] = []
+        for member, each in zip(batch.members, judged.members, strict=True):
+            asked, listing = each.exchange, None
+            if isinstance(member, Response) and asked is not None and asked.method == "tools/list":
+                listing = parse_listing(member)
+            if listing is None or asked is None:
+                decision = self._decide_for_upstream(member, each, self._kind_of(asked))
+            else:
+                decision = self._decide_in_steps(member, each, listing, asked)
+            verdicts.append((yield from decision) if waits(decision) else decision)
+            yield LET_OTHERS_GO_ON
+        return self._decided_for_members(batch, judged, verdicts)
+
     def _decide_in_steps(
+        self, message: Single, judged: Judged, listing: Listing, asked: Exchange
+    ) -> Deciding[Verdict]:
+        """Decide on a list in steps; the rules then see what the client would get."""
+        verdict = yield from self._filter_in_steps(judged, listing, asked)
+        decision = decide_filtered(message, verdict, self._situation_of(judged))
+        if not waits(decision):
+            return decision
+        return self._by_policy_now(judged, (yield from decision))
+
+    def _filter_in_steps(
         self, judged: Judged, listing: Listing, asked: Exchange
     ) -> Deciding[Verdict]:
         policy = self.policy
@@ -598,6 +626,7 @@ class Conversation:
                     learned = yield from kind.learn(asked.cursor, listing)
                 is_last = kind.snapshot is judged.in_force or kind.snapshot is learned
                 if config is policy.config and is_last:
+                    judged.in_force = kind.snapshot
                     return verdict
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
@@ -637,6 +666,8 @@ class Conversation:
     def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
         members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
         judged.members = tuple(members)
+        if judged.size >= _LONG and self.exchanges.lists and self.policy.reads_in_steps:
+            return self._long_batch_from_upstream(batch, judged)
         decisions = [
             self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)

@@ -52,12 +52,16 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
 
 def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verdict]:
     """Decide on the upstream's message. Raises ProtocolError if it cannot be judged."""
-    verdict = filter_from_upstream(message, situation)
+    return decide_filtered(message, filter_from_upstream(message, situation), situation)
+
+
+def decide_filtered(message: Single, verdict: Verdict, situation: Situation) -> Decision[Verdict]:
+    """Ask the links about the upstream's message, on which the tool filter has decided."""
     if not situation.links:
         return verdict
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
-    linked = _ask_links(message, situation, situation.links, _filter_changed_from_upstream)
+    linked = decide_accepted(message, situation)
     return verdict if isinstance(linked, Forward) else then(linked, partial(_or_else, verdict))
 
 
