@@ -30,6 +30,9 @@ ASKED = [
     (["rules", "ch"], ["check"]),
     (["wrap", "codex", ""], ["files", "linear"]),
     (["unwrap", "codex", "li"], ["linear"]),
+    (["--server", ""], ["mine", "the.other"]),
+    (["doctor", "--server", "t"], ["the.other"]),
+    (["run", "--server", ""], []),  # there it is a URL
 ]
 
 
@@ -40,6 +43,10 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".codex" / "config.toml").write_text(
         '[mcp_servers.files]\ncommand = "x"\n[mcp_servers.linear]\ncommand = "y"\n'
     )
+    config = tmp_path / ".config" / "mcp-tool-filter" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[servers.mine]\nurl="a"\n[servers.mine.env]\n[servers."the.other"]\n')
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     program = tmp_path / "mcp-tool-filter"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_tool_filter "$@"\n')
     program.chmod(0o755)
@@ -97,6 +104,7 @@ def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path
         ("wrap --scope ", r"local +project +user"),
         ("demo --", r"--stay +-- keep both running"),
         ("--list", r"mcp-tool-filter --list-tools"),
+        ("--server ", r"mine +the\.other"),
     ],
 )
 def test_zsh_describes_what_it_offers(line: str, shown: str, tmp_path: Path) -> None:

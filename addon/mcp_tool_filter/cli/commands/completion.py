@@ -6,12 +6,18 @@ from collections.abc import Iterator
 
 from mcp_tool_filter.cli.flags import WORDS, Given
 from mcp_tool_filter.cli.table import CLIENTS, COMMANDS, FILTER, Command
-from mcp_tool_filter.options import Option
+from mcp_tool_filter.options import OPTIONS, Option
 
 _PATHS = ("FILE", "DIR")
 _CLIENTS = "mcp-tool-filter clients 2>/dev/null"
 _SERVERS = f"{_CLIENTS} | awk -F'\\t'"
 _OF_CLIENT = "$1 == client {print $3}"
+# The names of the servers in the default config file, without starting Python.
+_OF_FILE = (
+    r"""sh -c 'sed -n -e "s/^\[servers\.\([A-Za-z0-9_-]*\)\].*/\1/p" """
+    r"""-e "s/^\[servers\.\"\([^\"]*\)\"\].*/\1/p" """
+    r""""${XDG_CONFIG_HOME:-$HOME/.config}/mcp-tool-filter/config.toml" 2>/dev/null'"""
+)
 _BASH = """\
 # eval "$(mcp-tool-filter completion bash)"
 _mcp_tool_filter() {{
@@ -68,6 +74,11 @@ def _names_server(command: Command) -> bool:
     return command.choices == CLIENTS and command.most_words > 1
 
 
+def _names_section(flag: Option) -> bool:
+    """Tell whether a flag's value is a server in the config file."""
+    return flag == OPTIONS["server"]
+
+
 def _bash() -> str:
     parts = [*map(_bash_case, COMMANDS.values()), _bash_case(FILTER)]
     names = " ".join(COMMANDS)
@@ -92,6 +103,8 @@ def _bash_values(flag: Option) -> str:
     """Return the completion of a flag's value: its choices, a path, or free text."""
     if flag.choices:
         words = f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$current"))'
+    elif _names_section(flag):
+        words = f'COMPREPLY=($(compgen -W "$({_OF_FILE})" -- "$current"))'
     elif flag.value in _PATHS:
         words = 'COMPREPLY=($(compgen -f -- "$current"))'
     else:
@@ -131,7 +144,10 @@ def _zsh_flags(flag: Option) -> Iterator[str]:
         value = f":{flag.value}:{'_files' if flag.value in _PATHS else ' '}"
     for spelling in flag.spellings:
         joined = ("=" if spelling.startswith("--") else "+") if flag.value else ""
-        yield _quoted(f"*{spelling}{joined}[{said}]{value}")
+        if _names_section(flag):
+            yield f'"*{spelling}{joined}[{said}]:{flag.value}:($({_OF_FILE}))"'
+        else:
+            yield _quoted(f"*{spelling}{joined}[{said}]{value}")
 
 
 def _fish() -> str:
@@ -164,6 +180,8 @@ def _fish_flag(flag: Option) -> str:
         words.append(f"-s {flag.short}")
     if flag.choices:
         words.append(f'-x -a "{" ".join(flag.choices)}"')
+    elif _names_section(flag):
+        words.append(f"-x -a {_fish_quoted(f'({_OF_FILE})')}")
     elif flag.value:
         words.append("-r -F" if flag.value in _PATHS else "-x")
     return " ".join([*words, f"-d {_fish_quoted(flag.help)}"])
