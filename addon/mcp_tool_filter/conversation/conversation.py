@@ -330,9 +330,8 @@ class Conversation:
         if not kind.is_listed and self._needs_list(message, kind, situation, arrival):
             if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
-            if self.client.via is not Via.STDIO:
-                judged.snapshot = self._without_list(kind, judged, situation.call)
-                situation.snapshot = judged.snapshot
+            judged.snapshot = self._without_list(kind, judged, situation.call)
+            situation.snapshot = judged.snapshot
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
 
@@ -343,10 +342,11 @@ class Conversation:
         it gets if it asks in an unusual way for a list that then must not be pinned.
 
         A denied name waits for the list as an unknown one does: both get the same answer in the
-        same time. Only in the older transport it does not: there some upstreams never answer.
+        same time. Only in the older transport it does not: there some upstreams never answer. Over
+        stdio we ask only if nothing but the tool's definition can decide.
         """
         if isinstance(message, Request) and message.method == "tools/list":
-            return not parse_list_request(message).is_usual
+            return not (self.client.via is Via.STDIO or parse_list_request(message).is_usual)
         if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
         if message.method != "tools/call":
@@ -356,8 +356,8 @@ class Conversation:
         return self._needs_list_for(situation.call.tool_name, kind, arrival)
 
     def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
-        if kind.snapshot.is_undecided(name):
-            return True
+        if kind.snapshot.is_undecided(name) or self.client.via is Via.STDIO:
+            return kind.snapshot.is_undecided(name)
         is_older = self.client.via is Via.LEGACY_SSE
         if is_older and kind.snapshot.standing(name) is Standing.DENIED:
             return False

@@ -7,9 +7,10 @@ filtered by the patterns, and that list is pinned. No kind ever sees another's s
 
 Until a kind's list is complete, the patterns alone judge names (``UnlistedTools``).
 
-A stdio session has only one kind of asker, its one client (``OnlyKind``). We never ask the upstream
-anything that the client has not asked, so the client finds no trace of us. Until the client has
-listed all tools, the patterns judge names.
+A stdio session has only one kind of asker, its one client (``OnlyKind``). We ask the upstream
+nothing that the client has not asked, so the client finds no trace of us. Until the client has
+listed all tools, the patterns judge names. Only if a hint decides, which needs the definition, we
+ask for the list before a call.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import lru_cache
 from weakref import WeakValueDictionary, finalize, ref
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.policy.choice import is_hint
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
@@ -67,6 +69,7 @@ class Kind:
         "_config",
         "_counted",
         "_gone",
+        "_has_forgotten",
         "_is_start",
         "_listed",
         "_lists",
@@ -98,6 +101,8 @@ class Kind:
         self._is_start = is_start
         self._listed: Listed | None = None
         self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
+        self._has_forgotten = False  # there were too many: a hint may have hidden a tool, so no
+        # definition lifts one any more
         self._next: UnlistedTools | None = UnlistedTools(config.choice)
         self._counted = 0  # bytes of both
         self.used_at = self.unlisted_until = 0.0
@@ -240,6 +245,7 @@ class Kind:
         """Start with the list of another kind, of which this one was part."""
         if other._listed is not None:
             self._listed, self._next, self._gone = other._listed, None, dict(other._gone)
+            self._has_forgotten = other._has_forgotten
             self._follow_list()
 
     def crowd_out(self, start: Kind) -> None:
@@ -253,7 +259,13 @@ class Kind:
     def _pinned(self, definition: Definition) -> Definition:
         """Return the pinned definition of that name, or this one if none is pinned."""
         name = definition.name
-        known = self.snapshot.allowed.get(name, self._gone.get(name)) if name else None
+        if name is None:
+            return definition
+        known = self.snapshot.allowed.get(name, self._gone.get(name))
+        if known is None and (self._has_forgotten or is_hint(self.snapshot.denied.get(name))):
+            known = b'{"name":%s,"inputSchema":{}}' % json.dumps(name).encode()  # the worst case
+            if not is_hint(self._config.choice.hiding(name, known)):
+                return definition
         return definition if known is None else replace(definition, problem=None, raw=known)
 
     def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
@@ -278,6 +290,7 @@ class Kind:
         if self._may_keep():
             self._listed, self._next, self.is_stale = listed, None, False
             self._gone = _few_of_these(gone)
+            self._has_forgotten = self._has_forgotten or len(self._gone) < len(gone)
         else:
             self._next = UnlistedTools(config.choice)
         self._follow_list()
@@ -612,18 +625,19 @@ class Kinds:
 
 
 type OnListed = Callable[[Snapshot], None]
-"""Called once, when the client has seen the complete list."""
+"""Called once, when the complete list is known."""
 
 
 class OnlyKind(Kind):
     """Learns its list from the answers to the client's requests."""
 
-    __slots__ = ("_envelopes", "_on_listed", "_revision")
+    __slots__ = ("_envelopes", "_is_told", "_on_listed", "_revision")
 
     def __init__(self, kind: Kind, on_listed: OnListed) -> None:
         """Replace a kind about which nothing is known."""
         super().__init__(kind._lists, kind._config, is_start=True)
         self._on_listed = on_listed
+        self._is_told = False
         self._envelopes: dict[str, Envelope] = {}  # the first of each revision
         self._revision = ""
 
@@ -639,11 +653,19 @@ class OnlyKind(Kind):
         self.envelope = self._envelopes.get(self._revision)
 
     def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
-        is_first = not self.is_listed
         learned = yield from super()._finish(unlisted, whole)
-        if is_first and self._listed is not None:
-            self._on_listed(self._listed.snapshot)
+        self._tell_listed()
         return learned
+
+    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
+        taken = yield from super().take(pages)
+        self._tell_listed()
+        return taken
+
+    def _tell_listed(self) -> None:
+        if self._listed is not None and not self._is_told:
+            self._is_told = True
+            self._on_listed(self._listed.snapshot)
 
     def _follow_list(self) -> None:
         super()._follow_list()

@@ -158,7 +158,7 @@ class Choice:
 EVERYTHING = Choice()
 
 
-def is_pinned(by: Hider | None) -> bool:
+def is_hint(by: Hider | None) -> bool:
     """Tell whether a hint hides a tool: then no later definition can expose it."""
     return by in _CAUSES.values()
 

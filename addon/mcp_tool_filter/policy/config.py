@@ -340,7 +340,11 @@ class _Given:
             from difflib import get_close_matches  # slow to import, and seldom needed
 
             close = get_close_matches(bad[0].lower(), choices, n=1)
-            why = f"Did you mean {close[0]}?" if close else "It must be " + " or ".join(choices)
+            why = f"It must be {', '.join(choices[:-1])} or {choices[-1]}"
+            if close:
+                why = f"Did you mean {close[0]}?"
+            elif bad[0].lower().replace("_", "-") == READ_ONLY:
+                why = "read-only is an option of its own"
             raise InvalidOption(key, bad[0], why=why)
         return tuple(choice for choice in choices if choice in texts)
 
@@ -479,9 +483,11 @@ def refuse_unmatched(config: Config, unmatched: Sequence[Pattern]) -> None:
 
 def refuse_to_open(old: Config, new: Config) -> None:
     """Refuse a change that removes the last pattern: a slip must not open a running filter."""
+    was, now = old.choice, new.choice
     for option, before, after in (
-        ("deny", old.choice.deny, new.choice.deny),
-        ("allow", old.choice.allow, new.choice.allow),
+        ("deny", was.deny, now.deny),
+        ("allow", was.allow, now.allow),
+        ("deny_hint", {*was.hints} - {READ_ONLY}, {*now.hints} - {READ_ONLY}),
         *((key, _of_things(old, key), _of_things(new, key)) for key in OF_THINGS),
     ):
         if before and not after:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import ChainMap, Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import batched
@@ -95,18 +95,18 @@ class Standing(Enum):
 class HiddenNames(Collection[str]):
     """All names that the choice hides: an infinite collection, which cannot be iterated.
 
-    A name that only a definition can judge is hidden until ``known`` says what hides the tool of
-    this definition. It remembers the last name, because a call's name is asked for several times:
-    by the decision and by those who report it.
+    If only the definition can judge a name, ``known`` says what hides its tool. It remembers the
+    last name, because a call's name is asked for several times: by the decision and by those who
+    report it.
     """
 
-    def __init__(self, choice: Choice, known: MutableMapping[str, Hider | None]) -> None:
+    def __init__(self, choice: Choice, known: Mapping[str, Hider | None]) -> None:
         self._choice = choice
         self._known = known
         self._last: tuple[str | None, Hider | None] = (None, None)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.hiding(name) is not None
+        return isinstance(name, str) and self.hiding(name) not in (None, UNDECIDED)
 
     def hiding(self, name: str) -> Hider | None:
         """Return what hides a name, or None."""
@@ -116,12 +116,6 @@ class HiddenNames(Collection[str]):
         if last[0] != name:
             last = self._last = (name, self._choice.hiding(name))
         return self._known.get(name, UNDECIDED) if last[1] is UNDECIDED else last[1]
-
-    def besides(self, name: str) -> HiddenNames:
-        """Return the names without this one, if its definition exposes it."""
-        if not self._choice.needs_definitions:
-            return self
-        return HiddenNames(self._choice, ChainMap({name: None}, self._known))
 
     def __len__(self) -> int:
         return 0 if self._choice.hides_nothing else 1
@@ -172,8 +166,8 @@ class Snapshot:
         if name in self.allowed.names:
             return Standing.ALLOWED
         if name in self.hidden_names:
-            return Standing.UNKNOWN if self.is_undecided(name) else Standing.DENIED
-        is_allowed = self.is_open and not _is_too_long(name)
+            return Standing.DENIED
+        is_allowed = self.is_open and not (_is_too_long(name) or self.is_undecided(name))
         return Standing.ALLOWED if is_allowed else Standing.UNKNOWN
 
     def hiding(self, name: str) -> Hider | None:
@@ -291,11 +285,9 @@ class _Sorting:
             self.denied[name] = by
             self.denied_bytes += len(definition.raw)
             return Standing.DENIED
-        if self.hidden is not None:
-            hidden = self.hidden.besides(name)
-            if shows_other_tool(definition.raw.decode(), hidden):
-                self.faults.append(_carrying(name))
-                return Standing.UNKNOWN
+        if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
+            self.faults.append(_carrying(name))
+            return Standing.UNKNOWN
         return Standing.ALLOWED
 
     def snapshot(self, allowed: Definitions) -> Snapshot:
@@ -417,6 +409,8 @@ class UnlistedTools:
         sorting = self._sorting
         of_page = _Sorting(sorting.choice, self._hidden)
         allowed = Definitions()
+        if pins and sorting.choice.needs_definitions:
+            yield from self._foresee(page)
         for some in few_of(page.definitions):
             for one in some:
                 name = one.name or ""
@@ -432,6 +426,15 @@ class UnlistedTools:
                     allowed.add(name, (known or one).raw)
             yield LET_OTHERS_GO_ON
         return replace(of_page.snapshot(allowed), by_name=self._hidden)
+
+    def _foresee(self, page: Listing) -> Deciding[None]:
+        """Note the tools that a page's definitions hide: no other of its tools may carry one."""
+        for some in few_of(page.definitions):
+            for one in some:
+                if one.name is not None and not one.problem and one.name not in self._known:
+                    by = self._sorting.choice.hiding(one.name, one.raw)
+                    self._known |= {one.name: by} if by else {}
+            yield LET_OTHERS_GO_ON
 
     def _pin(self, definition: Definition) -> None:
         """Remember the first definition of a tool."""

@@ -7,10 +7,12 @@ lock lets them take turns.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
@@ -28,7 +30,15 @@ from mcp_tool_filter.conversation.policy_in_force import (
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then
+from mcp_tool_filter.policy.effects import (
+    CannotList,
+    Deciding,
+    Decision,
+    Effect,
+    FetchTools,
+    Together,
+    then,
+)
 from mcp_tool_filter.policy.exchange import Client, Direction, Link, Session, Via
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -38,7 +48,9 @@ from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Message,
     Notification,
+    Request,
     Response,
+    parse_message,
     render_error,
 )
 from mcp_tool_filter.protocol.scan import scan
@@ -105,6 +117,7 @@ class LineJudge:
         self._conversation = Conversation(policy, client, self._exchanges)
         self._lock = RLock()
         self.server = ServerName()
+        self.asker = ListAsker(config.tool_list_timeout, config.limits)
 
     # What the client says
 
@@ -129,6 +142,8 @@ class LineJudge:
 
     def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the upstream; an error replaces an answer that must not pass."""
+        if self.asker.takes(line):
+            return Drop(Reason(Why.HIDDEN))
         return self._judge(line, self._judge_from_upstream, self._replace, self._note_upstream)
 
     def _judge_from_upstream(self, line: bytes | CutLine) -> Decision[Judged]:
@@ -209,6 +224,31 @@ class LineJudge:
             self._session.revision = self.server.revision or None
             self._kinds.only.agree_on(self.server.revision)
 
+    # The list, if a call needs it
+
+    def fetch_list(self, effect: FetchTools) -> tuple[bytes, ...]:
+        """Return all pages of the tool list, or nothing if it is known. Raises CannotList."""
+        if self._kinds.only.is_listed:
+            return ()
+        return self.asker.ask(cast("Request | Notification", effect.message))
+
+    def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
+        """Wait, in the thread of the caller, for a decision that only needs the list."""
+        go_on: Callable[[], Effect] = partial(next, decision)
+        while True:
+            try:
+                effect = go_on()
+            except StopIteration as made:
+                return cast("Outcome", made.value)
+            go_on = partial(next, decision)
+            if isinstance(effect, Together):
+                go_on = partial(decision.send, [*map(self.outcome_of, effect.decisions)])
+            elif isinstance(effect, FetchTools):
+                try:
+                    go_on = partial(decision.send, self.fetch_list(effect))
+                except CannotList as error:
+                    go_on = partial(decision.throw, error)
+
     # Waiting requests
 
     def waits_for(self, ids: Sequence[str]) -> bool:
@@ -237,6 +277,86 @@ class LineJudge:
             return self._conversation.lose(besides=besides)
 
 
+_OF_MCP = "io.modelcontextprotocol/"
+_MOST_PAGES = 1000
+_MOST_BYTES = 80 * MEBIBYTE
+
+
+class ListAsker:
+    """Asks the upstream for the tool list of its client, under ids of ours. The client never sees
+    the answers."""
+
+    def __init__(self, timeout: float, limits: Limits) -> None:
+        self.send: Callable[[bytes], object] | None = None
+        """Sends a message to the upstream; any thread may call it."""
+        self._timeout = timeout
+        self._limits = limits
+        self._prefix = b""  # of our ids, once there are any
+        self._asked = ""
+        self._answers: SimpleQueue[Response | None] = SimpleQueue()
+
+    def ask(self, message: Request | Notification) -> tuple[bytes, ...]:
+        """Return all pages of the list that the sender of this message would get. It blocks.
+        Raises CannotList."""
+        if self.send is None:
+            raise CannotList("nobody here asks upstreams")
+        prefix = f"mcp-tool-filter-{os.urandom(8).hex()}-"
+        self._prefix, end = prefix.encode(), time.monotonic() + self._timeout
+        about, pages, cursors = _about_client(message), list[bytes](), [""]
+        while True:
+            self._asked, self._answers = f'"{prefix}{len(pages)}"', SimpleQueue()
+            params = ",".join(filter(None, (about, cursors[-1])))
+            asked = f'{{"jsonrpc":"2.0","id":{self._asked},"method":"tools/list"'
+            self.send(f'{asked},"params":{{{params}}}}}'.encode())
+            try:
+                answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
+            except Empty:
+                raise CannotList("it took too long") from None
+            if answer is None or answer.result is None:
+                raise CannotList("the upstream did not list its tools")
+            pages.append(answer.place.raw)
+            following = answer.result.get("nextCursor")
+            if following is None or not following.text:
+                return tuple(pages)
+            cursor = f'"cursor":{answer.place.cut(following)}'
+            too_many = len(pages) == _MOST_PAGES or sum(map(len, pages)) > _MOST_BYTES
+            if too_many or cursor in cursors:
+                raise CannotList("the tool list never ends")
+            cursors.append(cursor)
+
+    def takes(self, line: bytes | CutLine) -> bool:
+        """Tell whether a line answers a request of ours; if so, nobody else may see it."""
+        if not self._prefix or isinstance(line, CutLine) or self._prefix not in line:
+            return False
+        try:
+            answer = parse_message(line, self._limits)
+        except ProtocolError:
+            return False
+        if not isinstance(answer, Response) or self._prefix.decode() not in (answer.id or ""):
+            return False
+        if answer.id == self._asked:
+            self._asked = ""
+            self._answers.put(answer)
+        return True
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        """Tell whether one of these requests is ours and has no answer yet."""
+        return self._asked in ids
+
+    def give_up(self, ids: Sequence[str] | None = None) -> None:
+        """Expect no answer to these requests any more; None means to any."""
+        if ids is None or self._asked in ids:
+            self._answers.put(None)
+
+
+def _about_client(message: Request | Notification) -> str:
+    """Return what a request's ``_meta`` says of its client, for a request of ours."""
+    meta = message.params.get("_meta") if message.params else None
+    said = [one for one in (meta.members if meta else None) or () if one.key.startswith(_OF_MCP)]
+    text = ",".join(message.place.text[one.start : one.value.end] for one in said)
+    return f'"_meta":{{{text}}}' if text else ""
+
+
 def _note_nothing(_line: bytes, _verdict: Verdict) -> None:
     """Nobody records."""
 
@@ -245,6 +365,10 @@ class _Line(Arrival):
     """Refuses a line that is two lines to Python servers."""
 
     __slots__ = ()
+
+    @property
+    def can_list(self) -> bool:
+        return True
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         try:

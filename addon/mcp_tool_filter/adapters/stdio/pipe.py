@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
+from typing import cast
 
 from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
@@ -78,6 +79,9 @@ class Pipe:
         self._endless: set[asyncio.Task[None]] = set()
         self._tools: dict[str, ParamHeaders] = {}
         self._answers_held = 0  # by rules
+        self.judge.asker.send = self._ask
+        fetch = self.judge.fetch_list
+        self.effects.fetch_tools = lambda effect: asyncio.to_thread(fetch, effect)
         self._held = HeldLines(
             self.judge,
             self.effects,
@@ -153,6 +157,13 @@ class Pipe:
         headers = mirrored_headers(parse_message(text, self.limits), self._tools)
         self.in_background(self.upstream.post(text, [], headers))
 
+    def _ask(self, text: bytes) -> None:
+        """Send our own request to the upstream; its answer comes to ``receive``."""
+        message = cast("Request", parse_message(text, self.limits))
+        headers = mirrored_headers(message, self._tools)
+        post = self.upstream.post(text, [message.id], headers, method=message.method)
+        self._loop.call_soon_threadsafe(self.in_background, post)
+
     async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
         onward, back = routes(line, verdict, from_client=True)
         await self._tell_client(back)
@@ -227,9 +238,10 @@ class Pipe:
             await self.upstream.post(reply, [], [])
 
     def waits_for(self, ids: Sequence[str]) -> bool:
-        return self.judge.waits_for(self._own(ids))
+        return self.judge.asker.waits_for(ids) or self.judge.waits_for(self._own(ids))
 
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
+        self.judge.asker.give_up(ids)
         await self._tell_client(self.judge.answer_instead(self._own(ids), code, text))
 
     def _own(self, ids: Sequence[str]) -> list[str]:

@@ -179,6 +179,7 @@ class Relay:
             judge(parser.feed(chunk))
             self._last_output_at = time.monotonic()
         judge(parser.finish())
+        self._lines.judge.asker.give_up()
         self._drained.set()
         self._happened.put(_ChildSilent())
 
@@ -321,6 +322,7 @@ class RelayedLines:
         self._to_client = Lock()
         if self.deciding:
             self.deciding.hold_lines(self.judge, self._release, on_bug=self._note_bug, most=most)
+        self.judge.asker.send = lambda message: self.child.write(message + b"\n")
 
     def _note_bug(self, bug: Exception) -> None:
         self.happened.put(_Broken(bug))
@@ -341,6 +343,10 @@ class RelayedLines:
         replies: list[bytes] = []
         for line in lines:
             decision = self._decide(self.judge.from_client, line)
+            if not (self.deciding or isinstance(decision, VERDICTS)):  # it needs the tool list
+                self._pass_from_client(forwarded, replies)
+                forwarded, replies = [], []
+                decision = self.judge.outcome_of(decision)
             if isinstance(decision, VERDICTS) and not self._is_holding_client:
                 onward, back = routes(line, decision, from_client=True)
                 forwarded += onward

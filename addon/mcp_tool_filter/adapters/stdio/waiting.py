@@ -225,6 +225,7 @@ class DecidingThread:
         """Begin to hold the lines of a client."""
 
         def begin() -> None:
+            self.effects.fetch_tools = lambda effect: asyncio.to_thread(judge.fetch_list, effect)
             self.held = HeldLines(judge, self.effects, pass_on, on_bug=on_bug, most=most)
 
         self.do(begin)

@@ -1,0 +1,217 @@
+"""What hides a tool: patterns, exceptions, and what its definition claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+
+from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, UNDECIDED, Choice, claims_in
+from mcp_tool_filter.policy.config import parse_config, refuse_to_open
+from mcp_tool_filter.policy.effects import at_once
+from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, take_snapshot
+from tests.make import answering, page
+
+HINTS = ("destructive", "open-world", "not-idempotent")
+
+
+def annotated(**hints: str) -> str:
+    """Write annotations; a hint without a value is left out."""
+    said = ",".join(f'"{key}":{value}' for key, value in hints.items() if value)
+    return f',"annotations":{{{said}}}'
+
+
+def written(name: str, more: str) -> bytes:
+    return f'{{"name":"{name}","inputSchema":{{"type":"object"}}{more}}}'.encode()
+
+
+def is_hidden(
+    hint: str, read_only: str, destructive: str, idempotent: str, open_world: str
+) -> bool:
+    """Read the table in the specification: a default is the worst case."""
+    if hint == "read-only":
+        return read_only != "true"
+    if hint == "open-world":
+        return open_world != "false"
+    worst = {"destructive": destructive != "false", "not-idempotent": idempotent != "true"}
+    return worst[hint] and read_only != "true"
+
+
+@pytest.mark.parametrize("deny", [None, ["^del"], ["^x"]])
+@pytest.mark.parametrize("allow", [None, ["_file$"], ["^x"]])
+@pytest.mark.parametrize("spare", [None, ["file"], ["^x"]])
+def test_every_combination_of_patterns_hints_and_definitions(
+    deny: list[str] | None, allow: list[str] | None, spare: list[str] | None
+) -> None:
+    """A tool is exposed if (allow is not set, or matches) and (except matches, or (no deny matches
+    and no hint hides it))."""
+    is_allowed, is_spared = allow in (None, ["_file$"]), spare == ["file"]
+    for read_only, *hints in product(("false", "true"), *[("", hint) for hint in HINTS]):
+        given = [hint for hint in hints if hint]
+        choice = parse_config(
+            {"deny": deny, "allow": allow, "except": spare, "read_only": read_only},
+            deny_hint=given or None,
+        ).choice
+        decisive = [*(["read-only"] if read_only == "true" else []), *given]
+        for said in product(("", "true", "false"), repeat=4):
+            keys = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+            raw = written("delete_file", annotated(**dict(zip(keys, said, strict=True))))
+            is_denied = deny == ["^del"] or any(is_hidden(hint, *said) for hint in decisive)
+            wanted = is_allowed and (is_spared or not is_denied)
+            assert (choice.hiding("delete_file", raw) is None) is wanted
+        by_name = choice.hiding("delete_file")
+        if deny == ["^del"] and not is_spared:
+            assert by_name is choice.deny[0]
+        elif not is_allowed:
+            assert by_name is NOT_ALLOWED
+        else:
+            assert by_name is (UNDECIDED if decisive and not is_spared else None)
+
+
+@pytest.mark.parametrize("hint", ["read-only", *HINTS])
+def test_what_is_not_said_clearly_is_the_worst_case(hint: str) -> None:
+    choice = Choice(hints=(hint,))
+    clear = {
+        "read-only": ("readOnlyHint", "true"),
+        "destructive": ("destructiveHint", "false"),
+        "not-idempotent": ("idempotentHint", "true"),
+        "open-world": ("openWorldHint", "false"),
+    }
+    key, value = clear[hint]
+    assert choice.hiding("a", written("a", annotated(**{key: value}))) is None
+    other = "false" if value == "true" else "true"
+    unclear = [
+        "",
+        ',"annotations":null',
+        ',"annotations":[]',
+        f',"annotations":"{{\\"{key}\\":{value}}}"',
+        f',"Annotations":{{"{key}":{value}}}',
+        f',"annotations":{{"{key}":{value},"{key}":{value}}}',
+        f',"annotations":{{"{key}":{other},"{key}":{value}}}',
+        f',"annotations":{{"{key.upper()}":{other},"{key}":{value}}}',
+        f',"annotations":{{"{key}":{value},"{_snake(key)}":{other}}}',
+        f',"annotations":{{"{key}":{value},"{key} ":{other}}}',
+        f',"annotations":{{"{key}":{value}}},"annotations":{{"{key}":{value}}}',
+        f',"annotations":{{"{key}":{value}}},"ANNOTATIONS":{{}}',
+        f',"annotations":{{"{_snake(key)}":{value}}}',
+        f',"annotations":{{"{key}":{{"{key}":{value}}}}}',
+        f',"_meta":{{"annotations":{{"{key}":{value}}}}}',
+        *(
+            f',"annotations":{{"{key}":{odd}}}'
+            for odd in ('"true"', "1", "0", "null", "[true]", other)
+        ),
+    ]
+    for more in unclear:
+        raw = written("a", more)
+        by = choice.hiding("a", raw)
+        assert by is not None, more
+        found = take_snapshot([page(_listing(raw))], choice)
+        assert not found.allowed, more
+    escaped = f',"\\u0061nnotations":{{"{key[:-1]}\\u0074":{value}}}'
+    assert choice.hiding("a", written("a", escaped)) is None
+
+
+def _snake(key: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
+
+
+def _listing(*tools: bytes) -> bytes:
+    return answering(f'{{"tools":[{",".join(raw.decode() for raw in tools)}]}}')
+
+
+READING = annotated(readOnlyHint="true")
+READ, WRITE = written("read", READING), written("write", "")
+
+
+def test_a_snapshot_names_the_hint_and_the_first_definition_counts() -> None:
+    later = written("write", READING)
+    choice = parse_config(deny_hint=["open-world,destructive"], deny=["^rm"]).choice
+    pages = [page(_listing(READ, WRITE, written("rm", ""))), page(_listing(later))]
+    found = take_snapshot(pages, choice)
+    assert not found.allowed
+    flags = {name: by.text for name, by in found.denied.items()}
+    assert flags == {
+        "read": "--deny-hint open-world",
+        "write": "--deny-hint destructive",
+        "rm": "^rm",
+    }
+    found = take_snapshot(pages, parse_config(read_only="true").choice)
+    assert (list(found.allowed), found.denied["write"].text) == (["read"], "--read-only")
+
+
+def test_until_a_definition_is_known_a_hint_makes_its_name_unknown() -> None:
+    """Also page by page: the definition that was seen first counts."""
+    choice = parse_config({"except": ["^spared$"]}, read_only="true", deny=["^rm"]).choice
+    learning = UnlistedTools(choice)
+    unlisted = learning.snapshot
+    names = ("read", "write", "rm", "spared")
+
+    def standings() -> list[Standing]:
+        return [unlisted.standing(name) for name in names]
+
+    unknown = Standing.UNKNOWN
+    assert standings() == [unknown, unknown, Standing.DENIED, Standing.ALLOWED]
+    of_page = at_once(learning.judge_page(page(_listing(READ, WRITE))))
+    assert (list(of_page.allowed), of_page.denied["write"].text) == (["read"], "--read-only")
+    assert standings() == [Standing.ALLOWED, Standing.DENIED, Standing.DENIED, Standing.ALLOWED]
+    changed = page(_listing(written("read", ""), written("write", READING)))
+    of_page = at_once(learning.judge_page(changed))
+    assert (of_page.allowed["read"], list(of_page.denied)) == (READ, ["write"])
+    assert standings()[:2] == [Standing.ALLOWED, Standing.DENIED]
+
+
+def test_a_tool_may_not_carry_the_definition_of_one_that_a_hint_hides() -> None:
+    more = READING + ',"result":{"tools":[%s]}'
+    carrying = written("carrying", more % written("write", "").decode())
+    own = written("own", READING + ',"x":{"inputSchema":{}},"tools":{"write_all":{}}')
+    learning = UnlistedTools(parse_config(read_only="true").choice)
+    of_page = at_once(learning.judge_page(page(_listing(READ, own, carrying, WRITE))))
+    assert list(of_page.allowed) == ["read", "own"]
+    assert [fault for fault in of_page.faults if "carrying" in fault]
+
+
+def test_marks_are_only_what_a_definition_says_clearly() -> None:
+    def marks(**hints: str) -> str:
+        return claims_in(written("a", annotated(**hints))).marks
+
+    assert marks() == marks(readOnlyHint="1", destructiveHint='"true"') == ""
+    assert marks(readOnlyHint="true", destructiveHint="true") == "read-only"
+    assert marks(destructiveHint="true", openWorldHint="true") == "destructive, open-world"
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        (["destrucive"], "Did you mean destructive?"),
+        (["Open_World"], "Did you mean open-world?"),
+        (["destructive,"], "It must be destructive, open-world or not-idempotent"),
+        (["read-only"], "read-only is an option of its own"),
+        (["x"], "It must be destructive, open-world or not-idempotent"),
+    ],
+)
+def test_a_hint_that_does_not_exist_is_refused(typed: Sequence[str], why: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        parse_config(deny_hint=typed)
+    assert refused.value.why == why
+
+
+def test_an_empty_hint_is_refused_and_hints_are_a_filter() -> None:
+    for empty in ([], [""], [" , "]):
+        with pytest.raises(EmptyList):
+            parse_config(deny_hint=empty)
+    for given in ({"read_only": "true"}, {"deny_hint": ["destructive"]}):
+        assert not parse_config(given, strict="true").denies_nothing
+    with pytest.raises(NothingDenied):
+        parse_config({"except": ["^a"]}, strict="true")
+    with pytest.raises(EmptyList):
+        refuse_to_open(parse_config(deny_hint=["destructive"]), parse_config())
+    refuse_to_open(parse_config(read_only="true"), parse_config())  # false is no slip
+
+
+def test_only_patterns_can_match_nothing() -> None:
+    choice = parse_config({"except": ["^none"]}, read_only="true").choice
+    found = take_snapshot([page(_listing(READ))], choice)
+    assert [one.text for one in found.unmatched] == ["^none"]
+    assert list(found.allowed) == ["read"]
