@@ -1,6 +1,6 @@
 """A command that speaks MCP over stdio, as awkwardly as a test wants.
 
-    python tests/stdio_upstream.py [--journal FILE] [--tools a,b,c] [--page N] [--HABIT …]
+    python tests/stdio_upstream.py [--journal FILE] [--tools a,b,c] [--hints JSON] [--HABIT …]
 
 It writes each line that reaches it to the journal, as it came. Some tools have an effect:
 ``crash`` exits with code 3, ``vanish`` is a SIGKILL, ``close`` closes stdout, ``noise`` prints
@@ -71,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--journal")
     parser.add_argument("--pid", help="write its pid to this file")
     parser.add_argument("--tools", default="read_file,write_file,delete_file")
+    parser.add_argument("--hints", type=json.loads, default={}, help="annotations, by tool")
     parser.add_argument("--page", type=int, default=0, help="tools on each page of the list")
     parser.add_argument("--exit", type=int, default=0, help="exit code after EOF")
     parser.add_argument("--ignore-eof", action="store_true")
@@ -163,7 +164,9 @@ def _error(message: Message, code: int, text: str) -> Message:
 
 def _list(args: argparse.Namespace, params: Message) -> Message:
     names = args.tools.split(",") if args.tools else []
-    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    tools: list[Message] = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    for tool in tools:
+        tool |= {"annotations": args.hints[tool["name"]]} if tool["name"] in args.hints else {}
     result: Message = {"tools": tools}
     if args.page:
         start = int(params.get("cursor") or 0)

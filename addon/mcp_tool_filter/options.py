@@ -252,5 +252,10 @@ RETIRED: Final = (
           choices=("true", "false"), default="true"),
 )  # fmt: skip
 """Options that we still accept, with a warning. Help and completion do not name them."""
+CHOICE: Final = (
+    "deny", "except", "deny-glob", "deny-prompts", "deny-resources", "deny-skills", "allow",
+    "read-only", "deny-hint", "ignore-case",
+)  # fmt: skip
+"""The options that say what is hidden, also for commands that take no others."""
 OPTIONS: Final = {option.name: option for group in (*GROUPS.values(), RETIRED) for option in group}
 KEYS: Final = {option.key: option for option in OPTIONS.values() if option.key}

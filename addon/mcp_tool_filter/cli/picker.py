@@ -21,7 +21,7 @@ _PALETTE = [
     ("focus", "standout", ""),
     ("bar", "bold", ""),
 ]
-_MARK = len("destructive")
+_MARK = len("destructive, open-world")
 _BEFORE_NAME = len("[hide] ")
 _NARROWEST = len("Choose the tools to hide") - _BEFORE_NAME
 _KEYS = "space: hide or show · a: all listed · /: search · enter: done · esc, q: quit"

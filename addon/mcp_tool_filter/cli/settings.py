@@ -195,6 +195,15 @@ def _value(one: Mapping[str, str], name: str) -> str:
     return one.get(name, OPTIONS[name].default)
 
 
+def texts_of(given: Given, names: Iterable[str]) -> dict[str, str | Sequence[str]]:
+    """Return some of our own options by their keys, as far as they are given."""
+    options = [OPTIONS[name] for name in names if name in given]
+    return {
+        option.key: tuple(given[option.name]) if option.many else given[option.name][-1]
+        for option in options
+    }
+
+
 def _texts(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> dict[str, Texts]:
     """Return our own options by their keys; those that are not given have their default."""
     texts: dict[str, Texts] = {}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
-from mcp_tool_filter.options import GROUPS, OPTIONS, RETIRED, Option
+from mcp_tool_filter.options import CHOICE, GROUPS, OPTIONS, RETIRED, Option
 
 TOPICS: Final = {
     "options": "every option, in the launcher and in mitmproxy",
@@ -131,11 +131,6 @@ FILTER: Final = Command(
 
 _ANY_NUMBER: Final = 10_000
 
-REPLAYED: Final = (
-    "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources", "deny-skills",
-    "ignore-case", "rules",
-)  # fmt: skip
-"""The options with which ``replay`` judges a recording."""
 _ALL: Final = (
     Command(
         "demo",
@@ -144,8 +139,7 @@ _ALL: Final = (
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
         " agent sees before and after.",
         flags=(
-            OPTIONS["deny"],
-            OPTIONS["allow"],
+            *(OPTIONS[name] for name in CHOICE),
             Option("stay", "keep both running, so you can connect your own client",
                    only_typed=True),
             OPTIONS["inspect"],
@@ -164,10 +158,7 @@ _ALL: Final = (
         " through the filter. It does not filter servers that the client starts as commands: use"
         " wrap for these.",
         flags=(
-            *(OPTIONS[name] for name in (
-                "deny", "allow", "except", "deny-glob", "deny-prompts", "deny-resources",
-                "deny-skills", "ignore-case", "new-tools", "rules", "shadow",
-            )),
+            *(OPTIONS[name] for name in (*CHOICE, "new-tools", "rules", "shadow")),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
             Option("server", "another server that must come through the filter", "URL", many=True),
@@ -334,15 +325,7 @@ _ALL: Final = (
         " tools, shows how many are hidden and the change, asks you, and keeps a copy of the old"
         " file in a folder of its own. To list your servers: mcp-tool-filter clients",
         flags=(
-            OPTIONS["deny"],
-            OPTIONS["allow"],
-            OPTIONS["except"],
-            OPTIONS["deny-glob"],
-            OPTIONS["deny-prompts"],
-            OPTIONS["deny-resources"],
-            OPTIONS["deny-skills"],
-            OPTIONS["ignore-case"],
-            OPTIONS["shadow"],
+            *(OPTIONS[name] for name in (*CHOICE, "shadow")),
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("into", "move the server with its policy into this file of servers, and start"
                  " the filter with --server NAME", "FILE"),
@@ -398,7 +381,7 @@ _ALL: Final = (
         " what the filter would have hidden, refused and let through. A RECORDING is a mitmproxy"
         " flow dump.",
         flags=(
-            *(OPTIONS[name] for name in REPLAYED),
+            *(OPTIONS[name] for name in (*CHOICE, "rules")),
             OPTIONS["shadow"]._replace(help="also list each message that would be refused, changed"
                                        " or lose something, as --shadow reports it"),
             _JSON,

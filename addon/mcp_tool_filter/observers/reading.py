@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from mcp_tool_filter.http.bodies import is_event_stream, may_be_event_stream
+from mcp_tool_filter.policy.choice import claims_in
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event
 
 _MOST_TOOLS = 500
@@ -102,10 +103,23 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
 
 def _parse(body: bytes) -> JsonValue:
     try:
-        parsed: JsonValue = json.loads(body, parse_int=_number, parse_float=_number)
+        parsed: JsonValue = json.loads(
+            body, parse_int=_number, parse_float=_number, object_pairs_hook=_object
+        )
     except (ValueError, RecursionError):
         raise NotReadable("no JSON") from None
     return parsed
+
+
+class _Ambiguous(dict[str, JsonValue]):
+    """An object with the same key twice."""
+
+    __slots__ = ()
+
+
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Ambiguous(found)
 
 
 class _Number(str):
@@ -188,11 +202,21 @@ def _tool_line(tool: JsonValue) -> str:
         for name in (properties if isinstance(properties, dict) else {})
     ]
     line = f"- {tool.get('name')}({', '.join(names)})"
+    if marks := _marks_of(tool):
+        line += f" [{marks}]"
     about = str(tool.get("description") or "").split("\n")[0].strip()
     if about and len(line) < _WIDTH - 10:
         room = _WIDTH - len(line)
         line += f": {about}" if len(about) <= room else f": {about[:room]}…"
     return line
+
+
+def _marks_of(tool: dict[str, JsonValue]) -> str:
+    """Return what a definition says clearly of its tool."""
+    hints = tool.get("annotations")
+    if isinstance(tool, _Ambiguous) or isinstance(hints, _Ambiguous):
+        return ""
+    return claims_in(json.dumps({"annotations": hints}).encode()).marks
 
 
 def _value_lines(value: JsonValue) -> Iterator[str]:

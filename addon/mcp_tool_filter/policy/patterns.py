@@ -48,6 +48,8 @@ DENY_GLOB = "deny_glob"
 EXCEPT = "except"
 OF_THINGS = ("deny_prompts", "deny_resources", "deny_skills")
 """The options for other things than tools."""
+ALLOW_ALL = ("allow", "^")
+"""The option and the pattern that allow every tool on purpose."""
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
 
 

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.choice import EVERYTHING, NOT_ALLOWED, UNDECIDED, Choice, Hider
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
+from mcp_tool_filter.policy.patterns import ALLOW_ALL, MAX_NAME, Pattern
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
 
@@ -298,7 +298,11 @@ class _Sorting:
             denied=MappingProxyType(dict(self.denied)),
             denied_bytes=self.denied_bytes,
             unmatched=tuple(one for one in patterns if one not in self.matched),
-            too_wide=tuple(one for one in patterns if self.matched[one] == self.judged > 1),
+            too_wide=tuple(
+                one
+                for one in patterns
+                if self.matched[one] == self.judged > 1 and (one.option, one.text) != ALLOW_ALL
+            ),
             faults=tuple(self.faults),
             choice=self.choice,
         )

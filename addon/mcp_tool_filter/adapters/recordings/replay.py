@@ -69,7 +69,7 @@ class McpReplay(Protocol):
         *,
         deny: str | Sequence[str] = (),
         allow: str | Sequence[str] = (),
-        **options: str,
+        **options: str | Sequence[str],
     ) -> Transcript:
         """Replay a recording with these patterns, and return its transcript."""
 
@@ -93,8 +93,8 @@ def replay(
 ) -> Transcript:
     """Return the transcript of a recording, filtered with these patterns.
 
-    ``options`` are more options of the addon, as text. Raises StartError for wrong patterns and
-    options, and for a recording without the upstream's tools.
+    ``options`` are more options of the addon, as text, or as texts if it can be repeated. Raises
+    StartError for wrong patterns and options, and for a recording without the upstream's tools.
     """
     given = {"deny": _texts(deny), "allow": _texts(allow), "except": _texts(exceptions)}
     patterns = {option: texts for option, texts in given.items() if texts}

@@ -37,15 +37,16 @@ from mcp_tool_filter.adapters.sockets.server import (
     comes_from_here,
     http_server,
 )
+from mcp_tool_filter.conversation.kinds import listings_in
 from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.errors import StartError, printable, reason_of
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens
+from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
 from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics, Timeline
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, switched
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, claims_in, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
@@ -110,7 +111,7 @@ class Overview:
             "server": f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             "transport": fetched.transport.value,
             "revision": fetched.revision,
-            "tools": list(_tool_lines(snapshot, counted)),
+            "tools": list(_tool_lines(snapshot, counted, _marks_in(fetched.pages))),
             "exposed": len(snapshot.allowed),
             "hidden": len(snapshot.denied),
             "saved_bytes": snapshot.denied_bytes,
@@ -176,14 +177,24 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
             yield f"  metric {name}: {value:g}"
 
 
-def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[JsonObject]:
+@lru_cache(20)  # the page asks every second
+def _marks_in(pages: tuple[bytes, ...]) -> dict[str, str]:
+    """Return what the fetched definitions say of their tools, also of those that are hidden."""
+    listings = filter(None, listings_in(pages))
+    said = ((one.name, claims_in(one.raw).marks) for page in listings for one in page.definitions)
+    return {name: marks for name, marks in said if name and marks}
+
+
+def _tool_lines(
+    snapshot: Snapshot, counted: Statistics, marks: Mapping[str, str]
+) -> Iterator[JsonObject]:
     for name, definition in snapshot.allowed.items():
         yield {
-            **_tool_line(name, "", len(definition), counted),
+            **_tool_line(name, "", len(definition), counted, marks),
             "description": _description_in(definition),
         }
     for name, by in snapshot.denied.items():
-        yield _tool_line(name, by.says, 0, counted, by_deny=by is not NOT_ALLOWED)
+        yield _tool_line(name, by.says, 0, counted, marks, by_deny=by is not NOT_ALLOWED)
 
 
 @lru_cache(2000)  # the page asks every second
@@ -197,7 +208,13 @@ def _description_in(definition: bytes) -> str:
 
 
 def _tool_line(
-    name: str, why: str, size: int, counted: Statistics, *, by_deny: bool = False
+    name: str,
+    why: str,
+    size: int,
+    counted: Statistics,
+    marks: Mapping[str, str],
+    *,
+    by_deny: bool = False,
 ) -> JsonObject:
     label = shown(name)
     return {
@@ -206,6 +223,7 @@ def _tool_line(
         "by_deny": by_deny,
         "exposed": not why,
         "why": why,
+        "marks": marks.get(name, ""),
         "bytes": size,
         "calls": counted.calls[label],
         "failed": counted.failed_calls[label],
@@ -254,8 +272,8 @@ def _refusal_line(refusal: RefusedMessage, now: float) -> JsonObject:
 
 
 def _warnings(snapshot: Snapshot) -> Iterator[str]:
-    for pattern in snapshot.unmatched:
-        yield f'The pattern "{pattern.text}" matches no tool'
+    for said in pattern_warnings(snapshot):
+        yield said[0].upper() + said[1:]
     yield from snapshot.faults
 
 

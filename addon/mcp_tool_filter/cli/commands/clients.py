@@ -62,22 +62,13 @@ from mcp_tool_filter.cli.settings import (
     gather,
     is_on,
     settle,
+    texts_of,
 )
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
 from mcp_tool_filter.errors import StartError, UnsetVariable, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
-from mcp_tool_filter.options import OPTIONS, Option
+from mcp_tool_filter.options import CHOICE, OPTIONS, Option
 from mcp_tool_filter.policy.snapshot import shown
-
-_PATTERNS = (
-    "deny",
-    "except",
-    "deny-glob",
-    "deny-prompts",
-    "deny-resources",
-    "deny-skills",
-    "allow",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +365,7 @@ def _say_what_is_hidden(
 
     A project's file may come from anybody: we start its command only if the user has named it.
     """
-    from mcp_tool_filter.cli.commands.look import ask_now  # unwrap need not wait for it
+    from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
     from mcp_tool_filter.observers.sentences import warnings_in
 
     why = ""
@@ -393,6 +384,8 @@ def _say_what_is_hidden(
     hidden = len(known.snapshot.denied)
     would = "would be " if known.who.is_shadow else ""
     say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
+    if said := marks_of(one.mark for one in known.tools if one.is_exposed):
+        say(f"The others: {said}")
     if known.who.is_shadow:
         say("Warning: nothing is enforced: with --shadow, the filter only reports")
     if known.tools and not hidden:
@@ -447,22 +440,20 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
-    given = {OPTIONS[name].key: typed.get(name) for name in _PATTERNS if name != "except"}
-    if not any(given.values()) and "into" not in typed:
-        why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
+    config = parse_config(texts_of(typed, CHOICE))
+    if config.denies_nothing and "into" not in typed:
+        why = "Or what to keep: --allow PATTERN, --read-only; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
-    parse_config(given)
     return _typed_flags(typed)
 
 
 def _typed_flags(typed: Given) -> list[str]:
     flags = [
         word
-        for name in _PATTERNS
-        for pattern in typed.get(name, ())
-        for word in (f"--{name}", pattern)
+        for name in (*CHOICE, "shadow")
+        for value in typed.get(name, ())
+        for word in ((f"--{name}", value) if OPTIONS[name].value else (f"--{name}",))
     ]
-    flags += [f"--{name}" for name in ("ignore-case", "shadow") if name in typed]
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]

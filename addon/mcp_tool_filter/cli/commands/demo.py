@@ -40,7 +40,7 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.sentences import estimate_tokens
-from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.options import CHOICE, OPTIONS
 from mcp_tool_filter.protocol.limits import (
     INITIALIZE_REVISIONS,
     KNOWN_REVISIONS,
@@ -66,7 +66,7 @@ class _Seen:
 def run(given: Given) -> int:
     """Run the demo; return the exit status."""
     stays = bool(given.pop("stay", None)) or "inspect" in given
-    if not ("deny" in given or "allow" in given):
+    if given.keys().isdisjoint(CHOICE):
         given["deny"] = [_DENY]
     given.setdefault("port", [OPTIONS["port"].default if stays else "0"])
     log_to_stderr(0)
@@ -134,8 +134,12 @@ def _lines(
     settings: Settings, before: _Seen, after: _Seen, upstream: DemoUpstream
 ) -> Iterator[str]:
     left = {tool["name"] for tool in after.tools}
-    patterns = [f"--deny '{text}'" for text in settings.many("deny")]
-    patterns += [f"--allow '{text}'" for text in settings.many("allow")]
+    patterns = [
+        f"--{name} '{text}'"
+        for name in CHOICE
+        for text in (settings.many(OPTIONS[name].key) if OPTIONS[name].many else ())
+    ]
+    patterns += ["--read-only"] if settings.texts["read_only"] == "true" else []
     yield f"An MCP server with {len(before.tools)} tools; in front of it: mcp-tool-filter"
     yield f"  {' '.join(patterns)}"
     yield ""

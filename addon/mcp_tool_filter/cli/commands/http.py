@@ -167,7 +167,7 @@ class HttpFilter:
     def _edit_deny(self, deny: list[str], exceptions: list[str]) -> str:
         """Use these patterns instead of all deny patterns and globs; return the problem with
         them."""
-        texts = {**self._settings.texts, "deny": tuple(deny), "deny_glob": None}
+        texts = {**self._settings.texts, "deny": tuple(deny) or None, "deny_glob": None}
         texts["except"] = tuple(exceptions) or None
         try:
             config = parse_config(texts)

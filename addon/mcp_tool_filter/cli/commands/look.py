@@ -11,7 +11,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
@@ -110,6 +111,16 @@ async def ask(settings: Settings, *, is_quiet: bool = False) -> KnownTools:
             if one.name is not None
         ],
     )
+
+
+def marks_of(marks: Iterable[str]) -> str:
+    """Count the marks of some tools.
+
+    >>> marks_of(["read-only", "", "read-only, open-world"])
+    '2 read-only, 1 open-world'
+    """
+    found = Counter(one for mark in marks if mark for one in mark.split(", "))
+    return ", ".join(f"{number} {mark}" for mark, number in found.most_common())
 
 
 def ask_now(settings: Settings) -> KnownTools:
@@ -216,7 +227,8 @@ def _row(tool: Tool) -> tuple[str, ...]:
     by = tool.by and (f'"{tool.by.text}"' if isinstance(tool.by, Pattern) else tool.by.text)
     why = tool.why + (f" by {by}" if by else "")
     tokens = sentences.estimate_tokens(tool.size)
-    return shown(tool.name), why, tokens, shortened(tool.description, 60)
+    said = f"[{tool.mark}] {tool.description}".rstrip() if tool.mark else tool.description
+    return shown(tool.name), why, tokens, shortened(said, 60)
 
 
 def run_pick(typed: Given) -> int:

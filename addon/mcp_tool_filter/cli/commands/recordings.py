@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.flags import WORDS, Given
-from mcp_tool_filter.cli.table import REPLAYED
+from mcp_tool_filter.cli.settings import texts_of
 from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import StartError, printable
-from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.options import CHOICE
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
@@ -71,10 +71,7 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
-    given = {OPTIONS[name]: typed[name] for name in (*REPLAYED, "shadow") if name in typed}
-    options: dict[str, str | Sequence[str]] = {
-        one.key: values if one.many else values[-1] for one, values in given.items()
-    }
+    options = texts_of(typed, (*CHOICE, "rules", "shadow"))
     recording = read_recording(path)
     with damage_in(path):
         transcript = replay(recording, **options)

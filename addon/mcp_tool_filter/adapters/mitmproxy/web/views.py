@@ -57,6 +57,7 @@ from mcp_tool_filter.observers.sentences import (
     problem_in,
 )
 from mcp_tool_filter.observers.statistics import JsonObject
+from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.patterns import DENY_GLOB, EXCEPT
 from mcp_tool_filter.policy.snapshot import shown
@@ -283,6 +284,8 @@ def edit_deny(deny: list[str], exceptions: list[str]) -> str:
     The patterns replace globs, too: these would still hide what is to be shown.
     """
     options = ctx.options
+    if not (deny or was_set(options, "deny") or was_set(options, DENY_GLOB)):
+        deny = [NOTHING]  # an empty list is an error; what hides are hints, or allow
     before = {name: list(getattr(options, name)) for name in (DENY_GLOB, EXCEPT)}
     try:
         for name in before:

@@ -141,7 +141,9 @@ function times(one) {
 function tools(listener, exposed) {
   const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).flatMap((tool) => {
-    const name = named(tool.name);
+    const name = tool.marks
+      ? element("span", {}, named(tool.name), " ", element("small", {}, tool.marks))
+      : named(tool.name);
     const values = exposed
       ? [name, times(tool), tool.bytes.toLocaleString("en"), switchOf(tool)]
       : [name, tool.why, tool.refused || "", switchOf(tool)];

@@ -1,0 +1,167 @@
+"""``--read-only`` and ``--deny-hint``, as people type them and in front of a command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.cli.commands.relaying import names_in, text_in
+from tests.cli.commands.served_command import Served
+from tests.cli.launched import run
+from tests.make import asking, calling
+from tests.session_upstream import TOOLS, session_upstream
+from tests.stdio_client import StdioClient, filtered, upstream
+
+HINTS = {
+    "read_file": {"readOnlyHint": True},
+    "delete_file": {"destructiveHint": True, "openWorldHint": False},
+    "say": {"readOnlyHint": "true", "openWorldHint": True},
+}
+SERVER = upstream("--tools", "read_file,write_file,delete_file,say", "--hints", json.dumps(HINTS))
+RULES = "interceptor: {rules: [{id: x, conditions: [method_in: [none]], actions: [block: no]}]}\n"
+NOT_FOUND = {"code": -32601, "message": "Tool not found: write_file"}
+
+
+@pytest.mark.parametrize("page", [0, 1])
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_over_stdio_a_call_before_the_list_waits_for_it(
+    page: int, has_rules: bool, tmp_path: Path
+) -> None:
+    """We ask ourselves; the client never sees the answers, and gets its own list later."""
+    journal, rules = tmp_path / "journal", tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    words = ["--read-only", *(["--rules", str(rules)] if has_rules else [])]
+    server = [*SERVER, "--journal", str(journal), "--page", str(page)]
+    with filtered(*words, "--", *server, home=tmp_path) as client:
+        client.opens()
+        for id, hidden in (("1", "write_file"), ("2", "say")):
+            assert client.calls(hidden, id=id)["error"]["code"] == -32601
+        assert "of which 3 denied, 1 exposed" in client.said_on_stderr("Saved:")
+        assert text_in(client.calls("read_file", id="3")) == "read_file"
+        if not page:
+            assert names_in(client.asks("tools/list", id="4")) == ["read_file"]
+        assert client.leaves() == 0
+        assert not [line for line in client.raw if b"mcp-tool-filter" in line]
+    asked = [json.loads(line).get("method") for line in journal.read_bytes().splitlines()]
+    assert asked.count("tools/call") == 1
+    assert asked.count("tools/list") == (4 if page else 2)
+
+
+def test_a_batch_and_a_pipeline_wait_in_order(tmp_path: Path) -> None:
+    with filtered("--deny-hint", "destructive", "--", *SERVER, home=tmp_path) as client:
+        client.opens()
+        batch = [calling("delete_file", id="2"), calling("read_file", id="3")]
+        client.say(b"[" + b",".join(batch) + b"]", calling("write_file", id="4"), asking("ping"))
+        heard = [client.hears() for _ in range(4)]
+        by_id = {
+            one["id"]: one for said in heard for one in (said if type(said) is list else [said])
+        }
+        assert by_id[1]["result"] == {}  # the ping
+        assert by_id[2]["error"]["message"] == "Tool not found: delete_file"
+        assert text_in(by_id[3]) == "read_file"
+        assert by_id[4]["error"] == NOT_FOUND
+
+
+@pytest.mark.parametrize("flags", [("--strict",), ("--tools", "")])
+def test_where_the_list_cannot_be_had_a_call_is_refused_as_unknown(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A name that needs no definition is judged at once; nobody waits for ever for the others."""
+    words = ("--read-only", "--except", "^read_", "--deny", "^rm")
+    with filtered(*words, "--", *SERVER, *flags, home=tmp_path) as client:
+        assert client.calls("write_file")["error"] == NOT_FOUND  # before initialize
+        assert client.calls("rm")["error"]["message"] == "Tool not found: rm"
+        assert client.calls("crash")["error"]["message"] == "Tool not found: crash"
+
+
+def test_a_command_that_ends_while_we_ask_leaves_no_call_unanswered(tmp_path: Path) -> None:
+    script = (
+        "import sys, json\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    if asked['method'] == 'tools/list': sys.exit(3)\n"
+    )
+    with filtered("--read-only", "--", "python3", "-c", script, home=tmp_path) as client:
+        assert client.calls("write_file")["error"]["code"] in (-32601, -32000)
+        assert client.ends() == 1
+
+
+def test_a_pipe_asks_in_the_clients_session(tmp_path: Path) -> None:
+    hints = [{"readOnlyHint": tool["name"] in ("read_file", "stream")} for tool in TOOLS]
+    annotated: list[Any] = [
+        {**tool, "annotations": said} for tool, said in zip(TOOLS, hints, strict=True)
+    ]
+    with patch("tests.session_upstream.TOOLS", annotated), session_upstream() as server:
+        words = ("--stdio", "--read-only", "-u", server.url)
+        with filtered(*words, home=tmp_path) as client:
+            client.said_on_stderr("Saved:")
+            server.forget()
+            client.opens()
+            assert client.calls("push", id="2")["error"]["code"] == -32601
+            assert text_in(client.calls("read_file", id="3")) == "read_file"
+            assert len(names_in(client.asks("tools/list", id="4"))) == 2
+            assert client.leaves() == 0
+        assert [seen.message["params"]["name"] for seen in server.calls()] == ["read_file"]
+        assert server.methods().count("POST tools/list") == 2
+
+
+def served(client: StdioClient) -> Served:
+    said = client.said_on_stderr("Saved:")
+    return Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
+
+
+def test_a_bridge_judges_by_hints(tmp_path: Path) -> None:
+    words = ("--deny-hint", "open-world", "--except", "^say$", "--port", "0")
+    with filtered(*words, "--", *SERVER, home=tmp_path) as client:
+        one = served(client)
+        one.opens()
+        [answer] = one.post(asking("tools/list")).messages()
+        assert names_in(answer) == ["delete_file", "say"]
+        [answer] = one.post(calling("write_file")).messages()
+        assert answer["error"] == NOT_FOUND
+
+
+def test_every_source_and_the_report(tmp_path: Path) -> None:
+    """Hints add up, as deny patterns do."""
+    file = tmp_path / "filter.toml"
+    file.write_text('deny-hint = ["destructive"]\nread-only = false\nexcept = "^none"\n')
+    words = ("--list-tools", "--config", str(file), "--deny-hint", "not-idempotent,open-world")
+    ran = run(*words, "--", *SERVER, home=tmp_path)
+    assert re.search(r"write_file\W+denied by --deny-hint destructive\b", ran.stdout)
+    assert re.search(r"read_file\W+denied by --deny-hint open-world\b", ran.stdout)
+    assert re.search(r"delete_file\b.*\bdestructive\b.*\[destructive\]", ran.stdout)
+    assert "no tool is left" in ran.stderr
+    assert 'the pattern "^none" matches no tool' in ran.stderr
+    environment = {"MCP_TOOL_FILTER_READ_ONLY": "true", "MCP_TOOL_FILTER_DENY_HINT": "open-world"}
+    json_words = ("--list-tools", "--format", "json", "--except", "^say$")
+    ran = run(*json_words, "--", *SERVER, home=tmp_path, environment=environment)
+    tools = {one["name"]: one for one in json.loads(ran.stdout)["tools"]}
+    assert [one["pattern"] for one in tools.values()] == [
+        "--deny-hint open-world", "--read-only", "--read-only", None,
+    ]  # fmt: skip
+    assert tools["delete_file"]["marks"] == ["destructive"]
+    assert (tools["read_file"]["marks"], tools["say"]["marks"]) == (["read-only"], ["open-world"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--deny-hint", "destrucive"), ["destrucive", "Did you mean destructive?"]),
+        (("--deny-hint", ""), ["--deny-hint has no hint", "Give a hint"]),
+        (("--readonly",), ["no flag --readonly: did you mean --read-only?"]),
+        (("--strict", "--read-only", "--except", "^none", "--list-tools"), ['"^none" matches no']),
+    ],
+)
+def test_a_slip_is_refused_in_clear_words(
+    words: tuple[str, ...], said: list[str], tmp_path: Path
+) -> None:
+    ran = run(*words, "--", *SERVER, home=tmp_path)
+    assert ran.returncode != 0
+    assert len(ran.stderr.splitlines()) <= 3
+    for part in said:
+        assert part in ran.stderr
