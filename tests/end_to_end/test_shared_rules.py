@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.adapters.rules.test_redis_state import Server
 from tests.cli.commands.served_command import Served, text_in
+from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as running_tool
@@ -77,6 +81,61 @@ async def test_limits_and_caches_are_shared_and_a_lost_redis_is_reported(tmp_pat
                 redis.start()  # empty: nothing was saved
                 assert await outcome(a, "vendor/costly") == "ok"
                 assert await outcome(b, "vendor/costly") == "ok"
+    finally:
+        redis.kill()
+
+
+LIMITED = """
+interceptor:
+  chain: {{on_error: {on_error}, timeout: 2s}}
+  state: {{url: "{url}"}}
+  rules:
+    - id: budget
+      conditions: [method_equals: tools/call]
+      actions: [rate_limit: {{key: all, limit: 20, window: 1h}}]
+"""
+CALL = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
+
+
+async def outcomes(ports: list[int], clients: int, calls: int) -> Counter[str]:
+    """Let some clients of each replica call a tool at the same time; count what they get."""
+
+    async def visit(port: int) -> Counter[str]:
+        heard: Counter[str] = Counter()
+        async with raw_client(port) as client:
+            for _ in range(calls):
+                said = json.loads((await client.ask(CALL)).body)
+                heard["ok" if "result" in said else said["error"]["data"]["action"]] += 1
+        return heard
+
+    return sum(await asyncio.gather(*map(visit, ports * clients)), Counter())
+
+
+@pytest.mark.parametrize(("on_error", "without"), [("block", "error"), ("allow", "ok")])
+async def test_a_limit_is_exact_over_three_replicas_at_once(
+    on_error: str, without: str, tmp_path: Path
+) -> None:
+    """Without Redis, ``on_error`` decides, in each of them."""
+    redis = Server(tmp_path)
+    redis.start()
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(LIMITED.format(url=redis.url, on_error=on_error))
+    try:
+        async with (
+            mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as up,
+            AsyncExitStack() as stack,
+        ):
+            flags = ("-u", f"{up.url}/mcp", "-d", "^rm_", "--rules", str(rules))
+            replicas = [
+                await stack.enter_async_context(launched(*flags, home=tmp_path)) for _ in range(3)
+            ]
+            ports = [await one.serving() for one in replicas]
+            assert await outcomes(ports, clients=4, calls=10) == {"ok": 20, "rate_limit": 100}
+            assert len(up.of("tools/call")) == 20
+            redis.kill()
+            assert await outcomes(ports, clients=1, calls=2) == {without: 6}
+            for one in replicas:
+                await one.says("Rule 'budget'.*cannot be reached")
     finally:
         redis.kill()
 
