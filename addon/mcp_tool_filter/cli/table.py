@@ -26,6 +26,7 @@ TOPICS: Final = {
     "watch": "the terminal, the page, the audit log, metrics and traces",
     "lock": "a file with the tools that you have approved, and how CI checks it",
     "rules": "a file with rules on messages: block, change, limit, notify",
+    "scale": "several replicas behind a balancer, and what each carries",
     "promises": "what the filter guarantees, and the limits of that",
     "changelog": "what has changed, the newest first",
 }

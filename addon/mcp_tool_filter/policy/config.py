@@ -134,6 +134,10 @@ class AllowedHosts:
             or not self.extra.isdisjoint({name, match[1].lower(), host.lower()})
         )
 
+    def has_https(self, host: str) -> bool:
+        """Tell whether the user allows this host as an https origin, such as that of a balancer."""
+        return f"https://{host.lower()}" in self.extra
+
     def has_origin(self, origin: str, own: str = "") -> bool:
         """Judge an Origin header: a page may reach us if its host may."""
         if self.has_all or origin.lower() in self.extra:

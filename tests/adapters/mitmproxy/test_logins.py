@@ -614,6 +614,21 @@ async def test_challenges_name_us_as_the_client_addressed_us(tmp_path: Path) -> 
             assert (await it.document(SERVER, headers))["issuer"] == ours
 
 
+async def test_behind_a_balancer_that_does_tls_the_documents_name_https(tmp_path: Path) -> None:
+    """The user says so, by allowing the origin; a header that anybody can send does not."""
+    allowed = ["tools.example,https://tools.example", "other.example"]
+    async with between(tmp_path, {"allowed_hosts": allowed}) as it:
+        for host, ours in (
+            (b"Tools.Example", "https://Tools.Example"),
+            (b"other.example\r\nX-Forwarded-Proto: https", "http://other.example"),
+        ):
+            headers = MCP_HEADERS.replace(b"localhost", host)
+            got = await it.client.ask(post(PING, headers=headers))
+            assert f'resource_metadata="{ours}{PLACE}"' in got.all("www-authenticate")[0]
+            assert (await it.document(PLACE, headers))["resource"] == ours + "/mcp"
+            assert (await it.document(SERVER, headers))["issuer"] == ours
+
+
 async def test_a_host_that_may_not_ask_gets_no_document(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         headers = MCP_HEADERS.replace(b"localhost", b"evil.example")

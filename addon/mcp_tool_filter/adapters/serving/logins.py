@@ -354,11 +354,17 @@ def _open_registrations(upstream: str) -> KeptRegistrations | None:
 
 
 def _our_origin(exchange: Exchange) -> str:
-    """Return our origin as the client calls us: by its Host header, which the gate has admitted."""
+    """Return our origin as the client calls us: by its Host header, which the gate has admitted.
+
+    A balancer in front of us may do TLS. We believe the user, who allows an https origin, and no
+    header that anybody can send.
+    """
     hosts = _all(exchange.head.fields, b"host")
     if len(hosts) != 1:
         raise ProtocolError("a request that names no host")
-    return f"{'https' if exchange.down.host.is_tls else 'http'}://{hosts[0]}"
+    allowed = exchange.service.listener.config.allowed_hosts
+    is_tls = exchange.down.host.is_tls or allowed.has_https(hosts[0])
+    return f"{'https' if is_tls else 'http'}://{hosts[0]}"
 
 
 def _reply(exchange: Exchange, said: LoginAnswer, head: Head) -> None:
