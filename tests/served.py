@@ -20,7 +20,7 @@ from typing import Any
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
-from mcp_tool_filter.adapters.sockets.serve import Server, bind
+from mcp_tool_filter.adapters.sockets.serve import Server, bind, opening
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.config import Config, parse_config
@@ -49,7 +49,7 @@ class RunningSockets:
 
     async def hang_up_on_upstream(self) -> None:
         """Close the idle connections, once all exchanges that clients wait for are over."""
-        pool = self.server.clients.pool
+        (pool,) = self.server.clients.room.pools
         while any(one not in pool.idle and not one.is_closing for one in pool.all):
             if not self.proxy.exchanges:
                 break
@@ -102,7 +102,7 @@ async def served(
     )
     proxy = Proxy(around)
     proxy.adopt(config_of(options))
-    server = Server(proxy, bind("127.0.0.1", 0), find_target, to_clients)
+    server = Server(proxy, bind("127.0.0.1", 0), opening(proxy, find_target), to_clients)
     running = RunningSockets(proxy, server, [], reports, warnings, ended)
     with kept_log(running.said):
         try:

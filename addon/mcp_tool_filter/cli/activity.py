@@ -130,7 +130,7 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
         parts.append(" -> ".join(sizes))
     clock = str(entry.get("time", ""))[11:19]
     client = str(entry.get("client") or "-").partition("#")[0]
-    if upstream := entry.get("upstream"):  # it says more than the client's address
+    if upstream := entry.get("server") or entry.get("upstream"):  # it says more than the address
         client = str(upstream)
     return f"{clock} {client} {shortened(what, 100)}: {', '.join(parts)}", colour
 

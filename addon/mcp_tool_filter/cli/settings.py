@@ -337,10 +337,15 @@ class Sources:
             return False
         return not {"stdio", "upstream-cmd", COMMAND}.isdisjoint(given)
 
+    @property
+    def is_strict(self) -> bool:
+        given = self._merged(self.file.top if self.file else {})
+        return is_on({name: values[-1] for name, values in given.items() if values}, "strict")
+
     def for_all_servers(self) -> Settings:
         """Return what is set for the whole process that serves the file's servers."""
         top = self.file.top if self.file else {}
-        given = _without(self._merged(top), (*_UPSTREAMS, *_OF_ONE_SERVER, "strict"))
+        given = _without(self._merged(top), (*_UPSTREAMS, *_OF_ONE_SERVER))
         given.setdefault("port", [OPTIONS["port"].default])
         return settle(given | {"upstream": ["http://servers.invalid"]})
 
@@ -400,7 +405,8 @@ _OF_LISTENERS = (
     "metrics-port",
 )  # fmt: skip
 """What a file says for ``serve`` and does not fit a process that talks over stdio."""
-_OF_ONE_SERVER = ("header", "env", "cwd", "endpoint", "stdio")
+_OF_ONE_SERVER = ("header", "env", "cwd", "endpoint", "stdio", "strict", "rules", "lock")
+"""What a server has and not the process that serves all of them."""
 
 
 def _without(given: Given, names: Collection[str]) -> Given:

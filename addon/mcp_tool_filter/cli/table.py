@@ -46,6 +46,12 @@ _OF_A_FILE: Final = (
 SETTINGS: Final = tuple(flag for group in GROUPS.values() for flag in group if not flag.only_typed)
 """The flags that configure the filter."""
 
+_NOT_FOR_ALL: Final = frozenset({
+    "upstream", "upstream-cmd", "env", "cwd", "stdio", "header", "endpoint", "inspect",
+    "no-browser", "record", "set", "raw-hosts", "show-secrets",
+})  # fmt: skip
+"""Settings that are for one server, or need mitmproxy."""
+
 CLIENTS: Final = (
     "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
     "opencode", "copilot", "cline", "kiro", "lmstudio",
@@ -177,6 +183,18 @@ _ALL: Final = (
         notes="Exit status: that of the client, or 127 if the client does not exist.\nMore:"
               " mcp-tool-filter"
         " help run",
+    ),
+    Command(
+        "serve",
+        "serve all servers of the config file behind one port",
+        usage=("serve [--port PORT] [--config FILE] [FLAGS]",),
+        about="Serves each server of the config file at http://127.0.0.1:6273/NAME/mcp, in one"
+        " process: each with its own patterns, logins and limits, all with one report, one"
+        " page and one audit log. A server that cannot start is reported, and the others are"
+        " served; it is tried again when a client asks for it. SIGHUP reads the file again.",
+        flags=tuple(flag for flag in SETTINGS if flag.name not in _NOT_FOR_ALL),
+        notes="Without --config: ~/.config/mcp-tool-filter/config.toml. More: mcp-tool-filter help"
+        " servers",
     ),
     Command(
         "doctor",

@@ -233,7 +233,8 @@ class H1Client:
     def _begin(self, head: RequestHead) -> None:
         body, head.body = head.body, None
         self._note_request(is_whole=body is not None)
-        self.exchange = Exchange(self.service, self, head, body)
+        service = self.service if self.service.route is None else self.service.route(head)
+        self.exchange = Exchange(service, self, head, body)
         self.exchange.begin()
 
     def _note_whole(self) -> None:

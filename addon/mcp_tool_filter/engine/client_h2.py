@@ -429,7 +429,8 @@ class H2Client:
             return stream.respond(answer_to(fault), is_bare=False)
         if self.service.seats is not None:
             self.service.seats.has_begun(self)
-        exchange = stream.exchange = Exchange(self.service, stream, head)
+        service = self.service if self.service.route is None else self.service.route(head)
+        exchange = stream.exchange = Exchange(service, stream, head)
         return _guarded(exchange, exchange.begin)
 
     def _take_data(self, event: DataReceived) -> None:

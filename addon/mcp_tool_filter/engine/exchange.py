@@ -418,6 +418,14 @@ class Exchange:
             return before(self, self._going_on(self._judge_message))
         return self._judge_message()
 
+    def move_to(self, service: Service) -> None:
+        """Let another service judge the request, because its upstream runs only now."""
+        self.service.exchanges.discard(self)
+        self.service = service
+        service.exchanges.add(self)
+        self._guarded(self._judge)
+        self.down.host.wake()
+
     def _judge_message(self) -> None:
         if self._is_stopped_at_the_gate(may_visit=False):  # something may have changed since
             return None

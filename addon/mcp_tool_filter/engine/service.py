@@ -28,6 +28,7 @@ from mcp_tool_filter.policy.effects import Deciding, OnDone
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.passing import Passing
+    from mcp_tool_filter.engine.wire import RequestHead
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +181,9 @@ class Service:
         """The seats of all clients of the process, if they are limited."""
         self.exchanges: set[Exchange] = set()
         """The open exchanges: losses, budgets, notices and the end of the process look here."""
+        self.route: Callable[[RequestHead], Service] | None = None
+        """If there are several upstreams: returns the service of a request, and makes its head the
+        one for that upstream."""
         self.is_ending = False
         """True once the upstream is lost: what is asked from now on is answered as lost."""
         self.is_draining = False

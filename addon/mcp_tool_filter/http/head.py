@@ -44,7 +44,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
@@ -619,6 +619,9 @@ class RequestNotes:
     """The fields that the upstream gets, if it gets the client's own body."""
     out_head: bytes = b""
     """The same, written, with the request line."""
+    routed: tuple[object, Any, str, RequestNotes] | None = None
+    """Where it goes if there are several upstreams: the table that says so, the service there, the
+    target there, and the notes on the head with that target."""
 
 
 @dataclass(slots=True, eq=False)
@@ -655,6 +658,8 @@ class AnswerNotes:
         if not listener.is_forward and links_in(kept):
             kept = keep_links(kept, listener.names)
             self.stays = not (300 <= status < 400 and leads_away(kept))
+        if listener.mount.prefix:
+            kept = listener.mount.fields(kept)
         places = [at for at, (name, _) in enumerate(kept) if name.lower() == b"date"]
         self.fields, self.date_at = tuple(kept), places[0] if len(places) == 1 else None
         self.reason = b"" if _SCHEMA in reason.lower() else reason

@@ -65,6 +65,7 @@ from mcp_tool_filter.http.head import (
     problem_in_body,
 )
 from mcp_tool_filter.http.login_metadata import LoginPaths
+from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import Config, plain_path
 from mcp_tool_filter.policy.effects import Decision, InOrder, then
@@ -109,6 +110,8 @@ class Listener:
     """True for a forward proxy: clients use the upstream's own name, so URLs stay unchanged."""
     called: str = ""
     """What people call the upstream if not by its URL, without secrets."""
+    mount: Mount = ALONE
+    """Where clients find it, if we serve several."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
@@ -493,7 +496,10 @@ class Listener:
             started=self.policy.clock(), is_like_the_fetch=exchange.is_like_the_fetch
         )
         exchange.is_legacy = True
-        self.legacy.open(target, kept, LegacyStream(send, exchange.conversation))
+        stream = LegacyStream(send, exchange.conversation)
+        self.legacy.open(target, kept, stream)
+        if self.mount is not ALONE:
+            return self.mount.outward(stream.target)
         return url if self.is_forward else kept
 
 

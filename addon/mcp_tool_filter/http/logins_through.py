@@ -36,6 +36,7 @@ from mcp_tool_filter.http.login_metadata import (
     ServerMetadata,
     object_in,
 )
+from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import (
     UpstreamNames,
     has_host,
@@ -69,17 +70,18 @@ _AUTH_METHODS = "token_endpoint_auth_methods_supported"
 _USABLE = frozenset({"none", "client_secret_basic", "client_secret_post"})  # others name a URL
 
 
-def our_url(url: str, ours: str, upstream: UpstreamNames) -> str | None:
+def our_url(url: str, ours: str, upstream: UpstreamNames, mount: Mount = ALONE) -> str | None:
     """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.
 
-    ``ours`` is our origin as the client calls us. A trailing slash is neither added nor removed.
+    ``ours`` is our address as the client calls us: our origin, and the server's prefix if we serve
+    several. A trailing slash is neither added nor removed.
     """
     if not has_host(url):
         return None
     kept = kept_with_us(url, upstream)
     if kept is None or not kept.startswith("/"):
         return None
-    return ours if kept == "/" and not url.endswith("/") else ours + kept
+    return ours if kept == "/" and not url.endswith("/") else mount.url(ours, kept)
 
 
 def our_issuer(issuer: str, ours: str) -> str:
@@ -91,7 +93,9 @@ def our_issuer(issuer: str, ours: str) -> str:
     return ours + urlsplit(issuer).path
 
 
-def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str) -> str:
+def rewrite_challenge(
+    value: str, ours: str, upstream: UpstreamNames, usual: str, mount: Mount = ALONE
+) -> str:
     """Return a WWW-Authenticate line that names our metadata; nothing else in it changes.
 
     ``usual`` is where our metadata is. It replaces a URL that only some clients could read as the
@@ -102,7 +106,7 @@ def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str
         if (piece["name"] or "").lower() != "resource_metadata":
             return piece[0]
         url = _plain(piece["value"])
-        named = our_url(url, ours, upstream)
+        named = our_url(url, ours, upstream, mount)
         if named is None:
             if not may_lead_round(url, upstream):
                 return piece[0]
@@ -152,7 +156,7 @@ def metadata_urls_in(challenge: str) -> list[str]:
 
 
 def rewrite_resource_metadata(
-    document: bytes, ours: str, upstream: UpstreamNames, issuer: str | None
+    document: bytes, ours: str, upstream: UpstreamNames, issuer: str | None, mount: Mount = ALONE
 ) -> bytes | None:
     """Return protected-resource metadata that names us; None if it is not about this upstream.
 
@@ -161,7 +165,7 @@ def rewrite_resource_metadata(
     found = object_in(document)
     if found is None or not isinstance(resource := found.get("resource"), str):
         return None
-    if (named := our_url(resource, ours, upstream)) is None:
+    if (named := our_url(resource, ours, upstream, mount)) is None:
         is_odd = "@" in resource or not resource.isascii()
         if is_odd and may_lead_round(resource, upstream):
             raise ProtocolError("metadata whose resource some clients take for the upstream")
@@ -182,12 +186,12 @@ def passes_through(server: ServerMetadata) -> bool:
 
 
 def rewrite_server_metadata(
-    document: Mapping[str, object], ours: str, upstream: UpstreamNames
+    document: Mapping[str, object], ours: str, upstream: UpstreamNames, mount: Mount = ALONE
 ) -> bytes:
     """Return an authorization server's metadata that names us for the endpoints that we pass on."""
     found = {name: value for name, value in document.items() if name not in _NEVER}
     for name, value in found.items():  # no endpoint may lead to the upstream past us
-        if isinstance(value, str) and (named := our_url(value, ours, upstream)):
+        if isinstance(value, str) and (named := our_url(value, ours, upstream, mount)):
             found[name] = named
     issuer = document.get("issuer")
     if not isinstance(issuer, str):
@@ -420,9 +424,10 @@ class Between:
     hosts: AllowedHosts
     """Hosts whose pages a browser may be sent to after a login, besides programs on this
     machine."""
+    mount: Mount = ALONE
 
 
-def their_resource(resource: str, ours: str, theirs: str) -> str:
+def their_resource(resource: str, ours: str, theirs: str, mount: Mount = ALONE) -> str:
     """Return the upstream's resource for ours; other resources stay, and their server refuses
     them."""
     try:
@@ -432,7 +437,8 @@ def their_resource(resource: str, ours: str, theirs: str) -> str:
         return resource
     parts = urlsplit(resource)
     start = len(parts.scheme) + len("://") + len(parts.netloc)
-    return theirs + resource[start:]
+    path = mount.resource(resource[start:])
+    return resource if path is None else theirs + path
 
 
 def authorize(query: str, between: Between, now: float) -> str:
@@ -462,7 +468,7 @@ def authorize(query: str, between: Between, now: float) -> str:
     return endpoint + joint + urlencode(_translated(fields, changed, between))
 
 
-def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
+def with_their_resource(text: str, ours: str, theirs: str, mount: Mount = ALONE) -> str | None:
     """Return a query or form with the upstream's resource in place of ours; None if it has none.
 
     Used for an upstream whose metadata we do not know.
@@ -472,7 +478,7 @@ def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
     except ProtocolError:
         return None
     changed = [
-        (name, their_resource(value, ours, theirs) if name == "resource" else value)
+        (name, their_resource(value, ours, theirs, mount) if name == "resource" else value)
         for name, value in fields
     ]
     return None if changed == fields else urlencode(changed)
@@ -557,7 +563,8 @@ def _translated(
     kept: QueryFields = []
     for name, value in fields:
         if name == "resource":
-            kept.append((name, their_resource(value, between.ours, between.theirs)))
+            theirs = their_resource(value, between.ours, between.theirs, between.mount)
+            kept.append((name, theirs))
         elif name not in changed:
             kept.append((name, value))
     return kept + [(name, value) for name, value in changed.items() if value is not None]

@@ -234,23 +234,24 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_pat
 async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
     """A call is not sent on a connection that may be about to close, but it needs one."""
     async with raised_on_sockets(tmp_path) as (upstream, it), AsyncExitStack() as stack:
-        pool = it.server.clients.pool
-        pool.descriptors = 0  # as few connections as there may be
-        together = asyncio.Barrier(pool._most)
+        room = it.server.clients.room
+        (pool,) = room.pools
+        room.descriptors = 0  # as few connections as there may be
+        together = asyncio.Barrier(room.most)
 
         async def at_once(_request: RawRequest, link: Link) -> None:
             await together.wait()
             await link.say(answer(RESULT))
 
         upstream.respond = at_once
-        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(pool._most)]
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(room.most)]
         await asyncio.gather(*(one.ask(post(PING)) for one in clients))
-        assert len(pool.idle) == pool._most
+        assert len(pool.idle) == room.most
         for one in pool.idle:
             one.since -= 10.0
         upstream.respond = answering
         assert (await clients[0].ask(post(CALL % (1, b"read_file")))).body == RESULT
-        assert len(pool.all) == pool._most
+        assert len(pool.all) == room.most
 
 
 async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung_up(
@@ -288,7 +289,8 @@ async def test_small_pieces_of_an_answer_leave_at_once() -> None:
         raw_client(running.port) as client,
     ):
         await client.ask(post(CALL % (1, b"read_file")))
-        ours = [one._transport for one in running.server.clients.pool.all]
+        (pool,) = running.server.clients.room.pools
+        ours = [one._transport for one in pool.all]
         ours += [one._transport for one in running.server.clients.all]
         sockets = [one.get_extra_info("socket") for one in ours]
         assert len(sockets) == 2

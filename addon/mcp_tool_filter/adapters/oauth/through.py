@@ -57,6 +57,7 @@ from mcp_tool_filter.http.logins_through import (
     token_request,
     with_their_resource,
 )
+from mcp_tool_filter.http.mount import split_target
 from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.policy.config import is_misleading
 
@@ -170,7 +171,8 @@ class Through:
         if path.startswith(CALLBACK):
             if found is None:
                 return NOT_FOUND
-            return await self._come_back(path, query, self._between(found, ours))
+            here = self.listener.mount.prefix + path
+            return await self._come_back(here, query, self._between(found, ours))
         if found is None or not self._stands_for(found.server):
             return None
         if body and kind_of_body(body) is not TrafficKind.OTHER:
@@ -208,15 +210,15 @@ class Through:
         path, mark, query = head.target.partition("?")
         if path not in (AUTHORIZE, TOKEN) or self.is_plain:
             return None
-        theirs = self.listener.upstream
+        theirs, mount = self.listener.upstream, self.listener.mount
         if path == AUTHORIZE:
-            changed = with_their_resource(query, ours, theirs)
+            changed = with_their_resource(query, ours, theirs, mount)
             return None if changed is None else (path + mark + changed, body)
         try:
             form = body.decode("ascii")
         except UnicodeDecodeError:
             return None
-        changed = with_their_resource(form, ours, theirs)
+        changed = with_their_resource(form, ours, theirs, mount)
         return None if changed is None else (head.target, changed.encode())
 
     def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
@@ -224,9 +226,12 @@ class Through:
             return None
         issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
+        names, mount = self.listener.names, self.listener.mount
+        if mount.prefix:
+            places = {mount.inward(split[1]) for one in places if (split := split_target(one))}
         if path not in places:
             return NOT_FOUND
-        return json_answer(200, rewrite_server_metadata(found.document, ours, self.listener.names))
+        return json_answer(200, rewrite_server_metadata(found.document, ours, names, mount))
 
     async def _token(self, head: Head, body: bytes, between: Between) -> LoginAnswer:
         kind, _, basic = (head.get(b"authorization") or "").partition(" ")
@@ -259,7 +264,8 @@ class Through:
 
     def _between(self, found: UpstreamLogin, ours: str) -> Between:
         hosts = self.listener.config.allowed_hosts
-        return Between(ours, found.theirs, found.server, self.registrations, hosts)
+        mount = self.listener.mount
+        return Between(ours, found.theirs, found.server, self.registrations, hosts, mount)
 
     def _stands_for(self, server: ServerMetadata) -> bool:
         return not self.is_plain and passes_through(server)
@@ -286,15 +292,17 @@ class Through:
     def rewrite_challenge(self, challenge: str, ours: str) -> str:
         """Return a challenge that names our metadata."""
         path = urlsplit(self.listener.fetched.endpoint).path.removesuffix("/")
-        usual = f"{ours}{RESOURCE_DOCUMENT}{path}"
-        return rewrite_challenge(challenge, ours, self.listener.names, usual)
+        mount = self.listener.mount
+        usual = mount.url(ours, RESOURCE_DOCUMENT + path)
+        return rewrite_challenge(challenge, ours, self.listener.names, usual, mount)
 
     def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
         """Return protected-resource metadata that names us; None to leave it unchanged."""
         found = self._found
         is_full = found is not None and self._stands_for(found.server)
         issuer = our_issuer(found.named, ours) if found and is_full else None
-        return rewrite_resource_metadata(document, ours, self.listener.names, issuer)
+        listener = self.listener
+        return rewrite_resource_metadata(document, ours, listener.names, issuer, listener.mount)
 
     # The upstream's metadata
 

@@ -260,7 +260,7 @@ class LoginsThrough:
         if self._listener.takes_headers(exchange.head.target):
             through.note_challenges(challenges)
         if challenges:
-            ours = _our_origin(exchange)
+            ours = _our_address(exchange)
             _rewrite_challenges(answer, lambda one: through.rewrite_challenge(one, ours))
 
     def rewrite_body(self, exchange: Exchange) -> None:
@@ -272,7 +272,7 @@ class LoginsThrough:
             return
         limit = self._listener.config.limits.message
         document = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
-        rewritten = through.rewrite_document(document, _our_origin(exchange))
+        rewritten = through.rewrite_document(document, _our_address(exchange))
         if rewritten is not None:
             answer.fields = _without(answer.fields, _VALIDATORS)
             answer.body = rewritten
@@ -292,14 +292,14 @@ class LoginsThrough:
 
                 _reply(exchange, LoginAnswer(204, headers=_PREFLIGHT), head)
                 return
-        elif (said := await through.answer(head, body, _our_origin(exchange))) is not None:
+        elif (said := await through.answer(head, body, _our_address(exchange))) is not None:
             if not exchange.is_over:
                 _reply(exchange, said, head)
             return
         if exchange.is_over:
             return
         if not coding:
-            changed = through.translated(head, raw, _our_origin(exchange))
+            changed = through.translated(head, raw, _our_address(exchange))
             if changed is not None:
                 _change(exchange, target=changed[0])
                 exchange.body = changed[1]
@@ -353,8 +353,9 @@ def _open_registrations(upstream: str) -> KeptRegistrations | None:
         return None
 
 
-def _our_origin(exchange: Exchange) -> str:
-    """Return our origin as the client calls us: by its Host header, which the gate has admitted.
+def _our_address(exchange: Exchange) -> str:
+    """Return our address as the client calls us: by its Host header, which the gate has admitted,
+    and with the server's prefix if we serve several.
 
     A balancer in front of us may do TLS. We believe the user, who allows an https origin, and no
     header that anybody can send.
@@ -362,9 +363,9 @@ def _our_origin(exchange: Exchange) -> str:
     hosts = _all(exchange.head.fields, b"host")
     if len(hosts) != 1:
         raise ProtocolError("a request that names no host")
-    allowed = exchange.service.listener.config.allowed_hosts
-    is_tls = exchange.down.host.is_tls or allowed.has_https(hosts[0])
-    return f"{'https' if is_tls else 'http'}://{hosts[0]}"
+    listener = exchange.service.listener
+    is_tls = exchange.down.host.is_tls or listener.config.allowed_hosts.has_https(hosts[0])
+    return f"{'https' if is_tls else 'http'}://{hosts[0]}{listener.mount.prefix}"
 
 
 def _reply(exchange: Exchange, said: LoginAnswer, head: Head) -> None:

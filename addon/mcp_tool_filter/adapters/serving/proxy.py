@@ -42,8 +42,14 @@ from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.mount import ENDPOINT, Mount
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.observers.sentences import introduce, render_report, warnings_about
+from mcp_tool_filter.observers.sentences import (
+    VerdictLog,
+    introduce,
+    render_report,
+    warnings_about,
+)
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
@@ -52,6 +58,7 @@ from mcp_tool_filter.policy.patterns import Pattern
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview
+    from mcp_tool_filter.engine.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +82,17 @@ _FIXED = (
 
 
 class Proxy:
-    """All sites of the process."""
+    """All sites of the process; or, with a ``whole``, one server of several.
 
-    def __init__(self, around: Surroundings) -> None:
+    Each server has its own settings, rules, effects and failures; the whole has what they share,
+    and knows all their sites.
+    """
+
+    def __init__(self, around: Surroundings, whole: Proxy | None = None) -> None:
         self.around = around
+        self._whole = whole
+        self.has_parts = False
+        """True for the whole of several servers, whose sites follow their own settings."""
         self.warn = around.warn
         self.config = Config()
         self.sites: dict[str, Site] = {}
@@ -92,13 +106,16 @@ class Proxy:
         """True once the process ends without an error."""
         self.effects = Effects()
         self.effects.fetch_tools = self._fetch_tools
-        self.crowd = Crowd()
+        self.crowd: Crowd = whole.crowd if whole else Crowd()
         self.room: Room | None = None
         """The host's limit of connections to upstreams; our fetches for clients count, too."""
-        self.budget = MemoryBudget(self._holders)
+        self.budget: MemoryBudget = whole.budget if whole else MemoryBudget(self._holders)
         self.more_holders: Callable[[], Iterator[Holder]] = lambda: iter(())
         """The host's connections, which may hold unread bytes."""
-        self.watchers = Watchers(around, self._state)
+        self.more_services: list[Service] = []
+        """The host's services that are no sites; their exchanges end with the process, too."""
+        self.watchers: Watchers = whole.watchers if whole else Watchers(around, self._state)
+        self._log = VerdictLog(around.warn) if whole else self.watchers.log
         self.rules = Rules(self.effects, self.watchers.enter_log)
         self.changes = Changes(self)
         self.command: Command | None = None
@@ -115,15 +132,16 @@ class Proxy:
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on. If it raises StartError, nothing has changed."""
         before = self.config
-        if self._is_running:
+        if self._is_running and self._whole is None:
             refuse_to_open(before, config)
             for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
-        self.rules.adopt(config.rules, self.sites.values())
+        sites = [] if self.has_parts else list(self.sites.values())
+        self.rules.adopt(config.rules, sites)
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
-        for site in self.sites.values():
+        for site in sites:
             site.listener.policy.adopt(config)
         self.config = config
         if config.shadow is not before.shadow and self._is_running:
@@ -133,26 +151,38 @@ class Proxy:
             self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
         is_new = before.choice != config.choice
         if config.shadow is not before.shadow or (is_new and not config.shadow):
-            for site in self.sites.values():
+            for site in sites:
                 tell_list_changed(site)
-        self.crowd.adopt(config.max_clients)
-        self.budget.limit = config.limits.unfinished
+        if self._whole is None:
+            self.crowd.adopt(config.max_clients)
+            self.budget.limit = config.limits.unfinished
 
     # Start
 
-    def begin(self, *, names_upstreams: bool = False, shows_page: bool = False) -> None:
+    def begin(
+        self,
+        *,
+        names_upstreams: bool = False,
+        names_servers: bool = False,
+        shows_page: bool = False,
+    ) -> None:
         """Open what the whole process has: the audit log, metrics, rules. Raises StartError.
 
         ``shows_page`` if the host has a place for the dashboard of its own.
         """
+        if self._whole is not None:
+            self._is_running = True
+            return self.rules.begin()
         page = None
         if self.config.dashboard is not None or shows_page:
             page = self.dashboard.timeline.note
-        self.watchers.begin(self.config, names_upstreams=names_upstreams, page=page)
+        self.watchers.begin(
+            self.config, names_upstreams=names_upstreams, names_servers=names_servers, page=page
+        )
         self._is_running = True
         self.crowd.begin()
         self.rules.begin()
-        self.changes.listen()
+        return self.changes.listen()
 
     @cached_property
     def overview(self) -> Overview:
@@ -217,11 +247,17 @@ class Proxy:
         )
 
     async def open(
-        self, name: str, find_target: TargetFinder, *, address: str, keeps_host: bool = False
+        self,
+        name: str,
+        find_target: TargetFinder,
+        *,
+        address: str,
+        keeps_host: bool = False,
+        prefix: str = "",
     ) -> Site:
         """Fetch an upstream's tools, open its site, and report. Raises StartError.
 
-        ``address`` is ours, such as ``http://127.0.0.1:6273``.
+        ``address`` is ours, such as ``http://127.0.0.1:6273``; the site is below its ``prefix``.
         """
         if (command := self.command) is not None:
             at_url = find_target
@@ -237,10 +273,13 @@ class Proxy:
             names=None if command else await self.around.find_names(target.url),
             keeps_host=keeps_host,
         )
-        site = self.add(name, listener, find_target)
-        self._addresses[name] = address
-        site.login = login_to(target)
         who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
+        if prefix:
+            listener.mount = Mount(prefix, fetched.endpoint)
+            who = replace(who, listens_at=address + prefix + ENDPOINT)
+        site = self.add(name, listener, find_target)
+        (self._whole or self)._addresses[name] = who.listens_at if prefix else address
+        site.login = login_to(target)
         if command is None:
             from mcp_tool_filter.adapters.serving.logins import open_logins
 
@@ -265,9 +304,25 @@ class Proxy:
         site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
         site.is_ending, site.is_draining = self.has_failed, self.is_leaving
         self.rules.attach(site)
-        self.watchers.attach(site)
+        self.watchers.attach(site, self._log)
         self.sites[name], self.listeners[name] = site, listener
+        if (whole := self._whole) is not None:
+            whole.sites[name], whole.listeners[name] = site, listener
+            site.is_draining = whole.is_leaving
         return site
+
+    async def end(self, why: str) -> None:
+        """End one server of several: what its clients wait for is answered with an error."""
+        assert self._whole is not None
+        for name, site in self.sites.items():
+            site.suspect = site.note_end_of_stream = _nothing
+            for exchange in list(site.exchanges):
+                exchange.lose(why)
+                exchange.down.host.wake()
+            if self._whole.sites.get(name) is site:
+                del self._whole.sites[name], self._whole.listeners[name]
+        self.effects.close()
+        await self.rules.close()
 
     def check_patterns(self) -> None:
         """Warn about the patterns, even if no report is wanted. Raises StartError."""
@@ -288,7 +343,8 @@ class Proxy:
         """Fetch the list that the client of a message would get."""
         for site in self.sites.values():
             if (asker := asked_by(effect, site.listener)) is not None:
-                return await fetch_as_client(site.target, asker, self.room)
+                room = self._whole.room if self._whole else self.room
+                return await fetch_as_client(site.target, asker, room)
         raise CannotList("the listener is gone")
 
     def name_of(self, site: Site) -> str:
@@ -310,7 +366,8 @@ class Proxy:
     @property
     def exchanges(self) -> list[Exchange]:
         """The open exchanges of all sites."""
-        return [one for site in self.sites.values() for one in site.exchanges]
+        services = (*self.sites.values(), *self.more_services)
+        return [one for service in services for one in service.exchanges]
 
     def _holders(self) -> Iterator[Holder]:
         yield from self.exchanges
@@ -357,8 +414,8 @@ class Proxy:
     def begin_to_leave(self) -> None:
         """The process ends: we are not ready any more, and connections take one more request."""
         self.is_leaving = True
-        for site in self.sites.values():
-            site.is_draining = True
+        for service in (*self.sites.values(), *self.more_services):
+            service.is_draining = True
 
     async def wait_for_requests_in_flight(self) -> None:
         """Wait for what balancers have sent on idle connections; only if the user drains."""
@@ -382,6 +439,10 @@ class Proxy:
         self.crowd.close()
         await self.rules.close()
         await self._opened.aclose()
+
+
+def _nothing() -> None:
+    """Nobody asks any more whether the upstream is lost."""
 
 
 def _is_waited_for(exchange: Exchange) -> bool:

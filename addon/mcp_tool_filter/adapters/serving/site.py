@@ -85,6 +85,8 @@ class Surroundings:
     find_names: NamesFinder = find_names
     edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
     """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
+    hang_up: Callable[[], Awaitable[None]] | None = None
+    """Called at SIGHUP instead of taking new lists."""
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
     sinks: Sequence[Sink] = ()
@@ -318,10 +320,14 @@ class Changes:
         await self._proxy.ready.wait()
         async with self._turn:  # a second SIGHUP must wait for the first
             sites = list(self._proxy.sites.values())
-            for said in await asyncio.gather(*map(self._take_and_describe, sites)):
+            for said in await asyncio.gather(*map(self.take_and_describe, sites)):
                 self._proxy.warn(said)
 
-    async def _take_and_describe(self, site: Site) -> str:
+    async def _refresh(self) -> None:
+        await (self._proxy.around.hang_up or self.take_all_lists)()
+
+    async def take_and_describe(self, site: Site) -> str:
+        """Take a new list because of SIGHUP; return what came of it."""
         name = self._proxy.name_of(site)
         of = f" of{name}" if name else ""
         try:
@@ -349,7 +355,7 @@ class Changes:
     def _hang_up(self) -> None:
         """Take new lists; but a terminal that closes, which sends the same signal, ends us."""
         if all(os.isatty(number) for number in self._terminals):
-            in_background(self.take_all_lists())
+            in_background(self._refresh())
         elif sys.platform != "win32":
             self.close()
             os.kill(os.getpid(), signal.SIGTERM)  # so that commands and files are closed, too

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.serving.site import Site, client_of, site_of
-from mcp_tool_filter.conversation.policy_in_force import Judged, Observer
+from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, PolicyInForce
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.observers.sentences import VerdictLog
@@ -50,10 +50,17 @@ class Watchers:
         self.has_ended = False
         """True once we disconnect our clients ourselves."""
 
-    def begin(self, config: Config, *, names_upstreams: bool, page: Sink | None = None) -> None:
+    def begin(
+        self,
+        config: Config,
+        *,
+        names_upstreams: bool,
+        names_servers: bool = False,
+        page: Sink | None = None,
+    ) -> None:
         """Open the audit log and serve the metrics, if configured. Raises StartError.
 
-        ``page`` gets entries, too. Where there are several upstreams, entries name them.
+        ``page`` gets entries, too. Where there are several upstreams or servers, entries name them.
         """
         if config.otel:
             from mcp_tool_filter.adapters.watch.tracing import Tracer
@@ -72,6 +79,7 @@ class Watchers:
             page=page,
             names_of=self._names_of,
             upstream_of=_upstream_of if names_upstreams else None,
+            server_of=_server_of if names_servers else None,
             metrics=config.metrics,
             hosts=config.allowed_hosts,
             state=self._state,
@@ -80,11 +88,11 @@ class Watchers:
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
 
-    def attach(self, site: Site) -> None:
+    def attach(self, site: Site, log: VerdictLog | None = None) -> None:
         """Observe a site from now on."""
-        policy = site.listener.policy
-        policy.observe = self._observer(site.name)
-        policy.tell_hidden = self.log.tell_hidden
+        policy, log = site.listener.policy, log or self.log
+        policy.observe = self._observer(site.name, log)
+        policy.tell_hidden = log.tell_hidden
         if self._tracer:
             policy.propagate = self._tracer.propagate
             site.note_over = partial(_end_spans, self._tracer)
@@ -104,9 +112,12 @@ class Watchers:
         if self._tracer:  # it gets the last entries, too
             self._tracer.close()
 
-    def _observer(self, name: str) -> Observer:
-        counted = self.statistics.setdefault(name, Statistics())
-        log, clock = self.log, time.time
+    def observe_elsewhere(self, policy: PolicyInForce) -> None:
+        """Observe what belongs to no site."""
+        policy.observe = self._observer("", self.log)
+
+    def _observer(self, name: str, log: VerdictLog) -> Observer:
+        counted, clock = self.statistics.setdefault(name, Statistics()), time.time
         others: list[Observer] = []
         if self._around.tell is not None:
             others.append(partial(self._around.tell, name))
@@ -142,6 +153,11 @@ class Watchers:
 
 def _upstream_of(origin: object) -> str:
     return site_of(origin).url if isinstance(origin, Exchange) else ""
+
+
+def _server_of(origin: object) -> str:
+    service = origin.service if isinstance(origin, Exchange) else None
+    return service.name if isinstance(service, Site) else ""
 
 
 def _in_a_moment(call: Callable[[], None]) -> None:

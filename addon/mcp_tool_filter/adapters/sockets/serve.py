@@ -1,13 +1,13 @@
-"""Serve one upstream on sockets: bind, fetch the tools, accept, and end when told to.
+"""Serve one upstream or several on sockets: bind, fetch the tools, accept, end when told to.
 
     doors = bind(host, port)             # at once: a taken port is found before anything is sent
-    server = Server(proxy, doors, ...)
+    server = Server(proxy, doors, opening(proxy, find_target), ...)
     await server.start()                 # fetches the tools, then accepts clients
     await server.run()                   # returns when all clients have gone
 
 Clients that connect before the tools are known wait in the sockets' queues.
 
-The connections of a site are its clients', and those to its upstream, which they share. A client
+A site's connections to its upstream are shared by all clients. A client
 may speak TLS on the same port as plain HTTP: its first byte tells. TLS is done in memory: what a
 socket brings goes in, what the engine reads comes out. asyncio's own cannot take over a connection
 whose first bytes were read already.
@@ -25,7 +25,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,8 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.urls import parse_origin
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.serving.site import Site
     from mcp_tool_filter.engine.client_h2 import H2Client
-    from mcp_tool_filter.engine.service import Asking, Host
+    from mcp_tool_filter.engine.service import Asking, Host, Service
 
 _BACKLOG = 1024
 _GOODBYE = 1.0
@@ -107,19 +106,35 @@ def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
     )
 
 
+def opening(proxy: Proxy, find_target: TargetFinder) -> Callable[[str], Awaitable[Site]]:
+    """Return what opens the site of an only upstream."""
+
+    async def open_site(address: str) -> Site:
+        target = find_target(proxy.config)
+        site = await proxy.open(target.url, find_target, address=address)
+        proxy.check_patterns()
+        return site
+
+    return open_site
+
+
 class Server:
-    """Serves one upstream until it is told to stop."""
+    """Serves one upstream, or several, until it is told to stop."""
 
     def __init__(
         self,
         proxy: Proxy,
         doors: Sequence[socket.socket],
-        find_target: TargetFinder,
+        open_service: Callable[[str], Awaitable[Service]],
         make_tls: Callable[[], ssl.SSLContext],
+        *,
+        names_servers: bool = False,
     ) -> None:
-        """``make_tls`` returns the TLS settings towards clients; called when one uses TLS."""
-        self._proxy, self._doors, self._find_target = proxy, doors, find_target
-        self._make_tls = make_tls
+        """``open_service`` gets our address, and returns the site of the only upstream, or a
+        service that knows the site of each request. ``make_tls`` returns the TLS settings towards
+        clients; called when one uses TLS."""
+        self._proxy, self._doors, self._open_service = proxy, doors, open_service
+        self._make_tls, self._names_servers = make_tls, names_servers
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._clients: Clients | None = None
@@ -145,12 +160,9 @@ class Server:
         """Fetch the tools and accept clients. Raises StartError."""
         proxy = self._proxy
         keep_free_memory()
-        proxy.begin()
+        proxy.begin(names_servers=self._names_servers)
         await proxy.serve_dashboard()
-        target = self._find_target(proxy.config)
-        site = await proxy.open(target.url, self._find_target, address=self.address)
-        proxy.check_patterns()
-        await self._accept(site)
+        await self._accept(await self._open_service(self.address))
         proxy.announce()
         proxy.ready.set()
         return_free_memory()
@@ -180,10 +192,10 @@ class Server:
                     visitor, _ = door.accept()
                     await loop.connect_accepted_socket(self.clients.connect, visitor)
 
-    async def _accept(self, site: Site) -> None:
+    async def _accept(self, service: Service) -> None:
         proxy, loop = self._proxy, asyncio.get_running_loop()
-        self._clients = Clients(site, proxy.budget, proxy.crowd.descriptors, self._make_tls)
-        proxy.room = self._clients.pool
+        self._clients = Clients(service, proxy.budget, proxy.crowd.descriptors, self._make_tls)
+        proxy.room = self._clients.room
         for door in self._doors:
             server = await loop.create_server(self._clients.connect, sock=door, backlog=_BACKLOG)
             self._servers.append(server)
@@ -200,7 +212,7 @@ class Server:
                 await asyncio.sleep(0.005)
             for one in list(clients.all):
                 one.abort()
-            clients.pool.close()
+            clients.close_pools()
         await self._proxy.close()
 
     def _close_doors(self) -> None:
@@ -229,19 +241,22 @@ _TICK = 2.5  # seconds
 
 
 class Clients:
-    """All clients of one site."""
+    """All clients of the process, and the connections that we open for them."""
 
     def __init__(
         self,
-        site: Site,
+        service: Service,
         budget: MemoryBudget,
         descriptors: int,
         make_tls: Callable[[], ssl.SSLContext],
     ) -> None:
-        """``make_tls`` is called when the first client uses TLS."""
-        self.service, self.received = site, budget.received
+        """``service`` is a site, or returns one for each request. ``make_tls`` is called when the
+        first client uses TLS."""
+        self.service, self.received = service, budget.received
         self.all: set[ClientConnection] = set()
-        self.pool = Pool(site, budget, descriptors, self.all)
+        self.room = UpstreamRoom(descriptors, self.all)
+        self._pools: dict[Service, Pool] = {}
+        self.ask = self._pool_of(service).connect if isinstance(service, Site) else self._ask
         self.loop = asyncio.get_running_loop()
         self._make_tls = make_tls
         self._tls: ssl.SSLContext | None = None
@@ -250,6 +265,30 @@ class Clients:
     def connect(self) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(self)
+
+    def _ask(self, exchange: Asking, *, fresh: bool) -> None:
+        self._pool_of(exchange.service).connect(exchange, fresh=fresh)
+
+    def _pool_of(self, service: Service) -> Pool:
+        if (pool := self._pools.get(service)) is None:
+            assert isinstance(service, Site)
+            pool = self._pools[service] = Pool(service, self.received, self.room)
+        return pool
+
+    def release(self, owner: Host) -> None:
+        """Close a client's own connections: the client has left."""
+        for pool in self._pools.values():
+            pool.release(owner)
+
+    def forget(self, site: Site) -> None:
+        """Close the connections to an upstream that we serve no more."""
+        if (pool := self._pools.pop(site, None)) is not None:
+            pool.close()
+
+    def close_pools(self) -> None:
+        for site in list(self._pools):
+            assert isinstance(site, Site)
+            self.forget(site)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -319,7 +358,7 @@ class ClientConnection(_Connection):
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self.is_tls = False
-        self.connect = clients.pool.connect
+        self.connect = clients.ask
         self._received = clients.received
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
@@ -381,7 +420,7 @@ class ClientConnection(_Connection):
         self._log("client disconnect")
         self._is_closing = True
         self.speaks.gone()
-        self._clients.pool.release(self)
+        self._clients.release(self)
 
     def _log(self, what: str) -> None:
         if log.isEnabledFor(logging.DEBUG):
@@ -438,22 +477,45 @@ _PATIENCE = 30.0  # seconds to connect
 _MOST_IDLE = 64
 
 
-class Pool:
-    """Opens connections, and keeps idle ones for later requests.
+class UpstreamRoom:
+    """Limits the connections to all upstreams together, with those of our own fetches."""
 
-    It counts the connections of our own fetches, too: they share one limit.
-    """
-
-    def __init__(
-        self, site: Site, budget: MemoryBudget, descriptors: int, clients: Sized = ()
-    ) -> None:
+    def __init__(self, descriptors: int, clients: Sized) -> None:
         """``descriptors`` are all that the process may open, also for its ``clients``."""
+        self.descriptors, self._clients = descriptors, clients
+        self.pools: set[Pool] = set()
+        self._lent = 0  # connections of our own fetches
+
+    def take(self) -> bool:
+        """Count a connection that is no pool's; False if there are too many."""
+        if not self.has_one():
+            return False
+        self._lent += 1
+        return True
+
+    def give_back(self) -> None:
+        self._lent -= 1
+
+    def has_one(self) -> bool:
+        """Tell whether there is room for one more connection; an idle one may be closed for it."""
+        count = sum(one.size for one in self.pools) + self._lent
+        return count < self.most or any(one.close_oldest() for one in self.pools)
+
+    @property
+    def most(self) -> int:
+        return most_upstream_connections(self.descriptors, len(self._clients))
+
+
+class Pool:
+    """Opens connections to one upstream, and keeps idle ones for later requests."""
+
+    def __init__(self, site: Site, received: Callable[[int], None], room: UpstreamRoom) -> None:
         target = site.target
         self._site, self._origin, self._tls = site, parse_origin(target.url), target.tls
-        self.received, self.descriptors, self.clients = budget.received, descriptors, clients
+        self.received, self._room = received, room
+        room.pools.add(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: set[UpstreamConnection] = set()
-        self._lent = 0  # connections of our own fetches
         self.idle: list[UpstreamConnection] = []
         """The one that was used last is at the end."""
         self._owned: dict[Host, UpstreamConnection] = {}
@@ -466,30 +528,17 @@ class Pool:
         if not fresh and (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
             return
-        if not self._has_room():
+        if not self._room.has_one():
             exchange.unreachable("too many connections to the upstream")
             return
         task = self.loop.create_task(self._open_for(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def take(self) -> bool:
-        """Count a connection that is not ours; False if there are too many."""
-        if not self._has_room():
-            return False
-        self._lent += 1
-        return True
-
-    def give_back(self) -> None:
-        self._lent -= 1
-
-    def _has_room(self) -> bool:
-        count = len(self.all) + len(self._tasks) + self._lent
-        return count < self._most or self._close_oldest()
-
     @property
-    def _most(self) -> int:
-        return most_upstream_connections(self.descriptors, len(self.clients))
+    def size(self) -> int:
+        """The number of connections, also of those that are being opened."""
+        return len(self.all) + len(self._tasks)
 
     def _take_idle(self, exchange: Asking) -> UpstreamConnection | None:
         if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
@@ -506,7 +555,7 @@ class Pool:
             return self.idle.pop()
         return None
 
-    def _close_oldest(self) -> bool:
+    def close_oldest(self) -> bool:
         """Make room for a new connection; False if none is idle."""
         while self.idle:
             one = self.idle.pop(0)
@@ -565,6 +614,7 @@ class Pool:
             self.idle.remove(one)
 
     def close(self) -> None:
+        self._room.pools.discard(self)
         if self._sweeping is not None:
             self._sweeping.cancel()
         for task in self._tasks:

@@ -31,6 +31,7 @@ class Watching:
         page: Sink | None = None,
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
+        server_of: Callable[[object], str] | None = None,
         metrics: MetricsAt | None = None,
         hosts: AllowedHosts | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
@@ -43,7 +44,8 @@ class Watching:
         ``say`` gets the address of the metrics if the user cannot know it.
 
         ``soon`` delays what only the audit log gets. If it is None, nothing waits.
-        ``names_of`` and ``upstream_of`` name what a message comes from; see ``Auditor``.
+        ``names_of``, ``upstream_of`` and ``server_of`` name what a message comes from; see
+        ``Auditor``.
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
@@ -57,6 +59,7 @@ class Watching:
             instance=secrets.token_hex(4),
             names_of=names_of,
             upstream_of=upstream_of,
+            server_of=server_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
             soon=soon if may_wait else None,

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.site import Surroundings
+from mcp_tool_filter.adapters.serving.site import Surroundings, TargetFinder
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
-from mcp_tool_filter.adapters.sockets.serve import Server, bind
+from mcp_tool_filter.adapters.sockets.serve import Server, bind, opening
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target, login_to, target_for
 from mcp_tool_filter.cli.flags import UsageError, with_flags
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OF_COMMAND = "http://command.invalid"  # RFC 2606: nobody has this name
+OF_COMMAND = "http://command.invalid"  # RFC 2606: nobody has this name
 _MOMENT = 0.1  # seconds for which activity lines are collected
 
 type Report = Callable[[str], None]
@@ -56,8 +56,8 @@ type Fetch = Callable[[Target], Awaitable[Fetched]]
 def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # report wrong settings before anything starts
-    _refuse_bad_certificate(settings.cert)
-    _refuse_strangers(settings)
+    refuse_bad_certificate(settings.cert)
+    refuse_strangers(settings)
     needs_mitmproxy = settings.inspect or settings.record or settings.set
     if needs_mitmproxy:
         serving = import_module("mcp_tool_filter.cli.commands.in_mitmproxy").serve(settings)
@@ -65,10 +65,10 @@ def run(settings: Settings) -> int:
         serving = _serve(settings, bind(settings.host, settings.port))
     is_json = settings.log_format == "json"
     log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
-    return _end_at_once(asyncio.run(serving))
+    return end_at_once(asyncio.run(serving))
 
 
-def _end_at_once(status: int) -> NoReturn:
+def end_at_once(status: int) -> NoReturn:
     """Exit without Python's usual teardown, which waits for threads that still resolve a name; and
     mitmproxy's own threads may crash it."""
     sys.stdout.flush()
@@ -82,11 +82,11 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
     on_signals(asyncio.get_running_loop(), us.cancel)
     try:
         if not settings.command:
-            return await _serve_until_the_end(HttpFilter(settings, doors))
+            return await serve_until_the_end(HttpFilter(settings, doors))
         async with bridged(settings) as (command, in_front):
             running = HttpFilter(in_front, doors, command.fetch)
             command.attach_to(running.proxy, has_rules=in_front.may_have_rules)
-            return await _serve_until_the_end(running)
+            return await serve_until_the_end(running)
     except CancelledError:
         return 0
 
@@ -98,23 +98,39 @@ async def bridged(settings: Settings) -> AsyncIterator[tuple[BridgedCommand, Set
     from mcp_tool_filter.adapters.stdio import bridge  # only for commands
 
     texts = settings.texts | {"endpoint": bridge.PATH, "upstream_headers": ()}
-    in_front = replace(settings, origin=_OF_COMMAND, command=(), env={}, texts=texts)
+    in_front = replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
     words, env, cwd = settings.command, settings.env, settings.cwd
     limits, most = settings.config().limits, settings.max_children
     async with bridge.bridged(words, env, cwd, limits, most=most, say=say) as command:
         yield command, in_front
 
 
-async def _serve_until_the_end(running: HttpFilter) -> int:
+class Filter(Protocol):
+    """What ``serve_until_the_end`` runs."""
+
+    server: Server
+    problem: str
+    """Why the process ends, if it ends with an error."""
+
+    async def start(self) -> None:
+        """Accept clients. Raises StartError."""
+
+    async def close(self) -> None:
+        """End what runs besides the server."""
+
+
+async def serve_until_the_end(running: Filter) -> int:
     try:
-        await running.server.start()
-        leave = at_second_call(running.server.leave, partial(_end_at_once, 0))
+        await running.start()
+        leave = at_second_call(running.server.leave, partial(end_at_once, 0))
         on_signals(asyncio.get_running_loop(), leave)
         await running.server.run()
     except StartError as error:
         await running.server.close()
+        await running.close()
         write(with_flags(str(error)))
         return 1
+    await running.close()
     if running.problem:
         if running.problem == str(LostUpstream()):
             write("To keep running when the upstream is lost: --keep-running")
@@ -146,19 +162,26 @@ class HttpFilter:
                 on_end=partial(say_summary, activity),
                 report=report or report_for(settings),
                 leave=self._leave,
-                make_tls=partial(_tls_to_others, settings),
+                make_tls=partial(tls_to_others, settings),
                 fetch=ask or fetch_with_progress,
                 edit_deny=self._edit_deny,
             )
         )
         self.proxy.adopt(settings.config())
         tls = target_of(settings).tls
+        find_target: TargetFinder = lambda config: target_for(config, settings.origin, tls)  # noqa: E731
         self.server = Server(
             self.proxy,
             doors,
-            lambda config: target_for(config, settings.origin, tls),
-            partial(_tls_to_clients, settings),
+            opening(self.proxy, find_target),
+            partial(tls_to_clients, settings),
         )
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def close(self) -> None:
+        """Nothing else runs."""
 
     def _leave(self, problem: str) -> None:
         self.problem = problem
@@ -191,13 +214,13 @@ async def fetch_with_progress(target: Target) -> Fetched:
         return await fetch(target)
 
 
-def _tls_to_others(settings: Settings) -> ssl.SSLContext:
+def tls_to_others(settings: Settings) -> ssl.SSLContext:
     """Return the TLS settings towards other servers than the upstream, such as one for logins."""
     with in_our_words():
         return make_tls_context(insecure=settings.insecure, trusted_ca=settings.ca)
 
 
-def _tls_to_clients(settings: Settings) -> ssl.SSLContext:
+def tls_to_clients(settings: Settings) -> ssl.SSLContext:
     """Return the TLS settings towards clients: with the user's certificate, or with one of
     mitmproxy's, which it makes for this computer."""
     if settings.cert:
@@ -281,7 +304,7 @@ def say_summary(activity: Activity | None) -> None:
         write(summary)
 
 
-def _refuse_strangers(settings: Settings) -> None:
+def refuse_strangers(settings: Settings) -> None:
     """Refuse to listen for other machines with the user's own rights, unless the user wants that.
 
     (Only browsers are kept out by the check of Host: any other client can send what it likes.)
@@ -306,12 +329,12 @@ def _rights(settings: Settings) -> str:
     return "your login" if login_to(target_of(settings)) else ""
 
 
-def _refuse_bad_certificate(cert: str | None) -> None:
+def refuse_bad_certificate(cert: str | None) -> None:
     """Raise our own error, because OpenSSL's names its functions."""
     if cert is not None:
-        from mcp_tool_filter.adapters.sockets.connect import refuse_bad_certificate
+        from mcp_tool_filter.adapters.sockets import connect
 
-        refuse_bad_certificate("--cert", _file_of(cert))
+        connect.refuse_bad_certificate("--cert", _file_of(cert))
 
 
 def refuse_taken_port(settings: Settings) -> None:

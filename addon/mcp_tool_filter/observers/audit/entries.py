@@ -222,6 +222,7 @@ class Auditor:
         clock: Callable[[], float] = time.monotonic,
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
+        server_of: Callable[[object], str] | None = None,
         arguments: Arguments = Arguments.HASH,
         includes_passed: bool = False,
         soon: Soon | None = None,
@@ -230,8 +231,9 @@ class Auditor:
     ) -> None:
         """``names_of`` names the client behind an origin, and what the host calls its flow.
 
-        ``upstream_of`` names its upstream, where there are many. ``includes_passed`` makes entries
-        of messages of class pass, too. Entries are made ``soon``, or at once. ``for_people`` makes
+        ``upstream_of`` names its upstream, where there are many, and ``server_of`` the server of
+        the config file. ``includes_passed`` makes entries of messages of class pass, too.
+        Entries are made ``soon``, or at once. ``for_people`` makes
         them ``ShownEntry``, which have arguments and results only ``with_calls``.
         """
         self._write = write
@@ -239,7 +241,7 @@ class Auditor:
         self._now = now
         self._clock = clock
         self._names_of = names_of
-        self._upstream_of = upstream_of
+        self._upstream_of, self._server_of = upstream_of, server_of
         self._contents = Contents(arguments)
         self._includes_passed = includes_passed
         self._for_people, self._with_calls = for_people, with_calls
@@ -466,6 +468,8 @@ class Auditor:
             entry["flow"] = flow
         if self._upstream_of and (upstream := self._upstream_of(origin)):
             entry["upstream"] = upstream
+        if self._server_of and (server := self._server_of(origin)):
+            entry["server"] = server
         if isinstance(message, (Request, Notification)):
             self._add_message(entry, message, judged.exchange)
         else:

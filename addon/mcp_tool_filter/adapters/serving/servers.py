@@ -1,0 +1,448 @@
+"""Several servers behind one listener: which of them a request is for, and whether it runs.
+
+    servers = Servers(whole, plans, ...)
+    service = await servers.open(address)    # for all connections; begins to start every server
+    await servers.settle()                   # the report
+    await servers.change(plans)              # the config file has changed
+
+Each server has a ``Proxy`` of its own, so that what fails in one concerns no other. All of them
+start at the same time. A request for one that does not run lets it start once more, and waits; the
+table of those that run is replaced whenever one of them starts or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.background import in_background
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings, TargetFinder
+from mcp_tool_filter.conversation.memory import unlisted
+from mcp_tool_filter.engine.service import GoOn, Service
+from mcp_tool_filter.errors import StartError, UnmatchedPattern
+from mcp_tool_filter.http.exchange import Answered
+from mcp_tool_filter.http.head import RequestNotes
+from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.mount import ENDPOINT, split_target
+from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
+from mcp_tool_filter.policy.config import Config, refuse_unmatched
+from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
+from mcp_tool_filter.protocol.messages import (
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    ids_in,
+    render_batch,
+    render_error,
+)
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.engine.exchange import Exchange
+    from mcp_tool_filter.engine.wire import RequestHead
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 3.0
+"""Seconds until the report comes although a server is still starting."""
+_NO_SERVER = render_error(None, INVALID_REQUEST, "Not found: there is no server at this path")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandPlan:
+    """How to start a server that is a command."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: str | None
+    most: int
+    """Processes at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one server is to run."""
+
+    name: str
+    config: Config
+    find_target: TargetFinder
+    identity: object = field(repr=False)
+    """What a running server cannot change: how it is reached or started."""
+    command: CommandPlan | None = None
+    problem: StartError | None = None
+    """Why it cannot run as things are."""
+
+
+class Servers:
+    """All servers of the config file."""
+
+    def __init__(
+        self,
+        whole: Proxy,
+        plans: Iterable[Plan],
+        around: Callable[[str], Surroundings],
+        *,
+        is_strict: bool,
+        forget: Callable[[Site], None],
+    ) -> None:
+        """``around`` returns the surroundings of a server's proxy; ``forget`` closes connections
+        to an upstream. If ``is_strict``, a server that does not run ends the process."""
+        self.whole, self.around, self.forget = whole, around, forget
+        self.is_strict = is_strict
+        self.address = ""
+        self._table = object()
+        self._turn = asyncio.Lock()
+        self._has_reported = False
+        whole.has_parts = True
+        self.listener = open_listener(
+            upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
+        )
+        whole.watchers.observe_elsewhere(self.listener.policy)
+        self._front = self.open_service(_refuse)
+        self._front.route = self.route
+        self._at = {plan.name: Running(plan, self) for plan in plans}
+
+    def open_service(self, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
+        """Return a service without an upstream; the hook answers its requests."""
+        whole = self.whole
+        service = Service(self.listener, "", whole.effects, seats=whole.crowd.seats)
+        service.before_judging = before_judging
+        service.is_draining = whole.is_leaving
+        whole.more_services.append(service)
+        return service
+
+    async def open(self, address: str) -> Service:
+        """Begin to start all servers; return the service for all connections."""
+        self.address = address
+        for one in self._at.values():
+            one.start()
+        return self._front
+
+    def route(self, head: RequestHead) -> Service:
+        """Return the service of a request, and take the server's name from its target."""
+        if (routed := head.notes.routed) is None or routed[0] is not self._table:
+            if not head.target.startswith("/"):
+                head.split_target()
+            split = split_target(head.target)
+            running = self._at.get(split[0]) if split else None
+            if split is None or running is None:
+                return self._front
+            service, target = running.service, split[1]
+            if isinstance(service, Site):
+                target = service.listener.mount.inward(target)
+            routed = head.notes.routed = self._table, service, target, RequestNotes()
+        _, service, head.target, head.notes = routed
+        return service
+
+    def note_change(self) -> None:
+        """Forget where requests go: a server has started or ended."""
+        self._table = object()
+
+    # The report
+
+    async def settle(self) -> None:
+        """Report, once all servers have started or failed, or after some seconds. Raises StartError
+        if strict."""
+        tasks = [one.start() for one in self._at.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=None if self.is_strict else _PATIENCE)
+        self._has_reported = True
+        if problem := self.problem():
+            raise problem
+        self.whole.around.report("\n".join([*self._lines(), *self._warnings()]))
+
+    def tell(self, running: Running) -> None:
+        """Tell of a server that has started or failed after the report."""
+        if not self._has_reported:
+            return
+        if problem := self.problem():
+            self.whole.fail(str(problem))
+        else:
+            self.whole.around.report("\n".join([running.line, *_grouped([running.warnings([])])]))
+
+    def problem(self) -> StartError | None:
+        """Return what a strict user does not accept."""
+        for one in self._at.values():
+            if one.problem and (self.is_strict or one.plan.config.strict):
+                return one.problem
+            try:
+                refuse_unmatched(one.plan.config, self._own_unmatched(one))
+            except StartError as error:
+                return _named(one.plan.name, error)
+        dead = self._dead_defaults()
+        if self.is_strict and dead:
+            return UnmatchedPattern(dead[0].text, hint=dead[0].hint)
+        return None
+
+    def _lines(self) -> list[str]:
+        count = len(self._at)
+        many = "1 server" if count == 1 else f"{count} servers"
+        return [f"MCP tool filter: {self.address} -> {many}"] + [
+            one.line for one in self._at.values() if not one.problem
+        ]
+
+    def _warnings(self) -> list[str]:
+        down = [one.line for one in self._at.values() if one.problem]
+        defaults = self._defaults()
+        said = _grouped([one.warnings(defaults) for one in self._at.values()])
+        dead = [
+            f'Warning: the pattern "{one.text}" matches no tool of any server'
+            for one in self._dead_defaults()
+        ]
+        return [*down, *said, *dead]
+
+    def _defaults(self) -> list[Pattern]:
+        """Return the patterns for all servers."""
+        return list(self.whole.config.choice.patterns)
+
+    def _own_unmatched(self, one: Running) -> list[Pattern]:
+        shared = set(map(_key, self._defaults()))
+        snapshot = one.snapshot
+        return [each for each in snapshot.unmatched if _key(each) not in shared] if snapshot else []
+
+    def _dead_defaults(self) -> list[Pattern]:
+        """Return the patterns for all servers that match nowhere, if that is known."""
+        snapshots = [one.snapshot for one in self._at.values()]
+        unmatched = [set(map(_key, one.unmatched)) for one in snapshots if one is not None]
+        if not unmatched or len(unmatched) < len(snapshots):
+            return []
+        return [one for one in self._defaults() if all(_key(one) in each for each in unmatched)]
+
+    # Changes
+
+    async def change(self, plans: Sequence[Plan]) -> None:
+        """Run these servers from now on. Those that are the same keep their sessions."""
+        async with self._turn:
+            before, self._at = self._at, {}
+            work: list[Awaitable[object]] = []
+            for plan in plans:
+                known = before.pop(plan.name, None)
+                if known and not plan.problem and known.plan.identity == plan.identity:
+                    self._at[plan.name] = known
+                    work.append(known.change(plan))
+                else:
+                    work += [known.end("the server has changed")] if known else []
+                    self._at[plan.name] = new = Running(plan, self)
+                    work.append(new.start())
+            for one in before.values():
+                self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
+                work.append(one.end("the server was removed"))
+            self.note_change()
+            await asyncio.gather(*work)
+
+    async def close(self) -> None:
+        """End all servers, because the process ends."""
+        await asyncio.gather(*(one.close() for one in self._at.values()))
+
+
+class Running:
+    """One server: its proxy while it runs, or why it does not."""
+
+    def __init__(self, plan: Plan, servers: Servers) -> None:
+        self.plan = plan
+        self.proxy: Proxy | None = None
+        self.problem: StartError | None = None
+        self._servers = servers
+        self._site: Site | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+        self._waiting = servers.open_service(self._wait)
+        self._has_ended = False
+
+    @property
+    def service(self) -> Service:
+        """Its site, or a service whose requests wait until it runs."""
+        return self._site or self._waiting
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """Its tools, if they are known."""
+        if self._site is None or not self._site.listener.fetched.is_listed:
+            return None
+        return self._site.listener.snapshot
+
+    def start(self) -> asyncio.Task[None]:
+        """Start it, unless it runs; all who ask meanwhile wait for the same attempt."""
+        if self._starting is None or (self._starting.done() and self._site is None):
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        before = self.problem
+        try:
+            if self.plan.problem:
+                raise self.plan.problem
+            self._site = await self._open()
+            self.problem = None
+        except StartError as error:
+            self.problem = error
+        except Exception as error:
+            log.exception("internal error; %s cannot start", self.plan.name)
+            self.problem = StartError("internal error", why=repr(error))
+        if self._site is None:
+            await self._close()
+        if self._has_ended:
+            return
+        self._servers.note_change()
+        if self.problem is None or before is None or str(before) != str(self.problem):
+            self._servers.tell(self)
+
+    async def _open(self) -> Site:
+        plan, servers = self.plan, self._servers
+        around = servers.around(plan.name)
+        command = plan.command
+        if command is None:
+            self.proxy = proxy = Proxy(around, servers.whole)
+        else:
+            from mcp_tool_filter.adapters.stdio.bridge import bridged  # only for commands
+
+            limits = plan.config.limits
+            bridging = bridged(
+                command.words, command.environment, command.folder, limits,
+                most=command.most, say=around.warn,
+            )  # fmt: skip
+            bridge = await self._opened.enter_async_context(bridging)
+            self.proxy = proxy = Proxy(replace(around, fetch=bridge.fetch), servers.whole)
+            bridge.attach_to(proxy, has_rules=bool(plan.config.rules))
+        proxy.adopt(plan.config)
+        proxy.begin()
+        return await proxy.open(
+            plan.name, plan.find_target, address=servers.address, prefix=f"/{plan.name}"
+        )
+
+    def _wait(self, exchange: Exchange, _go_on: GoOn) -> None:
+        in_background(self._answer(exchange))
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Answer a request that came while the server did not run."""
+        try:
+            if self._site is None and not self._has_ended:
+                await asyncio.wait([self.start()])
+            if exchange.is_over:
+                return
+            if (site := self._site) is None:
+                exchange.reply(self._not_available(exchange.body))
+                exchange.down.host.wake()
+            else:
+                exchange.head.target = site.listener.mount.inward(exchange.head.target)
+                exchange.head.notes = RequestNotes()
+                exchange.move_to(site)
+        except Exception as error:
+            exchange.fail(error)
+            exchange.down.host.wake()
+
+    def _not_available(self, body: bytes) -> Answered:
+        text = f"The server {self.plan.name} is not available"
+        ids = ids_in(body)
+        replies = [render_error(id, UPSTREAM_LOST, text) for id in (*ids,) or (None,)]
+        return Answered(
+            200 if ids else 502, replies[0] if len(replies) == 1 else render_batch(replies)
+        )
+
+    # What people read
+
+    @property
+    def line(self) -> str:
+        """Its line in the report."""
+        name = self.plan.name
+        if self.problem is not None:
+            return f"Warning: {name} is not available: {_in_one(self.problem)}"
+        if self._site is None:
+            return f"  {name}: it is still starting"
+        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self._site.shown}"
+        login = "; your login is used" if self._site.login else ""
+        if (snapshot := self.snapshot) is None:
+            return f"  {name}: {at}: its tools are listed when a client logs in{login}"
+        hidden, exposed = len(snapshot.denied), len(snapshot.allowed)
+        many = "1 tool" if hidden + exposed == 1 else f"{hidden + exposed} tools"
+        return f"  {name}: {at}: {many}, {hidden} hidden{login}"
+
+    def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
+        """Return its name with each warning, except about patterns that are for all servers."""
+        if self._site is None:
+            return []
+        shared = {f'Warning: the pattern "{one.text}" matches no tool' for one in defaults}
+        found = [*warnings_about(self.plan.config)]
+        if (snapshot := self.snapshot) is not None:
+            found += [one for one in warnings_in(snapshot) if one not in shared]
+        return [(self.plan.name, one) for one in found]
+
+    # Changes
+
+    async def change(self, plan: Plan) -> None:
+        """Use a changed policy, and take a new list."""
+        before, self.plan = self.plan, plan
+        if (site := self._site) is None or self.proxy is None:
+            await self.start()
+            return
+        try:
+            self.proxy.adopt(plan.config)
+        except StartError as error:
+            self.plan = before
+            self.proxy.warn(f"Warning: the old policy stays: {_in_one(error)}")
+            return
+        said = await self.proxy.changes.take_and_describe(site)
+        if before.config != plan.config and (snapshot := self.snapshot):
+            hidden, exposed = len(snapshot.denied), len(snapshot.allowed)
+            said += f"; by the new policy {hidden} are hidden, {exposed} exposed"
+        self.proxy.warn(said)
+
+    async def end(self, why: str) -> None:
+        """End it: what its clients wait for is answered with an error."""
+        self._has_ended = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self.proxy is not None:
+            await self.proxy.end(why)
+        await self.close()
+        site, self._site = self._site, None
+        if site is not None:
+            self._servers.forget(site)
+        self._servers.whole.more_services.remove(self._waiting)
+
+    async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        """Close what a start has opened."""
+        if self.proxy is not None:
+            self.proxy.effects.close()
+            await self.proxy.rules.close()
+        self.proxy = None
+        await self._opened.aclose()
+
+
+def _refuse(exchange: Exchange, _go_on: GoOn) -> None:
+    listener: Listener = exchange.service.listener
+    listener.tell_refused(Reply(_NO_SERVER, Reason(Why.FORBIDDEN, detail="path")), exchange)
+    exchange.reply(Answered(404, _NO_SERVER), with_cors=False)
+
+
+def _key(pattern: Pattern) -> tuple[str, str]:
+    return pattern.option, pattern.text
+
+
+def _named(name: str, error: StartError) -> StartError:
+    error.what = f"{name}: {error.what}"
+    return error
+
+
+def _in_one(error: StartError) -> str:
+    return f"{error.what}. {error.why}".replace("\n", ". ")
+
+
+def _grouped(warnings: Iterable[Iterable[tuple[str, str]]]) -> list[str]:
+    """Return each warning once, with the names of its servers."""
+    names: dict[str, list[str]] = {}
+    for found in warnings:
+        for name, text in found:
+            names.setdefault(text.removeprefix("Warning: "), []).append(name)
+    return [f"Warning: {', '.join(found)}: {text}" for text, found in names.items()]

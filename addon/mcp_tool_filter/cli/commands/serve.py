@@ -1,0 +1,245 @@
+"""``mcp-tool-filter serve``: all servers of the config file behind one port, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from asyncio import CancelledError
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.servers import CommandPlan, Plan, Servers
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings
+from mcp_tool_filter.adapters.sockets.connect import make_tls_context
+from mcp_tool_filter.adapters.sockets.serve import Server, bind
+from mcp_tool_filter.adapters.stdio.bridge import PATH
+from mcp_tool_filter.adapters.upstream.target import Target, target_for
+from mcp_tool_filter.cli.commands.http import (
+    OF_COMMAND,
+    activity_for,
+    end_at_once,
+    refuse_bad_certificate,
+    refuse_strangers,
+    report_for,
+    say_summary,
+    serve_until_the_end,
+    tls_to_clients,
+    tls_to_others,
+)
+from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
+from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
+from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
+from mcp_tool_filter.errors import StartError, UnsetVariable
+from mcp_tool_filter.policy.config import Config
+
+_OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
+_FIXED = ("audit", "metrics", "dashboard", "otel")  # in ``Config``: they need a new start
+
+
+def run(typed: Given) -> int:
+    """Serve until a signal comes; return the exit status. Raises StartError."""
+    sources = _read(typed)
+    settings = sources.for_all_servers()
+    settings.config()  # report wrong settings before anything starts
+    refuse_bad_certificate(settings.cert)
+    plans = _plans(sources)
+    serving = _serve(sources, settings, plans)
+    log_to_stderr(settings.verbosity, is_watched=False, as_json=settings.log_format == "json")
+    return end_at_once(asyncio.run(serving))
+
+
+def _read(typed: Given) -> Sources:
+    """Read the settings of all servers. Raises UsageError for what fits only one server."""
+    sources = read_sources(typed, os.environ)
+    if sources.file is None:
+        why = "Name it: mcp-tool-filter serve --config FILE; or write ~/.config/mcp-tool-filter/"
+        raise UsageError("There is no config file", why=f"{why}config.toml")
+    for given, where in ((sources.surrounding, "the environment"), (sources.typed, "serve")):
+        if wrong := next((name for name in _OF_ONE if name in given), None):
+            why = f"Write it in the table of a server in {sources.file.path}"
+            raise UsageError(f"{wrong} in {where} would be for all servers", why=why)
+    if not sources.file.servers:
+        why = '[servers.NAME] with command = ["PROGRAM", "ARGUMENT"] or url = "https://…"'
+        raise UsageError(f"There is no server in {sources.file.path}", why=why)
+    for name in ("inspect", "record", "set"):
+        if name in sources.file.top or name in sources.surrounding:
+            raise UsageError(f"{name} does not work with serve", why="Leave it out")
+    return sources
+
+
+def _plans(sources: Sources) -> list[Plan]:
+    """Return how to run each server. Raises StartError for a mistake in any of them."""
+    assert sources.file
+    return [_plan(sources, name) for name in sources.file.servers]
+
+
+def _plan(sources: Sources, name: str) -> Plan:
+    try:
+        settings = sources.of_server(name)
+    except UnsetVariable as problem:
+        return Plan(
+            name=name,
+            config=Config(strict=sources.is_strict),
+            find_target=lambda config: target_for(config, OF_COMMAND, None),
+            identity=None,
+            problem=problem,
+        )
+    refuse_strangers(settings)
+    command = None
+    if settings.command:
+        command = CommandPlan(
+            words=settings.command,
+            environment=settings.env,
+            folder=settings.cwd,
+            most=settings.max_children,
+        )
+        texts = settings.texts | {"endpoint": PATH, "upstream_headers": ()}
+        in_front = replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
+    else:
+        in_front = settings
+    config = _config_of(in_front)
+    tls = None
+    if in_front.origin.startswith("https:"):
+        with in_our_words():
+            tls = _tls(settings.insecure, settings.ca, settings.client_cert)
+    return Plan(
+        name=name,
+        config=config,
+        find_target=partial(_target, in_front.origin, tls),
+        identity=_identity(settings, config),
+        command=command,
+    )
+
+
+def _config_of(settings: Settings) -> Config:
+    """A lost server ends the process only if the user is strict."""
+    config = settings.config()
+    return replace(config, fail_fast=config.fail_fast and config.strict)
+
+
+@cache
+def _tls(insecure: bool, ca: str | None, client_cert: str | None) -> ssl.SSLContext:
+    """Return the TLS settings towards upstreams: they share one, because each takes memory."""
+    return make_tls_context(insecure=insecure, trusted_ca=ca, client_cert=client_cert)
+
+
+def _target(origin: str, tls: ssl.SSLContext | None, config: Config) -> Target:
+    return target_for(config, origin, tls)
+
+
+def _identity(settings: Settings, config: Config) -> object:
+    """Return what a running server cannot change."""
+    if settings.command:
+        return settings.command, dict(settings.env), settings.cwd, settings.max_children
+    tls = settings.insecure, settings.ca, settings.client_cert
+    logins = config.uses_login, config.login_through, config.only_mcp, config.requires_list
+    return settings.origin, settings.endpoint, tls, logins, config.upstream_headers
+
+
+async def _serve(sources: Sources, settings: Settings, plans: list[Plan]) -> int:
+    us = asyncio.current_task()
+    assert us
+    on_signals(asyncio.get_running_loop(), us.cancel)
+    try:
+        return await serve_until_the_end(_Filter(sources, settings, plans))
+    except CancelledError:
+        return 0
+
+
+class _Filter:
+    """The filter of all servers as the launcher runs it."""
+
+    def __init__(self, sources: Sources, settings: Settings, plans: list[Plan]) -> None:
+        self._sources, self._settings = sources, settings
+        self.problem = ""
+        doors = bind(settings.host, settings.port)
+        self._activity = activity_for(settings, asyncio.get_running_loop())
+        self._base = Surroundings(
+            warn=say,
+            sinks=[self._activity.show] if self._activity else [],
+            on_end=partial(say_summary, self._activity),
+            report=report_for(settings),
+            leave=self._leave,
+            make_tls=partial(tls_to_others, settings),
+            hang_up=self._read_again,
+        )
+        self.proxy = Proxy(self._base)
+        self.proxy.adopt(settings.config())
+        self._servers = Servers(
+            self.proxy,
+            plans,
+            self._around,
+            is_strict=sources.is_strict,
+            forget=self._forget,
+        )
+        self.server = Server(
+            self.proxy,
+            doors,
+            self._servers.open,
+            partial(tls_to_clients, settings),
+            names_servers=True,
+        )
+
+    async def start(self) -> None:
+        """Accept clients, and report when the servers have started. Raises StartError."""
+        await self.server.start()
+        await self._servers.settle()
+
+    async def close(self) -> None:
+        await self._servers.close()
+
+    def _around(self, name: str) -> Surroundings:
+        """Return the surroundings of one server, whose warnings name it."""
+
+        def warn(text: str) -> None:
+            start = "Warning: " if text.startswith("Warning: ") else ""
+            say(f"{start}{name}: {text.removeprefix(start)}")
+
+        return replace(
+            self._base,
+            warn=warn,
+            report=_ignore,
+            leave=lambda problem: self.proxy.fail(problem.replace(": ", f": {name}: ", 1)),
+            on_end=_nothing,
+            hang_up=None,
+        )
+
+    def _forget(self, site: Site) -> None:
+        self.server.clients.forget(site)
+
+    def _leave(self, problem: str) -> None:
+        self.problem = problem
+        self.server.leave()
+
+    # The file has changed
+
+    async def _read_again(self) -> None:
+        try:
+            sources = _read(self._sources.typed)
+            settings = sources.for_all_servers()
+            plans = _plans(sources)
+            before, config = self.proxy.config, settings.config()
+            kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
+            self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]
+        except StartError as error:
+            why = f"{error.what}. {error.why}".replace("\n", ". ")
+            say(f"Warning: SIGHUP: nothing has changed: {why}")
+            return
+        if any(getattr(before, name) != getattr(config, name) for name in _FIXED) or (
+            (settings.host, settings.port) != (self._settings.host, self._settings.port)
+        ):
+            say("Warning: SIGHUP: where to listen and what to watch change only with a new start")
+        self._sources = sources
+        self._servers.listener.policy.adopt(self.proxy.config)
+        await self._servers.change(plans)
+
+
+def _ignore(_text: str) -> None:
+    """The servers have one report together."""
+
+
+def _nothing() -> None:
+    """The process has one summary."""

@@ -1,0 +1,437 @@
+"""``serve``: all servers of a file behind one port."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
+from mcp_tool_filter.adapters.oauth.store import LoginStore
+from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
+from tests.cli.launched import surroundings
+from tests.login_browser import browse
+from tests.make import asking, calling
+from tests.oauth_upstream import oauth_upstream
+from tests.raw_upstream import free_port
+from tests.session_upstream import session_upstream
+from tests.stdio_client import upstream
+
+TIMEOUT = 20.0
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+@dataclass
+class Serving:
+    """A running ``serve``."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    file: Path
+    port: int = 0
+
+    @property
+    def stderr(self) -> str:
+        return self.log.read_text()
+
+    def says(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """Wait until stderr has this."""
+        end = time.monotonic() + TIMEOUT
+        while time.monotonic() < end and self.process.poll() is None:
+            if len(found := list(re.finditer(pattern, self.stderr))) >= times:
+                return found[-1]
+            time.sleep(0.02)
+        found = list(re.finditer(pattern, self.stderr))
+        assert len(found) >= times, f"{pattern}\n{self.stderr}"
+        return found[-1]
+
+    def reads(self, text: str, pattern: str) -> None:
+        """Change the file and let it be read again."""
+        self.file.write_text(text)
+        before = len(re.findall(pattern, self.stderr))
+        self.process.send_signal(signal.SIGHUP)
+        self.says(pattern, before + 1)
+
+    def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        with closing(connection):
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, JSON | named)
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, fields, response.read())
+
+    def at(self, name: str) -> Client:
+        """Open a session with a server."""
+        answer = self.send("POST", f"/{name}/mcp", INITIALIZE)
+        session = answer.headers.get("mcp-session-id", "")
+        client = Client(self, f"/{name}/mcp", {"mcp_session_id": session} if session else {})
+        assert client.post(READY).status == 202, answer
+        return client
+
+
+@dataclass
+class Client:
+    serving: Serving
+    path: str
+    headers: dict[str, str]
+
+    def post(self, message: bytes) -> Answer:
+        return self.serving.send("POST", self.path, message, **self.headers)
+
+    def tools(self) -> list[str]:
+        answer = self.post(asking("tools/list")).messages()[-1]
+        return [one["name"] for one in answer["result"]["tools"]]
+
+    def calls(self, tool: str, arguments: str = "{}") -> Any:
+        return self.post(calling(tool, arguments=arguments)).messages()[-1]
+
+
+@contextmanager
+def serving(
+    folder: Path, text: str, *flags: str, report: str = "MCP tool filter: ", **variables: str
+) -> Iterator[Serving]:
+    file, log = folder / "servers.toml", folder / "stderr"
+    file.write_text(text)
+    words = ["serve", "--config", str(file), "--port", "0", *flags]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mcp_tool_filter", *words],
+            stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
+            env=surroundings(folder, variables),
+        )  # fmt: skip
+    running = Serving(process, log, file)
+    try:
+        running.says(report)
+        if found := re.search(r"MCP tool filter: http://127\.0\.0\.1:(\d+) -> ", running.stderr):
+            running.port = int(found[1])
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+
+
+def command(tools: str, *more: str) -> str:
+    return f"command = {json.dumps([*upstream('--tools', tools), *more])}\n"
+
+
+def hidden_in(answer: Any) -> bool:
+    return bool(answer["error"]["code"] == -32602 or answer["error"]["code"] == -32601)
+
+
+def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> None:
+    with session_upstream() as remote:
+        text = f"""
+            deny = ["^delete_"]
+            audit-log = "audit.jsonl"
+            [servers.files]
+            {command("read_file,delete_file,env,write_file")}
+            env = {{COLOUR = "$COLOUR"}}
+            except = "^delete_file$"
+            [servers."Team.x-1"]
+            {command("read_file,delete_file,write_file")}
+            allow = "_file"
+            deny = "write"
+            [servers.remote]
+            url = "{remote.url}"
+            header = ["X-Key: $KEY"]
+        """
+        with serving(tmp_path, text, KEY="secret", COLOUR="blue") as it:
+            it.says(r"3 servers\n(.*\n)*  remote: .*/remote/mcp -> .*: 9 tools, 1 hidden")
+            files, team, far = it.at("files"), it.at("Team.x-1"), it.at("remote")
+            assert files.tools() == ["read_file", "delete_file", "env", "write_file"]
+            assert team.tools() == ["read_file"]
+            assert "delete_file" not in far.tools()
+            assert hidden_in(team.calls("write_file"))
+            assert hidden_in(far.calls("delete_file"))
+            assert "blue" in text_in(files.calls("env", '{"name":"COLOUR"}'))
+            assert "result" in far.calls("read_file")
+            assert remote.calls()[0].headers["x-key"] == "secret"
+            for one, other in ((files, "Team.x-1"), (far, "files"), (files, "remote")):
+                stolen = Client(it, f"/{other}/mcp", one.headers).post(asking("tools/list"))
+                assert stolen.status == 404
+            assert "secret" not in it.stderr
+            it.process.send_signal(signal.SIGTERM)
+            assert it.process.wait(TIMEOUT) == 0
+        lines = [json.loads(one) for one in (tmp_path / "audit.jsonl").read_text().splitlines()]
+        named = [(one.get("server"), one.get("tool")) for one in lines if one.get("tool")]
+        assert ("Team.x-1", "write_file") in named
+        assert ("remote", "delete_file") in named
+        assert re.search(r"\d remote tools/call delete_file: refused", it.stderr)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/mcp", "/files", "/files?a", "/nobody/mcp", "/FILES/mcp", "//files/mcp",
+        "/files/../far/mcp", "/files/./mcp", "/files//mcp", "/files%2f../far/mcp", "/%66iles/mcp",
+        "/files/%2e%2e/far/mcp", "/files\\..\\far/mcp", "/files/..;/far/mcp", "/files/x/../mcp",
+        "/nobody/../files/mcp", "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-protected-resource/nobody/mcp",
+        "/.well-known/oauth-protected-resource/../files/mcp",
+    ],
+)  # fmt: skip
+def test_other_paths_belong_to_nobody(path: str, two: Serving) -> None:
+    answer = two.send("POST", path, INITIALIZE)
+    assert (answer.status, answer.json()["error"]["code"]) == (404, -32600), answer
+    assert two.send("GET", path).status == 404
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    text = f"[servers.files]\n{command('a')}[servers.far]\n{command('b')}"
+    with serving(tmp_path_factory.mktemp("two"), text) as it:
+        yield it
+
+
+def test_pages_of_other_sites_are_kept_out_of_all_servers(two: Serving) -> None:
+    for path in ("/files/mcp", "/nobody/mcp"):
+        assert two.send("POST", path, INITIALIZE, host="evil.example").status == 403
+        assert two.send("POST", path, INITIALIZE, origin="http://evil.example").status == 403
+    url = f"http://127.0.0.1:{two.port}/files/mcp"
+    assert two.send("POST", url, INITIALIZE).status == 200, "a target may be a whole URL"
+
+
+def test_the_older_transport_is_below_the_servers_name(tmp_path: Path) -> None:
+    """The upstream's stream names an endpoint, which is to lead to the same server."""
+    text = f"[servers.old]\n{command('read_file,delete_file')}"
+    with serving(tmp_path, text) as behind:
+        url = f"http://127.0.0.1:{behind.port}/old/sse"
+        (folder := tmp_path / "front").mkdir()
+        text = f"""
+            [servers.near]
+            {command("read_file")}
+            [servers.legacy]
+            url = "{url}"
+            endpoint = "/old/sse"
+            deny = "delete"
+        """
+        with serving(folder, text) as it:
+            it.says("legacy: .*: 2 tools, 1 hidden")
+            for path in ("/legacy/old/sse", "/legacy/mcp", "/near/sse"):
+                name = path.split("/")[1]
+                names = names_over_sse(it, path, rf"/{name}/[^ ]*messages\?sessionId=\w")
+                assert names == ["read_file"]
+
+
+def names_over_sse(it: Serving, path: str, endpoint: str) -> list[str]:
+    connection = http.client.HTTPConnection("127.0.0.1", it.port, timeout=TIMEOUT)
+    with closing(connection):
+        connection.request("GET", path, headers={"accept": "text/event-stream"})
+        response = connection.getresponse()
+        assert response.status == 200
+        lines = (one[6:-1].decode() for one in iter(response.readline, b"") if one[:5] == b"data:")
+        post = next(lines)
+        assert re.match(endpoint, post), post
+        for message in (INITIALIZE, READY, asking("tools/list", id="2")):
+            assert it.send("POST", post, message).status == 202
+        answers = (json.loads(one) for one in lines)
+        found = next(one for one in answers if one.get("id") == 2)
+        return [one["name"] for one in found["result"]["tools"]]
+
+
+def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Path) -> None:
+    port = free_port()
+    text = f"""
+        [servers.far]
+        url = "http://127.0.0.1:{port}/mcp"
+        [servers.gone]
+        command = ["/no/such/program"]
+        [servers.unset]
+        command = ["x"]
+        env = {{A = "$NOT_SET_AT_ALL"}}
+        [servers.dies]
+        command = ["{sys.executable}", "-c", "raise SystemExit(3)"]
+        [servers.here]
+        {command("crash,read_file")}
+    """
+    with serving(tmp_path, text) as it:
+        for name in ("far", "gone", "unset", "dies"):
+            it.says(f"Warning: {name} is not available: .")
+            answer = it.send("POST", f"/{name}/mcp", INITIALIZE)
+            assert answer.json()["error"]["code"] == -32000
+            assert it.send("GET", f"/{name}/mcp").json()["error"]["code"] == -32000
+        assert "NOT_SET_AT_ALL is not set" in it.stderr
+        here = it.at("here")
+        assert here.calls("crash")["error"]["code"] == -32000
+        assert it.at("here").tools() == ["crash", "read_file"], "another process for a new session"
+        (folder := tmp_path / "far").mkdir()
+        flags = ("--port", str(port)) if port else ()
+        with far_away(folder, flags) as far:
+            assert "delete_file" in it.at("far").tools()
+            it.says("  far: .*: 2 tools, 0 hidden")
+            far.process.kill()
+            far.process.wait()
+            answer = it.send("POST", "/far/mcp", INITIALIZE)
+            assert answer.json()["error"]["code"] == -32000
+            it.says("Warning: far: Lost connection to upstream MCP")
+            assert it.at("here").tools()
+        with far_away(folder, flags):
+            it.says("far: The upstream is back")
+            assert "delete_file" in it.at("far").tools()
+
+
+@contextmanager
+def far_away(folder: Path, flags: Sequence[str]) -> Iterator[Serving]:
+    """A real upstream on a port that it keeps."""
+    log = folder / "stderr"
+    words = ["--deny", "^$", *flags, "--", *upstream("--tools", "read_file,delete_file")]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mcp_tool_filter", *words], stdin=subprocess.DEVNULL,
+            stdout=stderr, stderr=stderr, env=surroundings(folder),
+        )  # fmt: skip
+    running = Serving(process, log, folder)
+    try:
+        running.says("Saved:")
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('deny = "a"\n[servers.a]\nurl = "http://127.0.0.1:1/mcp"', "Failed to connect"),
+        (f"deny = 'nothing_like_it'\n[servers.a]\n{command('read_file')}", "matches no tool"),
+        (f"deny = 'read'\n[servers.a]\n{command('read_file')}deny = 'no_such'", "a: The pattern"),
+        (f"[servers.a]\n{command('read_file')}", "Nothing is denied"),
+    ],
+)
+def test_with_strict_the_process_ends(text: str, said: str, tmp_path: Path) -> None:
+    with serving(tmp_path, text, "--strict", report="Error: ") as it:
+        assert it.process.wait(TIMEOUT) in (1, 2)
+        assert said in it.stderr
+
+
+def test_with_strict_a_pattern_for_all_servers_must_match_somewhere_only(tmp_path: Path) -> None:
+    text = f"strict = true\ndeny = 'read'\n[servers.a]\n{command('read_file')}"
+    text += f"[servers.b]\n{command('c,read_d')}"
+    text += f"[servers.c]\n{command('e')}deny = '^f'\nstrict = false"
+    with serving(tmp_path, text, report="(Error: |MCP tool filter)") as it:
+        assert "Error" not in it.stderr
+        assert 'Warning: c: the pattern "^f" matches no tool' in it.stderr
+        assert '"read" matches no tool' not in it.stderr
+
+
+def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
+    kept, gone = f"[servers.kept]\n{command('read_file,delete_file')}", "[servers.gone]\n"
+    gone += command("read_file")
+    other = f"[servers.other]\n{command('a')}"
+    with serving(tmp_path, kept + gone + other) as it:
+        clients = {name: it.at(name) for name in ("kept", "gone", "other")}
+        assert clients["kept"].tools() == ["read_file", "delete_file"]
+        for broken in ("x", kept + 'dney = "a"', kept + 'deny = "("', "deny = 'a'", ""):
+            it.reads(broken, "Warning: SIGHUP: nothing has changed: .")
+        assert clients["gone"].tools() == ["read_file"]
+        new = f"[servers.new]\n{command('b')}"
+        changed = f"[servers.other]\n{command('a,c')}"
+        it.reads(f"deny = '^delete'\n{kept}{new}{changed}", "new: http://.*: 1 tool, 0 hidden")
+        it.says("gone is not in the config file any more")
+        it.says("kept: SIGHUP: .*1 are hidden")
+        it.says("other: http://.*: 2 tools, 0 hidden")
+        assert clients["kept"].tools() == ["read_file"], "the session goes on"
+        assert hidden_in(clients["kept"].calls("delete_file"))
+        assert it.at("new").tools() == ["b"]
+        assert it.send("POST", "/gone/mcp", INITIALIZE).status == 404
+        assert clients["other"].post(asking("tools/list")).status == 404, "it was started anew"
+        assert it.at("other").tools() == ["a", "c"]
+
+
+def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
+    """It waits in its own session only."""
+    with session_upstream() as remote:
+        slow = (
+            f'[servers.slow]\ncommand = ["{sys.executable}", "-c", "import time; time.sleep(60)"]'
+        )
+        text = f"{slow}\n[servers.far]\nurl = '{remote.url}'\n[servers.near]\n{command('a')}"
+        with serving(tmp_path, text) as it:
+            it.says("  slow: it is still starting")
+            assert it.at("near").tools() == ["a"]
+            assert "read_file" in it.at("far").tools()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        ("deny = 'a'", (), "There is no server in"),
+        ("[servers.a]\nurl = 'x'", ("--header", "A: b"), "There is no flag --header"),
+        ("inspect = true\n[servers.a]\nurl = 'x'", (), "inspect does not work with serve"),
+        ("[servers.a]\nurl = 'x'\nheader = 'A: b'", ("--host", "0.0.0.0"), "everybody on the"),
+        ("[servers.a]\nurl = 'x'\nurl = 'y'", (), "is not TOML"),
+        ("[servers.a]\nurl = 'x'", ("--", "npx"), "npx"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_error(
+    text: str, flags: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    with serving(tmp_path, text, *flags, report="Error: ") as it:
+        assert it.process.wait(TIMEOUT) == 2
+        assert said in it.stderr
+        assert len(it.stderr.splitlines()) == 2
+
+
+def test_without_a_file_there_is_advice(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "mcp_tool_filter", "serve"]
+    env = surroundings(tmp_path)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "There is no config file" in done.stderr) == (2, True)
+    folder = tmp_path / ".config/mcp-tool-filter"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("[servers.a]\n")
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert f"[servers.a] of {folder}/config.toml has no url and no command" in done.stderr
+
+
+def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
+    """Each has its own metadata (RFC 9728), and a token of one is not for the other."""
+    with oauth_upstream(sends_issuer=True) as one, oauth_upstream() as other:
+        text = f"[servers.one]\nurl = '{one.url}'\n[servers.other]\nurl = '{other.url}'"
+        with serving(tmp_path, text) as it:
+            it.says("one: .*its tools are listed when a client logs in")
+            for name, behind in (("one", one), ("other", other)):
+                url = f"http://127.0.0.1:{it.port}/{name}/mcp"
+                path = f"/.well-known/oauth-protected-resource/{name}/mcp"
+                assert it.send("GET", path).json()["resource"] == url
+                refused = it.send("POST", f"/{name}/mcp", asking("tools/list"))
+                assert refused.status == 401
+                assert path in refused.headers["www-authenticate"]
+                store = LoginStore(tmp_path / name)
+                asyncio.run(log_in(url, Wishes(timeout=10), store, _show))
+                (kept,) = store.all()
+                assert kept.tokens
+                token = f"Bearer {kept.tokens.access_token}"
+                answer = it.send("POST", f"/{name}/mcp", asking("tools/list"), authorization=token)
+                assert answer.status == 200, answer
+                grants = [grant for _, grant in behind._access.values()]
+                assert {grant.resource for grant in grants} == {behind.url}
+
+
+async def _show(url: str) -> None:
+    await asyncio.to_thread(browse, url)
+
+
+def test_processes_end_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path, f"[servers.a]\n{command('a')}") as it:
+        it.at("a")
+        task = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children")
+        (child,) = map(int, task.read_text().split())
+        it.process.terminate()
+        assert it.process.wait(TIMEOUT) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)
