@@ -52,7 +52,7 @@ def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False)
     return verdict
 
 
-@pytest.mark.parametrize("name", ["rm", "mine", "mine\u200b", " mine", "read"])
+@pytest.mark.parametrize("name", ["rm", "Rm", "mine", "mine\u200b", " mine", "read"])
 @pytest.mark.parametrize("like_the_fetch", [True, False])
 def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
     name: str, like_the_fetch: bool

@@ -10,11 +10,11 @@ import pytest
 
 from mcp_tool_filter.conversation import kinds as capabilities
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, canonical
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, Kind, canonical
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.effects import FetchTools, waits
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Forward, Reply
 from mcp_tool_filter.protocol.limits import R2025_06_18, R2025_11_25, Limits
@@ -220,6 +220,57 @@ def test_made_up_credentials_never_push_out_pinned_tools() -> None:
         assert text_of(asked(ann, LIST)) == listing("mine")
         assert text_of(finished(ann.from_upstream(changed)).verdict) == listing("mine")
         assert isinstance(asked(user(in_force, "ann"), calling("new", id="3")), Reply)
+
+
+def test_made_up_credentials_never_push_out_a_list_that_is_not_complete() -> None:
+    in_force = small_policy("read")
+    page = '{"tools":[%s],"nextCursor":"2"}'
+    seen = answering(page % definition("mine").decode())
+    changed = answering(page % definition("mine", ',"title":"new"').decode())
+    assert listed(user(in_force, "ann"), seen) == seen
+    for number in range(2 * MOST):
+        asked(user(in_force, number), LIST)
+    assert listed(user(in_force, "ann"), changed) == seen
+
+
+def test_a_full_memory_is_not_searched_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_force, now = small_policy("read"), 0.0
+    in_force.clock = in_force.kinds._clock = lambda: now
+    for number in range(MOST):
+        listed(user(in_force, number), listing("a"))
+    looks = 0
+
+    def counting(_kind: Kind) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    monkeypatch.setattr(Kind, "is_needed", property(counting))
+    for number in range(MOST, 3 * MOST):
+        asked(user(in_force, number), calling("read"))
+    assert looks == MOST
+    now = 2.0
+    asked(user(in_force, "late"), calling("read"))
+    assert looks == 2 * MOST
+
+
+def test_what_a_page_has_shown_stays_when_a_call_fetches_the_whole_list() -> None:
+    """The upstream may have changed the tool in between."""
+    in_force = policy("other")
+    ann = open_session(in_force, like_the_fetch=False)
+    ann.client.credential = "ann"
+    seen = definition("mine").decode()
+    first = answering('{"tools":[' + seen + '],"nextCursor":"2"}')
+    assert listed(ann, first) == first
+    call = ann.from_client(calling("of_ann", id="2"), None, Http())
+    assert waits(call)
+    assert isinstance(next(call), FetchTools)
+    changed = definition("mine", ',"title":"new"').decode()
+    of_ann = definition("of_ann").decode()
+    fetched = answering('{"tools":[' + changed + "," + of_ann + "]}")
+    assert finished(call, (fetched,)).verdict == Forward()
+    whole = answering('{"tools":[' + seen + "," + of_ann + "]}", id="3")
+    assert text_of(asked(ann, asking("tools/list", id="3"))) == whole
 
 
 @pytest.mark.parametrize("is_listed", [True, False])

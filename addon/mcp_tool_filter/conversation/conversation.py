@@ -406,7 +406,8 @@ class Conversation:
 
         If the asker is nobody else than our own fetch was, it has no other tools than that saw.
         Else the patterns alone judge: the asker may have tools of its own, and calls them with good
-        reason. A name with spaces or invisible characters, which some upstreams drop, is unknown.
+        reason. A name with spaces or invisible characters, which some upstreams drop, or that
+        is denied in other case, is unknown.
         If the upstream refuses the asker, its own answer to the call says why, such as where to log
         in.
         """
@@ -420,7 +421,11 @@ class Conversation:
         snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
         if judged.exchange is not None:
             judged.exchange.is_on_trust = snapshot.is_open
-        return snapshot if call is None or _is_plain(call.tool_name) else _closed(snapshot)
+        if call is None or not snapshot.is_open:
+            return snapshot
+        name = call.tool_name
+        is_plain = _is_plain(name) and not snapshot.choice.hides_in_any_case(name)
+        return snapshot if is_plain else replace(snapshot, is_open=False)
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
@@ -817,10 +822,6 @@ def _lists_in(message: Single) -> Iterator[Listing]:
 def _is_plain(name: str) -> bool:
     """Tell whether no upstream would take this name for another one."""
     return name.isprintable() and " " not in name and is_normalized("NFKC", name)
-
-
-def _closed(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, is_open=False) if snapshot.is_open else snapshot
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

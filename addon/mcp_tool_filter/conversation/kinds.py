@@ -136,8 +136,11 @@ class Kind:
 
     @property
     def is_needed(self) -> bool:
-        """True if it has a list, and its session, if it is that of one, is still remembered."""
-        return self.is_listed and (self.session is None or self.session() is not None)
+        """True if it has pinned tools, or is about to, and its session, if it is that of one, is
+        still remembered."""
+        has_begun = self.is_taking or (self._next is not None and self._next.size > 0)
+        is_known = self.is_listed or has_begun
+        return is_known and (self.session is None or self.session() is not None)
 
     def _count(self) -> None:
         """Count the bytes of what is remembered besides the complete list."""
@@ -204,7 +207,8 @@ class Kind:
             config = None
             while config is not self._config:  # the patterns may change meanwhile
                 config = self._config
-                listed = yield from self._lists.listed(pages, config)
+                whole = yield from self._with_pins(pages)
+                listed = yield from self._lists.listed(whole, config)
         finally:
             self.is_taking = False
         if is_first and self._listed is not None:
@@ -213,8 +217,24 @@ class Kind:
             self._listed, self._next, self._gone = listed, None, {}
             self.is_stale = self.is_split = False
             self._follow_list()
-            self.learn_envelope(listed.frame)
+            if whole is pages or self.envelope is None:
+                self.learn_envelope(listed.frame)
         return listed.snapshot
+
+    def _with_pins(self, pages: tuple[bytes, ...]) -> Deciding[tuple[bytes, ...]]:
+        """Return the list with the definitions that its asker has seen on some pages already."""
+        pinned = self._next.pinned if self._next is not None else {}
+        if not pinned:
+            return pages
+        there: list[Definition] = []
+        has_changed = False
+        for listing in listings_in(pages):
+            for one in listing.definitions if listing is not None else ():
+                known = pinned.get(one.name or "", one)
+                has_changed = has_changed or known.raw != one.raw
+                there.append(known)
+            yield LET_OTHERS_GO_ON
+        return (_page_of(there),) if has_changed else pages
 
     def _may_keep(self) -> bool:
         """Tell whether there is room for one more list. (Those of others are never given up.)"""
@@ -474,6 +494,7 @@ def _canonical(capabilities: str) -> str:
 
 MOST_BYTES = 64 * MEBIBYTE
 _IN_USE = 3600.0  # seconds since its last message
+_SECONDS_BETWEEN_LOOKS = 1.0
 type KindKey = tuple[str | None, str | None, str]
 """Revision, capabilities, and who asks: empty for all clients without credentials."""
 
@@ -495,6 +516,8 @@ class Kinds:
         self.start = Kind(self._lists, config, is_start=True)
         """The kind of our own fetch, and of all clients that cannot be told from it."""
         self.start_key: KindKey = (None, None, "")
+        self._look_again = 0.0
+        """When to look again for kinds to forget."""
         self.same_for_all = False
         """True if all askers get the same list."""
 
@@ -613,12 +636,15 @@ class Kinds:
 
     def _make_room(self) -> bool:
         """Tell whether there is room for one more kind, after forgetting what is not needed."""
-        most = self._config.limits.sessions
+        most, now = self._config.limits.sessions, self._clock()
         while len(self._kinds) >= most or self._lists.is_full:
             key = next(iter(self._kinds), None)
-            if key is not None and self._clock() - self._kinds[key].used_at <= _IN_USE:
+            if key is not None and now - self._kinds[key].used_at <= _IN_USE:
+                if now < self._look_again:  # it may be one look at all kinds for each call
+                    return False
                 key = next((key for key, kind in self._kinds.items() if not kind.is_needed), None)
             if key is None:
+                self._look_again = now + _SECONDS_BETWEEN_LOOKS
                 return False
             self._kinds.pop(key).close()
         return True

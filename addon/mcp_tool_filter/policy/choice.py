@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mcp_tool_filter.policy.patterns import Pattern, deny_for, exactly
+from mcp_tool_filter.policy.patterns import Pattern, deny_for, exactly, in_any_case
 from mcp_tool_filter.protocol.messages import fold
 
 
@@ -153,6 +153,14 @@ class Choice:
             return UNDECIDED
         says = claims_in(definition)
         return next((_CAUSES[hint] for hint in hints if _HIDES[hint](says)), None)
+
+    def hides_in_any_case(self, name: str) -> bool:
+        """Tell whether a deny pattern matches a name that is written in other case: a server may
+        take it for the denied one."""
+        if any(one.matches(name) for one in self.exceptions):
+            return False
+        every = map(in_any_case, self.deny)
+        return any(one is None or one.matches(name) for one in every)
 
 
 EVERYTHING = Choice()

@@ -36,6 +36,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 
 from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
@@ -111,6 +112,15 @@ def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
     if (matcher := _usable(regex)) is None:
         raise UnsafePattern(glob)
     return Pattern(glob, DENY_GLOB, ignore_case, matcher)
+
+
+@lru_cache(maxsize=100)
+def in_any_case(pattern: Pattern) -> Pattern | None:
+    """Return a pattern that also matches names in other case; None if that could take long."""
+    try:
+        return parse_pattern(pattern.regex, option=pattern.option, ignore_case=True)
+    except UnsafePattern:
+        return None
 
 
 def _usable(regex: Regex) -> Matcher | None:

@@ -392,7 +392,7 @@ class UnlistedTools:
         self._known: dict[str, Hider | None] = {}
         self._hidden = HiddenNames(choice, self._known)
         self._sorting = _Sorting(choice, self._hidden)
-        self._pinned: dict[str, Definition] = {}
+        self.pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
         self._next: str | None = None  # the cursor of the next page of the list
         self.size = 0
@@ -406,7 +406,7 @@ class UnlistedTools:
     @property
     def definitions(self) -> tuple[Definition, ...]:
         """All definitions seen so far, in the upstream's order."""
-        return (*self._pinned.values(), *self._faulty)
+        return (*self.pinned.values(), *self._faulty)
 
     def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
         """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
@@ -418,9 +418,9 @@ class UnlistedTools:
         for some in few_of(page.definitions):
             for one in some:
                 name = one.name or ""
-                if pins and name not in self._pinned and self.size <= _LONGEST_LIST:
+                if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
                     self._pin(one)
-                known = self._pinned.get(name)
+                known = self.pinned.get(name)
                 if known is not None and name in sorting.denied:
                     of_page.denied[name] = sorting.denied[name]
                     of_page.denied_bytes += len(known.raw)
@@ -447,7 +447,7 @@ class UnlistedTools:
         if name is None or standing is Standing.UNKNOWN:
             self._faulty.append(definition)
         else:
-            self._pinned[name] = definition
+            self.pinned[name] = definition
             if self._sorting.choice.needs_definitions:
                 self._known[name] = self._sorting.denied.get(name)
 
@@ -460,7 +460,7 @@ class UnlistedTools:
         if self._next is not None or self.size > _LONGEST_LIST:
             return None
         allowed = Definitions()
-        for some in few_of(tuple(self._pinned.values())):
+        for some in few_of(tuple(self.pinned.values())):
             for one in some:
                 if one.name is not None and one.name not in self._sorting.denied:
                     allowed.add(one.name, one.raw)
