@@ -356,8 +356,10 @@ class Conversation:
         return self._needs_list_for(situation.call.tool_name, kind, arrival)
 
     def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
-        if kind.snapshot.is_undecided(name) or self.client.via is Via.STDIO:
-            return kind.snapshot.is_undecided(name)
+        if self.client.via is Via.STDIO:
+            return kind.snapshot.is_undecided(name) and not self.policy.config.shadow
+        if kind.snapshot.is_undecided(name):
+            return True
         is_older = self.client.via is Via.LEGACY_SSE
         if is_older and kind.snapshot.standing(name) is Standing.DENIED:
             return False
