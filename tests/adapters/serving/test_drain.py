@@ -20,7 +20,7 @@ from tests.proxy import tool as started
 from tests.raw_client import get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, free_port
 
-HOSTS = ["mitmdump", "mcp-tool-filter"]
+HOSTS = ["mitmdump", "mcp-tool-filter", "serve"]
 ANSWER = RESULT.replace(b'"id":1', b'"id":"1"')
 REFUSED_STREAM = 7
 H2_HEADERS = [
@@ -41,6 +41,18 @@ async def replica(
         mode = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
         async with started("mitmdump", *mode, *words, home=home) as it:
             await it.listening()
+            yield it, metrics
+    elif host == "serve":
+        file = home / "servers.toml"
+        file.write_text(
+            f'deny = ["^rm_"]\ndrain = {drain}\nmetrics-port = {metrics}\n'
+            f'[servers.one]\nurl = "{upstream.url}/mcp"\n'
+        )
+        async with launched("serve", "--config", str(file), home=home) as it:
+            found = await it.says(r"http://127.0.0.1:(\d+)/one/mcp")
+            it.port = int(found[1])
+            while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] != 200:
+                await asyncio.sleep(0.01)
             yield it, metrics
     else:
         flags = ["-u", f"{upstream.url}/mcp", "-d", "^rm_", "--drain", drain]
@@ -88,17 +100,18 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         replica(host, upstream, tmp_path, "60") as (it, metrics),
         AsyncExitStack() as stack,
     ):
+        path = "/one/mcp" if host == "serve" else "/mcp"
         call = CALL % (1, b"read_file")
         clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(3)]
         busy, idle, stream = clients
-        await idle.ask(post(LIST))
-        await busy.say(post(call))
-        await stream.say(get())
+        await idle.ask(post(LIST, path=path))
+        await busy.say(post(call, path=path))
+        await stream.say(get(path=path))
         await stream.head()
         h2 = await stack.enter_async_context(h2_client(it.port))
-        number = h2.ask(body=call, headers=H2_HEADERS)
+        number = h2.ask(body=call, path=path, headers=H2_HEADERS)
         link = await asyncio.open_connection("127.0.0.1", it.port)
-        socket_end = await websocket.connect(*link)
+        socket_end = await websocket.connect(*link, path)
         await socket_end.say(LIST)
         assert b"rm_rf" not in (await socket_end.hear() or b"rm_rf")
         await socket_end.say(call)
@@ -108,7 +121,7 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         it.interrupt()
         await until_not_ready(metrics)
         assert await asyncio.to_thread(fetched, metrics, "/livez") == (200, "ok\n")
-        last = await idle.ask(post(LIST))  # a balancer has sent it just now
+        last = await idle.ask(post(LIST, path=path))  # a balancer has sent it just now
         assert (last.status, b"connection: close" in last.head.lower()) == (200, True)
         assert await idle.rest() == b""
         while not is_refused(it.port):
@@ -118,7 +131,7 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         may_answer.set()
         answered = await busy.answer()
         assert (answered.body, b"connection: close" in answered.head.lower()) == (ANSWER, True)
-        late = h2.ask(body=call, headers=H2_HEADERS)
+        late = h2.ask(body=call, path=path, headers=H2_HEADERS)
         assert (await h2.over(number)).data == ANSWER
         assert h2.streams[late].reset == REFUSED_STREAM or h2.closed
         while not h2.closed:  # GOAWAY
@@ -140,7 +153,8 @@ async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: P
         replica(host, upstream, tmp_path, "0") as (it, _),
         raw_client(it.port) as client,
     ):
-        await client.say(post(CALL % (1, b"read_file")))
+        path = "/one/mcp" if host == "serve" else "/mcp"
+        await client.say(post(CALL % (1, b"read_file"), path=path))
         while not upstream.of("tools/call"):
             await asyncio.sleep(0.01)
         it.interrupt()
