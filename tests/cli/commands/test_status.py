@@ -19,6 +19,7 @@ from mcp_tool_filter.adapters.watch.running import running_filters
 from mcp_tool_filter.cli.launcher import main
 from tests.adapters.watch.test_running import base, eventually
 from tests.browser import browser
+from tests.cli.commands.test_serve import serving
 from tests.cli.launched import RunningLauncher, run, surroundings
 from tests.oauth_upstream import oauth_upstream
 from tests.session_upstream import session_upstream
@@ -167,6 +168,33 @@ def test_running_filters_are_joined_with_their_servers(home: Path) -> None:
         two.ends()
         assert [key for key in status_of(home)[1] if key[1] == "running"] == []
         assert len(os.listdir(home / "run" / "mcp-tool-filter")) == 1
+
+
+def test_what_one_process_serves_is_joined_by_name(home: Path) -> None:
+    """Two servers of the file are the same command: their names tell them apart."""
+    command = json.dumps(upstream("--tools", "read_file,delete_file"))
+    with session_upstream() as server:
+        text = (
+            f"[servers.a]\ncommand = {command}\n[servers.b]\ncommand = {command}\n"
+            f'deny = ["^delete_"]\n[servers.c]\nurl = "{server.url}"\n'
+            '[servers.lost]\nurl = "http://127.0.0.1:1/mcp"\n'
+        )
+        write_config(home, text)
+        with serving(home, text) as served:
+            served.at("b").calls("read_file")
+            served.at("c").calls("read_file")
+            served.at("c").calls("nothing")
+            eventually(running_filters)
+            _, rows = status_of(home, "--config", str(served.file))
+            of = {name: rows[name, served.file.name]["running"] for name in ("a", "b", "c", "lost")}
+            assert of["lost"] == []
+            said = {name: one[0] for name, one in of.items() if one}
+            assert {one["pid"] for one in said.values()} == {served.process.pid}
+            counts = {name: (one["calls"], one["refused"]) for name, one in said.items()}
+            assert counts == {"a": (0, 0), "b": (1, 0), "c": (1, 1)}
+            assert said["b"]["listens_at"] == f"http://127.0.0.1:{served.port}/b/mcp"
+            assert (said["a"]["hidden"], said["b"]["hidden"]) == (0, 1)
+        assert running_filters() == []
 
 
 EVIL = "<img/src=x/onerror=document.title='owned'>"
