@@ -43,7 +43,13 @@ from mcp_tool_filter.engine.wire import (
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.asker import Page, page_of, problem_in_source
-from mcp_tool_filter.http.bodies import is_event_stream, refuse_partial
+from mcp_tool_filter.http.bodies import (
+    decode_body,
+    is_card,
+    is_event_stream,
+    looks_like_json,
+    refuse_partial,
+)
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import (
     SAFE_METHODS,
@@ -873,6 +879,8 @@ class Exchange:
             answer.status, answer.reason, answer.body = answered.status, None, answered.body
         if self.service.rewrite_body is not None:
             self.service.rewrite_body(self)
+        if self.head.method == "GET" and not self.service.listener.is_forward:
+            self._keep_card(answer)
         listener = self.service.listener
         if (
             (listener.policy.config.only_mcp or self.service.learns_logins)
@@ -881,6 +889,37 @@ class Exchange:
         ):
             listener.logins.learn_document(answer.body)
         go_on()
+
+    def _keep_card(self, answer: Answer) -> None:
+        """Let a document about the server name us in place of the upstream."""
+        kind, listener = answer.get(b"content-type"), self.service.listener
+        if not 200 <= answer.status < 300 or not is_card(self.head.target, kind):
+            return
+        limit = listener.policy.config.limits.message
+        body = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
+        if not looks_like_json(body):
+            return
+        from mcp_tool_filter.http.server_cards import with_our_urls  # seldom needed
+
+        new = with_our_urls(body, self.our_address, listener.names, listener.mount)
+        if new is not None:
+            answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
+            answer.body = new
+
+    @property
+    def our_address(self) -> str:
+        """Our address as the client calls us: by its Host header, which the gate has admitted, and
+        with the server's prefix if we serve several.
+
+        A balancer in front of us may do TLS. We believe the user, who allows an https origin, and
+        no header that anybody can send.
+        """
+        hosts = [value for name, value in self.head.fields if name.lower() == b"host"]
+        if len(hosts) != 1:
+            raise ProtocolError("a request that names no host")
+        host, listener = hosts[0].decode("latin-1"), self.service.listener
+        is_tls = self.down.host.is_tls or listener.config.allowed_hosts.has_https(host)
+        return f"{'https' if is_tls else 'http'}://{host}{listener.mount.prefix}"
 
     def _shown(self) -> None:
         """The answer is judged: show it to other addons, and judge their changes again."""

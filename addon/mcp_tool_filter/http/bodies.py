@@ -134,6 +134,26 @@ def is_event_stream(content_type: str) -> bool:
     return kind_of(content_type) == EVENT_STREAM
 
 
+_CARD = re.compile(
+    r"(?:/[^?]*)?/(?:\.well-known/(?:mcp|ai-catalog|ai-plugin|agent)[^?]*"
+    r"|[^/?]*server-?card(?:\.json)?|server\.json)/?(?:\?.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_CARDS = frozenset({
+    "application/mcp-server-card+json", "application/ai-catalog+json",
+    "application/mcp-catalog+json",
+})  # fmt: skip
+
+
+def is_card(target: str, content_type: str) -> bool:
+    """Tell whether clients may take a document for one about a server.
+
+    >>> is_card("/.well-known/mcp.json", ""), is_card("/mcp/server-card", ""), is_card("/a", "")
+    (True, True, False)
+    """
+    return kind_of(content_type) in _CARDS or _CARD.fullmatch(target) is not None
+
+
 def may_be_event_stream(content_type: str) -> bool:
     """Tell whether some client would read a body as events: some only search for part of the
     name."""

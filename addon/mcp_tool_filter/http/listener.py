@@ -42,6 +42,7 @@ from mcp_tool_filter.http.asker import (
 from mcp_tool_filter.http.bodies import (
     could_show_tool,
     decode_body,
+    is_card,
     looks_like_json,
     may_be_event_stream,
     refuse_non_text,
@@ -409,12 +410,31 @@ class Listener:
                 raise error
             refuse_non_text(answer.content_type, answer.body)
             asked = exchange.conversation
+            is_document = looks_like_json(answer.body) and not exchange.waits
+            if is_document and is_card(exchange.head.target, answer.content_type):
+                return self._judge_card(answer)
             names, known = asked.never_shown, asked.hidden_names
             if could_show_tool(answer.body, names, self.config.limits, in_text=known):
                 raise error
         except ProtocolError as why:
             return self.invalid_answer(exchange, str(why), answer.origin)
         return self._pay_alone(answer)
+
+    def _judge_card(self, answer: _Answer) -> Answered | None:
+        """Remove hidden tools and things from a document about the server."""
+        asked, config = answer.exchange.conversation, self.config
+        if config.shadow:
+            return answer.as_it_came
+        from mcp_tool_filter.http.server_cards import without_hidden  # seldom needed
+
+        snapshot = asked.kind.snapshot
+        new = without_hidden(answer.body, snapshot, config.things, config.limits)
+        shown = answer.body if new is None else new
+        if could_show_tool(shown, asked.never_shown, config.limits):
+            raise ProtocolError("a document that shows a hidden tool")
+        if new is None:
+            return answer.as_it_came
+        return Answered(answer.status, new, content_type=answer.content_type)
 
     def _pay_alone(self, answer: _Answer) -> Answered | None:
         """Answer a batch with only our own replies, because the rest gets no answer."""

@@ -40,6 +40,8 @@ from mcp_tool_filter.protocol.tools import (
 _TOOLS, _TOOL, _NAME, _SCHEMA = "tools", "tool", "name", "inputschema"
 _NAMING = frozenset({_TOOLS, "names", "toolnames"})
 """Arrays whose strings name tools."""
+_OTHERS = frozenset({"prompts", "resources", "resourcetemplates", "skills"})
+"""Lists of what is no tool; ``things`` filters them."""
 _UNCLEAR = ""
 """In place of a name that two readers could read differently."""
 
@@ -96,6 +98,8 @@ class Described:
         gone = []
         edits: list[Edit] = []
         for folded, member in zip(keys, opened.members or (), strict=True):
+            if folded in _OTHERS:
+                continue
             is_entry = self._text[member.value.start] == "{"
             if key == _TOOLS and is_entry and self._is_hidden(member.key, is_tool=True):
                 gone.append(member)
@@ -114,10 +118,10 @@ class Described:
         kept: list[bool] = []
         changed: dict[int, str] = {}
         for number, (element, name) in enumerate(zip(elements, names, strict=True)):
-            if element.text is not None and key in _NAMING:
-                name = element.text
+            is_text = element.text is not None and key in _NAMING
+            name = element.text if is_text else name
             is_hidden = name is not None and self._is_hidden(
-                name, is_tool=are_tools or element.text is not None
+                name, is_tool=are_tools and not is_text
             )
             kept.append(not is_hidden)
             if is_hidden:

@@ -358,6 +358,15 @@ class Things:
             return None
         return without(text, opened, kept, changed)
 
+    def edits_in(self, text: str, holder: Value) -> Iterator[Edit]:
+        """Yield what removes denied things from the lists of an object, whatever it is."""
+        for member in holder.members or ():
+            how = _LISTS.get(_FOLDED.get(_folded(member.key), ""))
+            if how is not None and how.kind in self._kinds:
+                new = self._filtered(text, member.value, how, [])
+                if new is not None:
+                    yield Edit(member.value.start, member.value.end, new)
+
     def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
         """Return an element without the denied things that it lists; None if it lists none."""
         if how.kind == SKILL:

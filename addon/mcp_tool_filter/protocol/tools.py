@@ -365,7 +365,7 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
     members = [
         member
         for member in holder.members or ()
-        if member.key != "nextCursor" and not _says_of_list(member)
+        if member.key != "nextCursor" and not says_of_list(member)
     ]
     at = next(number for number, member in enumerate(members) if member.key == "tools")
     written = [
@@ -465,12 +465,13 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
             edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_known else "0"))
         elif key == "_meta" and value.start < value.end:
             meta = open_value(text, value, {})
-            edits += removed(meta, [one for one in meta.members or () if _says_of_list(one)])
-    said = [one for one in result.members or () if _says_of_list(one)]
+            edits += removed(meta, [one for one in meta.members or () if says_of_list(one)])
+    said = [one for one in result.members or () if says_of_list(one)]
     return [*edits, *removed(result, said)] if said else edits
 
 
-def _says_of_list(member: Member) -> bool:
+def says_of_list(member: Member) -> bool:
+    """Tell whether a member is a digest or a signature of what it is beside."""
     return len(member.key) < _LONGEST_KEPT and _SAYS_OF_LIST.fullmatch(member.key) is not None
 
 

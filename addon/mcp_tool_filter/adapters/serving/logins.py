@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.serving.site import Site, head_of
 from mcp_tool_filter.adapters.sockets.client import Login
 from mcp_tool_filter.adapters.upstream.fetch import fetch_login_documents
 from mcp_tool_filter.engine.exchange import Answer, Exchange
-from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.bodies import decode_body
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import (
@@ -260,7 +260,7 @@ class LoginsThrough:
         if self._listener.takes_headers(exchange.head.target):
             through.note_challenges(challenges)
         if challenges:
-            ours = _our_address(exchange)
+            ours = exchange.our_address
             _rewrite_challenges(answer, lambda one: through.rewrite_challenge(one, ours))
 
     def rewrite_body(self, exchange: Exchange) -> None:
@@ -272,7 +272,7 @@ class LoginsThrough:
             return
         limit = self._listener.config.limits.message
         document = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
-        rewritten = through.rewrite_document(document, _our_address(exchange))
+        rewritten = through.rewrite_document(document, exchange.our_address)
         if rewritten is not None:
             answer.fields = _without(answer.fields, _VALIDATORS)
             answer.body = rewritten
@@ -292,14 +292,14 @@ class LoginsThrough:
 
                 _reply(exchange, LoginAnswer(204, headers=_PREFLIGHT), head)
                 return
-        elif (said := await through.answer(head, body, _our_address(exchange))) is not None:
+        elif (said := await through.answer(head, body, exchange.our_address)) is not None:
             if not exchange.is_over:
                 _reply(exchange, said, head)
             return
         if exchange.is_over:
             return
         if not coding:
-            changed = through.translated(head, raw, _our_address(exchange))
+            changed = through.translated(head, raw, exchange.our_address)
             if changed is not None:
                 _change(exchange, target=changed[0])
                 exchange.body = changed[1]
@@ -351,21 +351,6 @@ def _open_registrations(upstream: str) -> KeptRegistrations | None:
         return KeptRegistrations(registrations_folder(os.environ), upstream)
     except RuntimeError:  # the user has no home folder
         return None
-
-
-def _our_address(exchange: Exchange) -> str:
-    """Return our address as the client calls us: by its Host header, which the gate has admitted,
-    and with the server's prefix if we serve several.
-
-    A balancer in front of us may do TLS. We believe the user, who allows an https origin, and no
-    header that anybody can send.
-    """
-    hosts = _all(exchange.head.fields, b"host")
-    if len(hosts) != 1:
-        raise ProtocolError("a request that names no host")
-    listener = exchange.service.listener
-    is_tls = exchange.down.host.is_tls or listener.config.allowed_hosts.has_https(hosts[0])
-    return f"{'https' if is_tls else 'http'}://{hosts[0]}{listener.mount.prefix}"
 
 
 def _reply(exchange: Exchange, said: LoginAnswer, head: Head) -> None:

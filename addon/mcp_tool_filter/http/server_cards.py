@@ -1,0 +1,107 @@
+r"""Documents about a server that are read without MCP: they show no hidden tool, and lead to us.
+
+A Server Card (SEP-2127, before SEP-1649) is at ``/.well-known/mcp/server-card.json``, at
+``/.well-known/mcp.json``, or below the endpoint; a catalog names the cards of a domain. Clients
+connect to the URL in it, so that one of the upstream would lead them past the filter:
+
+>>> card = b'{"remotes": [{"url": "http://localhost:3000/mcp"}], "tools": []}'
+>>> with_our_urls(card, "http://localhost:6273", UpstreamNames("http://127.0.0.1:3000"))
+b'{"remotes": [{"url": "http://localhost:6273/mcp"}], "tools": []}'
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.logins_through import our_url
+from mcp_tool_filter.http.mount import ALONE, Mount
+from mcp_tool_filter.http.urls import UpstreamNames, may_lead_round
+from mcp_tool_filter.policy.described import Described
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import is_too_long_to_search
+from mcp_tool_filter.protocol.scan import EACH, Value, open_value, scan
+from mcp_tool_filter.protocol.tools import Edit, removed, says_of_list, with_edits
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.things import Things
+
+_IN_TEXT = re.compile(r"(?:https?|wss?):[/\\]{2}[^\s\"'<>`|^]+", re.IGNORECASE)
+_AT_END = ".,;:!?)]}"
+
+
+def without_hidden(
+    document: bytes, snapshot: Snapshot, things: Things | None, limits: Limits
+) -> bytes | None:
+    """Return a document without hidden tools and things; None if it shows none.
+
+    Raises ProtocolError if it cannot be read, or if one cannot be removed.
+    """
+    text, root = scan(document, {EACH: {}}, limits)
+    if is_too_long_to_search(text):
+        raise ProtocolError("too many members to look for hidden tools")
+    edits = list(things.edits_in(text, root)) if things else []
+    described = Described(text, snapshot, pins=False)
+    if (new := described.without_hidden(root)) is not None:
+        changed, root = scan(
+            f"{text[: root.start]}{new}{text[root.end :]}".encode(), {EACH: {}}, limits
+        )
+        text, edits = changed, list(things.edits_in(changed, root)) if things else []
+    elif not edits:
+        return None
+    gone = [member for member in root.members or () if says_of_list(member)]
+    return with_edits(text, 0, len(text), [*edits, *removed(root, gone)]).encode()
+
+
+def with_our_urls(
+    document: bytes, ours: str, upstream: UpstreamNames, mount: Mount = ALONE
+) -> bytes | None:
+    """Return a document that names us in place of the upstream; None if it names neither.
+
+    Raises ProtocolError if some client could take a URL in it for the upstream's that we cannot
+    rewrite.
+    """
+    text, root = scan(document, {})
+    edits = []
+    for value in _strings_in(text, root):
+        said = value.text or ""
+        new = _rewritten(
+            said, partial(our_url, ours=ours, upstream=upstream, mount=mount), upstream
+        )
+        if new != said:
+            edits.append(Edit(value.start, value.end, json.dumps(new, ensure_ascii=False)))
+    return with_edits(text, 0, len(text), edits).encode() if edits else None
+
+
+def _strings_in(text: str, value: Value) -> Iterator[Value]:
+    if value.text is not None:
+        yield value
+        return
+    opened = open_value(text, value, {EACH: {}})
+    for element in opened.elements or ():
+        yield from _strings_in(text, element)
+    for member in opened.members or ():
+        if "://" in member.key:
+            raise ProtocolError("a document with a URL as a key")
+        yield from _strings_in(text, member.value)
+
+
+def _rewritten(said: str, named: Callable[[str], str | None], upstream: UpstreamNames) -> str:
+    if (new := named(said)) is not None:
+        return new
+    if not re.search(r"\s", said) and may_lead_round(said, upstream):
+        raise ProtocolError("a document with a URL that some clients take for the upstream's")
+
+    def replaced(found: re.Match[str]) -> str:
+        url = found[0].rstrip(_AT_END)
+        new = named(url)
+        if new is None and may_lead_round(url, upstream):
+            raise ProtocolError("a document with a URL that some clients take for the upstream's")
+        return found[0] if new is None else new + found[0][len(url) :]
+
+    return _IN_TEXT.sub(replaced, said)
