@@ -129,3 +129,14 @@ def test_the_page_about_options_names_them_as_they_are_declared() -> None:
             assert default == f"`{option.default or option.text}`"
         else:  # words, or nothing at all
             assert option.default in ("", "auto")
+
+
+def test_the_page_about_extensions_names_tests_that_exist() -> None:
+    page = (PACKAGE / "docs" / "extensions.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) > 10
+    for row in rows:
+        found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", row)
+        assert found, row
+        source = (REPOSITORY / found[1]).read_text("utf-8")
+        assert re.search(rf"^(?:async )?def {found[2]}\(", source, re.MULTILINE), row

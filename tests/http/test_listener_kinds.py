@@ -136,6 +136,16 @@ def test_a_server_variant_is_part_of_the_asker() -> None:
     assert listed(door, listing("mine", "third"), VARIANT) == PINNED
 
 
+def test_a_server_variant_counts_if_the_client_states_no_revision() -> None:
+    door = listener()
+
+    def listed_for(params: str, raw: bytes) -> bytes:
+        return heard(door, ask(asking("tools/list", params=params), door), raw)
+
+    assert listed_for(VARIANT, NEW) == NEW
+    assert listed_for("{}", NEW) == listing()  # the start has neither
+
+
 @pytest.mark.parametrize("params", ['{"filter":"x"}', '{"_meta":{"com.example/part":1}}'])
 def test_a_list_asked_for_with_unusual_params_is_not_pinned(params: str) -> None:
     """We ask for the whole list first; this one may be another, or a part of it."""

@@ -81,7 +81,11 @@ async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
         await peer.say(whole.replace(b"Content-Type: application/json\r\n", head + coding))
 
     async with mcp_upstream(tools=[tool("read"), tool("rm")], respond=respond) as upstream:
-        options = {"deny": ["^rm"], "deny_prompts": ["^secret"], "endpoint": ["/mcp"]}
+        options: dict[str, Any] = {
+            "deny": ["^rm"],
+            "deny_prompts": ["^secret"],
+            "endpoint": ["/mcp"],
+        }
         async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
             got = await it.ask(get(path=path))
     assert got.status == 200

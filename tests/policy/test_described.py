@@ -81,6 +81,8 @@ def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
         ('{"tools":[{"name":"rm"}],"ttlMs":900000,"cacheScope":"public"}',
          '{"tools":[],"ttlMs":60000,"cacheScope":"private"}'),
         ('{"tags":[{"name":"a"}],"tools":[{"name":"read","tags":[{"name":"b"}]}]}', None),
+        ('{"entries":[{"name":"rm","digest":"d"},{"name":"read","digest":"e"}]}',
+         '{"entries":[{"name":"read","digest":"e"}]}'),
         (f'{{"tool":{definition("read", ',"annotations":{"readOnlyHint":true}').decode()}}}', None),
     ],
 )  # fmt: skip
@@ -121,3 +123,13 @@ def test_a_denied_tool_that_was_never_listed_is_not_shown_elsewhere(
     """Only its name tells that it is denied: the list at the start did not have it."""
     verdict: Any = answer(result, method)
     assert json.loads(verdict.text)["error"]["code"] == -32603
+
+
+def test_groups_name_no_hidden_tool() -> None:
+    verdict: Any = answer('{"groups":[{"name":"g","tools":["rm_later","read"]}]}', "groups/list")
+    assert verdict.text == answering('{"groups":[{"name":"g","tools":["read"]}]}')
+
+
+def test_the_signature_of_a_server_shows_no_hidden_tool() -> None:
+    verdict: Any = answer(f'{{"tools":[{RM},{READ}],"prompts":[]}}', "signature")
+    assert verdict.text == answering(f'{{"tools":[{READ}],"prompts":[]}}')

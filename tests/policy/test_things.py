@@ -19,7 +19,7 @@ from tests.make import answering, asking, at_once
 
 DENIED = {
     "deny_prompts": ["^secret"],
-    "deny_resources": ["^file:///etc/,^note:hidden"],
+    "deny_resources": ["^file:///etc/,^note:hidden,^ui://secret/"],
     "deny_skills": ["^refunds$"],
 }
 
@@ -66,6 +66,7 @@ ASKED = [
         for method in ("resources/read", "resources/subscribe", "resources/unsubscribe")
         for uri in ("file:///etc/passwd", "FILE:///a/../etc/%70asswd", "file:/etc/x")
     ),
+    ("resources/read", '{"uri":"%s"}', "ui://secret/app", "ui://app"),
     *(
         ("resources/read", '{"uri":"%s"}', uri, "file:///")
         for uri in (
@@ -319,3 +320,8 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
     assert things is not None
     assert [one.text for patterns in things.patterns for one in patterns] == ["^A", "b{1,2}"]
     assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
+
+
+def test_the_lists_of_things_in_any_other_answer_are_filtered_too() -> None:
+    verdict = answer("signature", '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
+    assert said(verdict)["result"] == {"tools": [], "prompts": [], "resources": []}

@@ -27,6 +27,7 @@ TOPICS: Final = {
     "lock": "a file with the tools that you have approved, and how CI checks it",
     "rules": "a file with rules on messages: block, change, limit, notify",
     "scale": "several replicas behind a balancer, and what each carries",
+    "extensions": "proposed extensions of MCP, and what the filter does with each",
     "promises": "what the filter guarantees, and the limits of that",
     "changelog": "what has changed, the newest first",
 }

@@ -117,7 +117,7 @@ from mcp_tool_filter.protocol.tools import (
     Listing,
     ShowsHidden,
     ToolCall,
-    is_of_tools,
+    describes_tools,
     parse_list_request,
     parse_listing,
     parse_tool_call,
@@ -164,7 +164,7 @@ class Conversation:
     def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
         configured, unless it answers an unusual request: that may be another list."""
-        if kind.is_settled or (asked is not None and is_of_tools(asked.method)):
+        if kind.is_settled or (asked is not None and describes_tools(asked.method)):
             return kind.snapshot
         is_usual = asked is None or not asked.is_unusual
         return at_once(kind.snapshot_for(list(_lists_in(message)), pins=is_usual))

@@ -546,7 +546,8 @@ class Kinds:
             revision, who = session.revision, session.who
         if self.same_for_all:
             who, capabilities = "", None
-        if not who and (revision is None or self._is_of_start(revision, capabilities)):
+        is_unsaid = revision is None and VARIANT not in (capabilities or "")
+        if not who and (is_unsaid or self._is_of_start(revision, capabilities)):
             return self.start
         key = revision, capabilities, who
         kind = self._kinds.get(key)
@@ -700,16 +701,33 @@ class OnlyKind(Kind):
             self.snapshot = by_name(self.snapshot)
 
 
+_MOST_VARIANTS = 100
+
+
 class OnlyKinds(Kinds):
-    """Every asker is the one client, whatever it declares."""
+    """Every asker is the one client, whatever it declares; only each variant of the server that it
+    asks for has a list of its own."""
 
     def __init__(self, config: Config, on_listed: OnListed) -> None:
         super().__init__(config)
         self.start = self.only = OnlyKind(self.start, on_listed)
 
     def of(self, client: Client, capabilities: str | None = None) -> Kind:
-        return self.only
+        if capabilities is None or VARIANT not in capabilities:
+            return self.only
+        key = None, capabilities.partition(VARIANT)[2], ""
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_VARIANTS:
+                self._kinds.popitem(last=False)[1].close()
+            kind = self._kinds[key] = OnlyKind(Kind(self._lists, self._config), _tell_nobody)
+        return kind
 
     def note_change(self, client: Client) -> None:
         """Take the client's next list from the upstream, even with ``tools_list=cache``."""
-        self.only.is_stale = self.only.is_listed
+        for kind in (self.only, *self._kinds.values()):
+            kind.is_stale = kind.is_listed
+
+
+def _tell_nobody(_snapshot: Snapshot) -> None:
+    """Only the list without a variant is reported."""

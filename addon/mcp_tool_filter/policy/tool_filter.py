@@ -38,6 +38,7 @@ from mcp_tool_filter.protocol.tools import (
     ListRequest,
     ShowsHidden,
     ToolCall,
+    describes_tools,
     find_listing,
     is_of_tools,
     parse_list_request,
@@ -125,7 +126,7 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
             if tool is not None and _says_unknown(message, tool):
                 reason = Reason(Why.UNKNOWN, (tool,))
                 return Rewrite(_not_found(message.id or "null", tool), reason)
-            if asked is not None and is_of_tools(asked.method) and message.result is not None:
+            if asked is not None and describes_tools(asked.method) and message.result is not None:
                 limits = situation.limits
                 return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
             expected = asked is None or asked.method == "tools/list"

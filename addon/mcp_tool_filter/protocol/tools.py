@@ -130,6 +130,11 @@ def is_of_tools(method: str) -> bool:
     return method.startswith("tools/") and method not in ("tools/call", "tools/list")
 
 
+def describes_tools(method: str) -> bool:
+    """Tell whether an answer to this request may name tools without their definitions."""
+    return is_of_tools(method) or method.startswith("groups/")
+
+
 _NAMING = ("name", "tool", "toolName", "names", "tools", "toolNames")
 _NAMING_FOLDED = frozenset(map(fold, _NAMING))
 

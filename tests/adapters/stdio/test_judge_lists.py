@@ -163,3 +163,16 @@ def test_new_tools_are_judged_if_the_user_wants_it() -> None:
     assert judged.client(calling("c", id="3")) == FORWARDED
     assert isinstance(judged.client(calling("rm_b", id="4")), Reply)
     assert len(judged.listed) == 1
+
+
+def test_each_variant_of_the_server_has_a_list_of_its_own() -> None:
+    small = '{"_meta":{"io.modelcontextprotocol/server-variant":"small"}}'
+    call = '{"name":"%s","_meta":{"io.modelcontextprotocol/server-variant":"small"}}'
+    judged = Judged(["^rm"])
+    judged.lists("read_file", "rm_rf")
+    assert names_in(judged.lists("tiny", "rm_it", id="2", params=small)) == ["tiny"]
+    assert judged.lists("read_file", "rm_rf", id="3") == judged.lists("read_file", "rm_rf", id="3")
+    assert judged.client(asking("tools/call", id="4", params=call % "tiny")) == FORWARDED
+    for name, params in (("tiny", '{"name":"tiny"}'), ("read_file", call % "read_file")):
+        refused = judged.client(asking("tools/call", id="5", params=params))
+        assert error_in(refused) == (-32601, f"Tool not found: {name}")
