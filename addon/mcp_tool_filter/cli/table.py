@@ -373,10 +373,12 @@ _ALL: Final = (
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
             "config CLIENT --upstream URL [--deny PATTERN] [FLAGS]",
+            "config CLIENT --server NAME [FLAGS]",
         ),
         about=f"Prints the configuration that a client needs to use the filter. CLIENT is one of:"
         f" {', '.join(CLIENTS)}. --host and --port say where the filter will listen. For a"
-        f" command, and with --stdio, the client starts the filter itself.",
+        f" command, with --stdio and with --server, the client starts the filter itself.",
+        flags=(OPTIONS["server"],),
         has_settings=True,
         most_words=1, least_words=1, choices=CLIENTS, word="client",
         asks="Which client? It comes after config",

@@ -241,6 +241,18 @@ def test_a_server_of_the_file_can_be_looked_at_by_its_name(home: Path) -> None:
     assert "1 denied" in doctor.stdout
 
 
+def test_the_entry_of_a_server_of_the_file_has_no_secrets(home: Path) -> None:
+    (home / "project" / "x.toml").write_text(
+        '[servers.files]\ncommand = ["npx", "files"]\nenv = {KEY = "s3cret"}\n'
+    )
+    words = ["config", "cursor", "--server", "files", "--config", "x.toml"]
+    ended = run(*words, home=home)
+    entry = json.loads(ended.stdout)["mcpServers"]["files"]
+    file = str(home / "project" / "x.toml")
+    assert entry["args"] == ["--server", "files", "--config", file]
+    assert "s3cret" not in ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -259,6 +259,8 @@ class ServersFile:
         try:
             if self.raw is None:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if self.path.exists():
+                    raise BadServersFile(f"{self.path} was edited meanwhile", why="Try again")
                 with whole_file(self.path) as file:
                     file.write(new)
             else:

@@ -244,6 +244,7 @@ class Proxy:
             server=f"{fetched.server_name} {fetched.server_version}".strip(),
             listens_at=self._addresses.get(site.name),
             has_login=site.login is not None,
+            is_shadow=listener.config.shadow,
         )
 
     async def open(

@@ -214,6 +214,7 @@ def describe_server(
     listens_at: str | None = None,
     has_login: bool = False,
     lock: str | None = None,
+    is_shadow: bool = False,
 ) -> JsonObject:
     """Return what a filter says about one of its servers.
 
@@ -238,5 +239,6 @@ def describe_server(
         "calls_by_tool": dict(calls.most_common(_MOST_NAMES)),
         "refused_by_tool": dict(refused.most_common(_MOST_NAMES)),
         "lock": lock,
+        "shadow": is_shadow,
         "login": has_login,
     }

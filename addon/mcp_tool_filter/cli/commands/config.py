@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError
-from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings import Settings, chosen
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.options import OPTIONS
 
@@ -23,7 +23,7 @@ from mcp_tool_filter.options import OPTIONS
 def run(typed: Given) -> int:
     """Print the snippet; return the exit status."""
     [named] = typed.pop(WORDS)
-    settings = settle(gather(typed, os.environ))
+    settings = chosen(typed, os.environ)
     settings.config()
     server = _command_of(typed, settings) if settings.is_stdio else _place(settings)
     snippet = snippet_for(named, server)
@@ -111,6 +111,8 @@ def _find_endpoint(settings: Settings) -> str:
 
 
 def _name_for(settings: Settings) -> str:
+    if settings.name:
+        return settings.name
     return name_of_command(settings.command) if settings.command else _name_of(settings.origin)
 
 
@@ -139,8 +141,11 @@ _MCP_WORDS = re.compile(r"^(?:mcp-)?(?:server-)?(?:mcp-)?|(?:-mcp)?(?:-server)?$
 def _command_of(typed: Given, settings: Settings) -> ServerCommand:
     """Return the command with which a client starts the filter, with its environment."""
     given = {name: values for name, values in typed.items() if name != "env"}
+    if "config" in given:  # a client has another current folder
+        given["config"] = [os.path.abspath(path) for path in given["config"]]
     words = ["mcp-tool-filter", *_words(given, lambda _name, value: value)]
-    return ServerCommand(_name_for(settings), words, settings.env)
+    own = {} if settings.name else settings.env  # else the config file has them
+    return ServerCommand(_name_for(settings), words, own)
 
 
 def name_of_command(command: Sequence[str]) -> str:

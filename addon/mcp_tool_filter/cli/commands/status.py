@@ -257,6 +257,13 @@ def _lock(row: _Row) -> str | None:
     return str(lock) if lock else None
 
 
+def _is_shadow(row: _Row) -> bool:
+    """Tell whether the filter only reports."""
+    if row.settings:
+        return row.settings.config().shadow
+    return any(one.get("shadow") is True for one in row.running)
+
+
 def _as_json(row: _Row, dead: list[str]) -> JsonObject:
     """Return a row as JSON. This format is stable: members may be added, none changes."""
     exposed, hidden = _tools(row)
@@ -272,6 +279,7 @@ def _as_json(row: _Row, dead: list[str]) -> JsonObject:
         "dead_patterns": dead,
         "lock": _lock(row),
         "login": row.login,
+        "shadow": _is_shadow(row),
         "running": row.running,
     }
 
@@ -303,6 +311,7 @@ def _cells(row: _Row, dead: Sequence[str]) -> tuple[str, ...]:
         f"{len(row.running)} running" if row.running else "",
         f"{len(dead)} dead" if dead else "",
         "locked" if _lock(row) else "",
+        "shadow" if _is_shadow(row) else "",
     ]
     reached = {True: "yes", False: "no", None: "?"}[row.is_reached]
     return shown(row.name), shown(row.source), reached, tools, ", ".join(filter(None, notes))

@@ -247,6 +247,7 @@ class _Presence:
                 server=judge.server.name,
                 listens_at="stdio",
                 has_login=has_login,
+                is_shadow=settings.config().shadow,
             )
             return describe_filter([server], settings.config(), started=self._started)
 
