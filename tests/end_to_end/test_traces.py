@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -227,6 +228,26 @@ async def test_a_collector_that_takes_only_traces_costs_one_warning(tmp_path: Pa
                     assert it.stderr.count("Cannot send traces") == (0 if off else 1)
                     assert "sent again" not in it.stderr
     assert len(sent_to.spans) == 8
+
+
+@pytest.mark.parametrize("is_deaf", [True, False])
+async def test_a_collector_that_is_not_there_costs_one_warning(
+    is_deaf: bool, tmp_path: Path
+) -> None:
+    """Also if the process ends before an attempt to send has failed."""
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        if is_deaf:  # it accepts connections and says nothing
+            hole.listen()
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}"}
+        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
+            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
+            async with launched(*words, home=tmp_path, environment=env) as it:
+                await say(await it.serving(), post(call("read")))
+                it.interrupt()
+                assert await it.exit_code() == 0
+                assert it.stderr.count("Cannot send traces") == 1
+                assert "Traceback" not in it.stderr
 
 
 async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path: Path) -> None:

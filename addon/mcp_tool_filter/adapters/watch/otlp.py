@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCOPE: Final = "mcp_tool_filter"
+_CANNOT_SEND = "Cannot send traces, logs or metrics; they are lost until it works: %s"
 _LONGEST_END = 3.0  # seconds to send the last of all
 _BOUNDARIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # as the conventions
 _MEASURED = frozenset({
@@ -125,10 +126,7 @@ class HonestExporter:
             result, has_failed = _failure_of(self._kind), True
         match self._failures.note(self._kind, has_failed):
             case "begun":
-                said = self._said.text
-                log.warning(
-                    "Cannot send traces, logs or metrics; they are lost until it works: %s", said
-                )
+                log.warning(_CANNOT_SEND, self._said.text)
             case "over":
                 log.warning("Traces, logs and metrics are sent again")
         self._then()
@@ -156,7 +154,7 @@ class _LastWords(logging.Handler):
         self.text = next(iter(record.getMessage().splitlines()), "")[:300]
 
 
-def shut_down(providers: Sequence[Any]) -> None:
+def shut_down(providers: Sequence[Any], failures: Failures) -> None:
     """Send what is left, all at once, and wait for that only a short time."""
     ends = [Thread(target=one.shutdown, name="last signals", daemon=True) for one in providers]
     for one in ends:
@@ -164,6 +162,8 @@ def shut_down(providers: Sequence[Any]) -> None:
     until = time.monotonic() + _LONGEST_END
     for one in ends:
         one.join(max(0.0, until - time.monotonic()))
+    if any(one.is_alive() for one in ends) and failures.note("END", True):
+        log.warning(_CANNOT_SEND, "the collector does not answer")
 
 
 # Metrics and logs

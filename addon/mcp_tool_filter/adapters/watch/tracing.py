@@ -296,7 +296,7 @@ class Tracer:
         self._kind, self._status, self._code = SpanKind.SERVER, Status, StatusCode
         self._propagator = TraceContextTextMapPropagator()
         self._otlp: Otlp | None = None
-        failures = Failures()
+        self._failures = failures = Failures()
         try:
             resource = resource_of(environment)
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -374,7 +374,8 @@ class Tracer:
                 self._give_up(oldest, _NO_ANSWER)
         if self._otlp:
             self._otlp.record_all()
-        shut_down([self._provider, *(self._otlp.providers if self._otlp else ())])
+        of_others = self._otlp.providers if self._otlp else ()
+        shut_down([self._provider, *of_others], self._failures)
 
     def show(self, entry: Entry) -> None:
         """Send an entry of the audit log."""
