@@ -41,7 +41,7 @@ class TestContentView:
             "# hidden 2 tools\n#   ^(delete|drop)_: delete_file, drop_database\n"
             "# removed: delete_file, drop_database\n# before: "
         )
-        assert "- read_file(path, lines?): Reads a text file." in text
+        assert "- read_file(path, lines?) [read-only]: Reads a text file." in text
         assert "- delete_file" not in text
 
     def test_the_events_of_a_stream_are_messages(self) -> None:
