@@ -55,7 +55,7 @@ _NOT_FOR_ALL: Final = frozenset({
 
 CLIENTS: Final = (
     "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
-    "opencode", "copilot", "cline", "kiro", "lmstudio",
+    "opencode", "copilot", "cline", "kiro", "lmstudio", "goose",
 )  # fmt: skip
 SHELLS: Final = ("bash", "zsh", "fish")
 

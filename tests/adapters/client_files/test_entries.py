@@ -43,6 +43,13 @@ ENTRIES: dict[str, ServerEntry] = {
     },
     "copilot": {"type": "local", "command": "npx", "args": ["-y", "a"], "tools": ["*"]},
     "cline": {"type": "streamableHttp", "url": "https://a.example/mcp", "autoApprove": []},
+    "goose": {
+        "type": "streamable_http",
+        "url": "https://a.example/mcp",
+        "headers": {"A": "Bearer ${TOKEN}"},
+        "env_keys": ["TOKEN"],
+        "env": {"X": "y"},
+    },
     "url": {"url": "https://example.com/mcp"},
     "url with type": {"type": "http", "url": "https://a.example/mcp", "headers": {"A": SECRET}},
     "url with environment": {"url": "https://a.example/sse", "env": {"X": "y"}, "timeout": 5},
@@ -105,6 +112,9 @@ def test_secrets_never_become_arguments(entry: ServerEntry) -> None:
         {"url": "https://a.example/mcp", "headersHelper": "/bin/x"},
         {"url": "https://a.example/mcp", "authProviderType": "google_credentials"},
         {"url": "https://a.example/mcp", "auth": "chatgpt"},
+        {"url": "https://a.example/$KEY", "type": "streamable_http"},
+        {"url": "https://a.example", "type": "streamable_http", "headers": {"A": "Bearer $T"}},
+        {"url": "https://a.example", "type": "streamable_http", "headers": {"A": "${ T }"}},
         {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", "https://a.example"]},
     ],
 )

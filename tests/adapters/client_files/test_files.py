@@ -50,6 +50,38 @@ env = { KEY = "k" }   # secret
 url = "https://mcp.example.com/mcp"
 bearer_token_env_var = "TOKEN"
 """
+YAML = """\
+# my settings
+GOOSE_MODEL: x   # the model
+extensions:
+  developer: {enabled: true, type: builtin, name: developer}
+  files:   # keep
+    enabled: true
+    type: stdio
+    name: files
+    cmd: npx
+    args:
+      - -y # sure
+      # it
+      - 'files'
+    envs:
+      KEY: k
+    env_keys: []
+
+  # of the next
+  linear:
+    type: streamable_http
+    name: linear
+    uri: https://mcp.example.com/mcp
+    headers:
+      Authorization: Bearer abc
+      X-Team: >-
+        a
+        b
+    timeout: 300
+  flow: {type: stdio, cmd: npx, args: [-y, "files"], envs: {KEY: k}}
+# the end
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +91,7 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 def opened(file: Path, text: str) -> ClientFile:
     file.write_text(text)
-    key = "mcp_servers" if file.suffix == ".toml" else "mcpServers"
+    key = {".toml": "mcp_servers", ".yaml": "extensions"}.get(file.suffix, "mcpServers")
     found = read(ConfigPlace("some", "user", file, (key,)))
     assert found
     return found
@@ -74,6 +106,12 @@ def opened(file: Path, text: str) -> ClientFile:
         ("a.toml", TOML, "files"),
         ("a.toml", "\ufeff" + TOML, "files"),
         ("a.toml", TOML, "remote"),
+        ("a.yaml", YAML, "files"),
+        ("a.yaml", YAML.replace("\n", "\r\n"), "files"),
+        ("a.yaml", YAML, "linear"),
+        ("a.yaml", YAML.replace("\n", "\r\n"), "linear"),
+        ("a.yaml", YAML, "flow"),
+        ("a.yaml", "\ufeff" + YAML, "files"),
     ],
 )
 def test_only_the_entry_changes(name: str, text: str, server: str, tmp_path: Path) -> None:
@@ -82,11 +120,14 @@ def test_only_the_entry_changes(name: str, text: str, server: str, tmp_path: Pat
     entry = wrap(before[server], ["--deny", "^rm"], ["mcp-tool-filter"])
     after = opened(tmp_path / f"new-{name}", file.with_entry(server, entry))
     assert after.servers() == before | {server: entry}
-    for kept in ("my servers", "keep", "remote", "[1, 2,]", "# my settings", 'model = "x"'):
+    kept_words = ("my servers", "keep", "remote", "[1, 2,]", "# my settings", 'model = "x"')
+    for kept in (*kept_words, "# the model", "# sure", "# it", "# of the next", "# the end"):
         assert (kept in file.text) == (kept in after.text)
     assert after.text.count("\r\n") == after.text.count("\n") or "\r\n" not in text
     back = opened(tmp_path / f"back-{name}", after.with_entry(server, before[server]))
     assert back.servers() == before
+    if server == "files" and name == "a.yaml":
+        assert back.text.replace('"npx"', "npx") == text
 
 
 def test_an_entry_keeps_its_spelling_when_the_file_changes_elsewhere(tmp_path: Path) -> None:
@@ -103,6 +144,63 @@ def test_an_entry_keeps_its_spelling_when_the_file_changes_elsewhere(tmp_path: P
     )
     again = opened(tmp_path / "d.json", wrapped.replace('"command": ', '"command" : '))
     assert again.restored("linear", before, entry) is None
+
+
+def test_yaml_comes_back_as_it_was_spelt(tmp_path: Path) -> None:
+    for end in ("\n", "\r\n"):
+        before = ClientFile(opened(tmp_path / "a.yaml", "").place, b"", YAML.replace("\n", end))
+        for name, entry in before.servers().items():
+            wrapped = before.with_entry(name, wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
+            edited = ClientFile(before.place, b"", wrapped.replace("# the end", "# over"))
+            wanted = before.text.replace("# the end", "# over")
+            assert edited.restored(name, before, entry) == wanted
+    assert "developer" not in before.servers()
+
+
+@pytest.mark.parametrize(
+    ("old", "entry"),
+    [
+        ("cmd: a", {"command": "b", "args": ["c: d", "#", "yes", "\ufeff\x85\u2028", "", "1"]}),
+        ("cmd: a\n    args:", {"command": "b", "args": ["c"]}),
+        ("cmd: a\n    args:\n    - a\n    - b", {"command": "b", "args": ["a", "c", "b"]}),
+        ("cmd: a\n    args:\n    - a", {"command": "b", "args": ["c"]}),
+        ("cmd: a\n    args: [\n  a,\n  b]", {"command": "b", "args": ["x", "y", "b"]}),
+        ("cmd: a\n    args:\n    - a\n    - b\n", {"command": "a", "args": ["b"]}),
+        ("cmd: |\n      a\n    envs: {}", {"command": "b", "env": {"A": "1", "b c": "2"}}),
+        ("cmd: |\n      a", {"command": "b"}),
+        (
+            '"cmd": "a"\n    envs:\n      A: b # c\n\n',
+            {"command": "b", "env": {"A": "b", "C": "d"}},
+        ),
+        ("cmd: a\n    envs:\n      A: b", {"command": "a", "env": {}}),
+    ],
+)
+def test_each_form_of_yaml_can_be_changed(
+    old: str, entry: dict[str, object], tmp_path: Path
+) -> None:
+    file = opened(tmp_path / "a.yaml", f"extensions:\n  a:\n    {old}")
+    assert opened(tmp_path / "b.yaml", file.with_entry("a", entry)).servers() == {"a": entry}
+    more = opened(tmp_path / "c.yaml", f"{file.text}\n  # of b\n  b:\n    cmd: c\n")
+    after = opened(tmp_path / "d.yaml", more.with_entry("a", entry))
+    assert after.servers() == {"a": entry, "b": {"command": "c"}}
+    assert after.text.endswith("\n  # of b\n  b:\n    cmd: c\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extensions: &x\n  a: {cmd: b}\n  c: *x\n",
+        "extensions:\n  a: {cmd: b}\n  a: {cmd: c}\n",
+        "extensions: [",
+        "a: 1\n---\nb: 2\n",
+        "extensions: !!python/name:os.system\n",
+        "[" * 10_000,
+        "# " + "x" * 1_100_000,
+    ],
+)
+def test_yaml_that_could_mean_something_else_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"a\.yaml cannot be read"):
+        opened(tmp_path / "a.yaml", text).servers()
 
 
 def test_a_list_keeps_its_lines(tmp_path: Path) -> None:

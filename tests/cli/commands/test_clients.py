@@ -34,6 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "COPILOT_HOME",
         "CODEX_HOME",
         "GEMINI_CLI_HOME",
+        "GOOSE_PATH_ROOT",
         "XDG_CONFIG_HOME",
         "XDG_STATE_HOME",
         "APPDATA",
@@ -486,6 +487,41 @@ def test_opencodes_entries_are_wrapped_in_their_own_form(
     assert "opencode\tuser\tx\tyes\t" in capsys.readouterr().out
     assert main(["unwrap", "opencode", "x", "--yes"]) == 0
     assert path.read_text() == text
+
+
+GOOSE = """\
+extensions:
+  developer:
+    type: builtin
+    name: developer
+  x: # mine
+    type: stdio
+    name: x
+    cmd: /none/x
+    args:
+      - a # sure
+    envs:
+      KEY: top-s3cret
+"""
+
+
+@pytest.mark.parametrize("into", [(), ("--into", "servers.toml")])
+def test_goose_has_a_file_in_yaml_with_names_of_its_own(
+    into: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = home / ".config" / "goose" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(GOOSE)
+    assert main(["wrap", "goose", "x", "--deny", "^a", "--yes", *into]) == 0
+    assert ("      - a # sure\n" in path.read_text()) == (not into)
+    assert "      KEY: top-s3cret\n" in path.read_text() or into
+    assert main(["clients"]) == 0
+    said = capsys.readouterr()
+    assert "goose\tuser\tx\tyes\t/none/x" in said.out
+    assert "developer" not in said.out
+    assert "s3cret" not in said.out + said.err
+    assert main(["unwrap", "goose", "x", "--yes"]) == 0
+    assert (path.read_text(), backups(home)) == (GOOSE, [])
 
 
 @pytest.mark.parametrize("name", [".claude.json", "project/.mcp.json", ".gemini/settings.json"])

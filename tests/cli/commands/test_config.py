@@ -6,9 +6,11 @@ import json
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from mcp_tool_filter.cli.commands.config import ServerCommand, ServerUrl, snippet_for
 from mcp_tool_filter.cli.launcher import main
@@ -199,6 +201,23 @@ def test_opencode_has_a_command_in_one_list(capsys: pytest.CaptureFixture[str]) 
     entry = {"type": "local", "command": WRAPPED, "environment": {"KEY": "s3cret"}}
     document = json.loads(snippet(capsys, "opencode", *WORDS))
     assert document == {"mcp": {"files-filtered": entry}}
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (("-u", URL), {"type": "streamable_http", "uri": MINE}),
+        (
+            WORDS,
+            {"type": "stdio", "cmd": WRAPPED[0], "args": WRAPPED[1:], "envs": {"KEY": "s3cret"}},
+        ),
+    ],
+)
+def test_goose_gets_yaml(
+    words: Sequence[str], more: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    [(name, entry)] = YAML(typ="safe").load(snippet(capsys, "goose", *words))["extensions"].items()
+    assert entry == {"enabled": True, "name": name, **more}
 
 
 def test_gemini_starts_the_filter_with_arguments_after_dashes(

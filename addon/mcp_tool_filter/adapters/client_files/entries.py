@@ -43,6 +43,7 @@ HEADER_MAPS = ("headers", "http_headers")
 LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
 _OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # only the client can produce these
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
+_OF_GOOSE = re.compile(r"\$(?:\$?[A-Za-z_]|\{\s)")  # its other ways to name a variable
 # Variables that change which program runs, what it loads, or how our filter works.
 _STEERS = re.compile(
     r"PATH|HOME|(?:PYTHON|LD_|DYLD_|MCP_TOOL_FILTER_).*", re.IGNORECASE | re.DOTALL
@@ -233,6 +234,10 @@ def _refuse_steering(entry: ServerEntry) -> None:
 def _refuse_own_credentials(entry: ServerEntry) -> None:
     """Refuse a URL whose credentials only the client can produce: without them no request would
     pass."""
+    texts = [str(_url_of(entry)), *headers_of(entry)]
+    if entry.get("type") == "streamable_http" and any(map(_OF_GOOSE.search, texts)):
+        why = "Write ${NAME}, which goose and the filter both understand"
+        raise CannotWrap("The entry refers to a variable without braces", why=why)
     made_by = [key for key in _OWN_CREDENTIALS if key in entry]
     if entry.get("auth", "oauth") != "oauth":
         made_by.append("auth")

@@ -29,7 +29,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.adapters.client_files import jsonc
+from mcp_tool_filter.adapters.client_files import jsonc, yaml_text
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
@@ -106,6 +106,10 @@ class ConfigPlace:
     def is_toml(self) -> bool:
         return self.file.suffix == ".toml"
 
+    @property
+    def is_yaml(self) -> bool:
+        return self.file.suffix == ".yaml"
+
 
 def places(here: Surroundings) -> Iterator[ConfigPlace]:
     """Yield every place where a client could list servers, each once."""
@@ -161,6 +165,11 @@ def _listed(here: Surroundings) -> _Listed:
     yield "kiro", "user", home / ".kiro" / "settings" / "mcp.json", servers
     yield "kiro", "project", project / ".kiro" / "settings" / "mcp.json", servers
     yield "lmstudio", "user", home / ".lmstudio" / "mcp.json", servers
+    goose = here.app_data / "Block" / "goose" if here.platform == "win32" else config / "goose"
+    if root := here.environment.get("GOOSE_PATH_ROOT"):
+        goose = Path(root)
+    in_root = "config" if root or here.platform == "win32" else ""
+    yield "goose", "user", goose / in_root / "config.yaml", ("extensions",)
 
 
 type _Change = tuple[int, int, list[str]]
@@ -212,6 +221,8 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int,
 
 _BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write, and tomlkit does not read
 _MOST = 20 * 1024 * 1024  # bytes
+_OF_GOOSE = {"cmd": "command", "uri": "url", "envs": "env"}
+"""goose's names for members that all other clients call alike."""
 
 
 class BadFile(StartError):
@@ -239,17 +250,24 @@ class ClientFile:
             return {}
         deeper = "servers" if self.place.keys == ("mcp",) else None  # a list of opencode's, too
         return {
-            name: dict(entry)
+            name: self._renamed(entry, _OF_GOOSE)
             for name, entry in found.items()
             if isinstance(entry, Mapping) and (name != deeper or "type" in entry)
+            if not self.place.is_yaml or (isinstance(name, str) and _OF_GOOSE.keys() & entry.keys())
         }
+
+    def _renamed(self, entry: Mapping[str, object], names: Mapping[str, str]) -> ServerEntry:
+        """Return an entry with the names of members that other clients have, or goose's."""
+        if not self.place.is_yaml or not entry.keys().isdisjoint(names.values()):
+            return dict(entry)
+        return {names.get(key, key): value for key, value in entry.items()}
 
     def whole(self) -> object:
         """Return the whole content of the file, not only the list of servers."""
         if self.place.is_toml:
             return _toml(self.place, self.text).unwrap()
         try:
-            return jsonc.parse(self.text)
+            return yaml_text.parse(self.text) if self.place.is_yaml else jsonc.parse(self.text)
         except ProtocolError as error:
             raise BadFile(f"{self.place.file} cannot be read", why=str(error)) from None
 
@@ -257,6 +275,12 @@ class ClientFile:
         """Return the text with another entry for this server."""
         if self.place.is_toml:
             return self._toml_with(name, entry)
+        if self.place.is_yaml:
+            own = self._renamed(entry, {value: key for key, value in _OF_GOOSE.items()})
+            try:
+                return yaml_text.with_mapping(self.text, [*self.place.keys, name], own)
+            except ProtocolError as error:
+                raise BadFile(f"Cannot change {self.place.file}", why=str(error)) from None
         return jsonc.with_object(self.text, [*self.place.keys, name], entry)
 
     def restored(self, name: str, before: ClientFile, entry: ServerEntry) -> str | None:
@@ -276,7 +300,7 @@ class ClientFile:
 
         (Entries on one line cannot be merged line by line.)
         """
-        if self.place.is_toml:
+        if self.place.is_toml or self.place.is_yaml:
             return None
         path = [*self.place.keys, name]
         start, end = jsonc.span_of(self.text, path)

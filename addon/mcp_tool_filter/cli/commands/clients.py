@@ -254,7 +254,7 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
 _PATIENCE = "15000"  # milliseconds for a server to answer
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
-_SECRETIVE = ("env", "environment", "headers", "http_headers")
+_SECRETIVE = ("env", "envs", "environment", "headers", "http_headers")
 
 
 def run_wrap(typed: Given) -> int:

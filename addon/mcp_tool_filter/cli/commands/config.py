@@ -249,6 +249,13 @@ _FORMS = {
         "Into ~/.kiro/settings/mcp.json, or .kiro/settings/mcp.json of a project", "mcpServers"
     ),
     "lmstudio": _Form("Into ~/.lmstudio/mcp.json", "mcpServers"),
+    "goose": _Form(
+        "Into ~/.config/goose/config.yaml",
+        "extensions",
+        url="uri",
+        types=("stdio", "streamable_http", ""),
+        knows_sse=False,
+    ),
 }
 
 
@@ -259,8 +266,20 @@ def snippet_for(client: str, server: Reachable) -> Snippet:
         server, needs = _through_mcp_remote(server), " (needs Node.js)"
     if not form.servers:
         return Snippet(shlex.join(_words_to_add(client, server)), f"{form.where}{needs}:")
-    document = {form.servers: {server.name: _entry(form, server)}}
-    return Snippet(json.dumps(document, indent=2), f"{form.where}{needs}:")
+    entry = _entry(form, server)
+    text = json.dumps({form.servers: {server.name: entry}}, indent=2)
+    if client == "goose":
+        text = _as_yaml(form.servers, server.name, entry)
+    return Snippet(text, f"{form.where}{needs}:")
+
+
+def _as_yaml(servers: str, name: str, entry: Mapping[str, object]) -> str:
+    """Return an entry for goose, which has names of its own for some members."""
+    named = {"enabled": True, "name": name} | {
+        {"command": "cmd", "env": "envs"}.get(key, key): value for key, value in entry.items()
+    }
+    lines = [f"    {key}: {json.dumps(value)}" for key, value in named.items()]
+    return "\n".join([f"{servers}:", f"  {name}:", *lines])
 
 
 def _words_to_add(client: str, server: Reachable) -> list[str]:
