@@ -51,6 +51,7 @@ class ConfigFile:
     """The own settings of each server, in the file's order. Variables are not expanded yet."""
     is_default: bool = False
     """True if nobody has named it."""
+    raw: bytes = field(default=b"", repr=False)
 
     def section(self, name: str) -> Given:
         """Return the settings of a server. Raises UsageError."""
@@ -98,7 +99,7 @@ def parse_file(path: str, raw: bytes, *, is_default: bool = False) -> ConfigFile
     if "header" in top and (tables or is_default):
         raise _belongs_to_one("header", path, "all servers would get it")
     servers = {name: _read_server(path, name, one) for name, one in tables.items()}
-    return ConfigFile(path, top, servers, is_default)
+    return ConfigFile(path, top, servers, is_default, raw)
 
 
 def _belongs_to_one(key: str, path: str, reason: str) -> UsageError:

@@ -79,15 +79,16 @@ def _run_filter(argv: Sequence[str]) -> int:
         return 0
     if "help" in typed:
         return _show_help()
-    from mcp_tool_filter.cli.settings import chosen, gather, settle
+    from mcp_tool_filter.cli.settings import chosen, read_sources
 
     if "server" in typed:
         given, settings = typed, chosen(typed, os.environ)
     else:
-        given = gather(typed, os.environ)
+        sources = read_sources(typed, os.environ)
+        given = sources.given()
         if not argv and not {"upstream", "upstream-cmd"} & given.keys():
             return _show_help("render_first_steps")
-        settings = settle(given)
+        settings = sources.settled(given)
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.look").show_tools(settings, how))
     if settings.is_stdio:

@@ -86,6 +86,8 @@ class Settings:
     """What the config file calls the server; empty if it is not from there."""
     allow_too: tuple[str, ...] = ()
     """Another allow list, that of all servers: a tool must match both."""
+    sources: Sources | None = field(default=None, repr=False)
+    """Where the settings are from, if a config file is among them."""
 
     @property
     def endpoint(self) -> str:
@@ -265,10 +267,10 @@ def gather(typed: Given, environment: Mapping[str, str]) -> Given:
 def chosen(typed: Given, environment: Mapping[str, str]) -> Settings:
     """Return the settings of the server that ``--server`` names, or else of the upstream that is
     set. Raises StartError."""
-    if not (names := typed.get("server")):
-        return settle(gather(typed, environment))
-    _names_upstream(typed)
     sources = read_sources(typed, environment)
+    if not (names := typed.get("server")):
+        return sources.settled(sources.given())
+    _names_upstream(typed)
     if sources.file is None:
         why = "Name one with --config FILE, or make ~/.config/mcp-tool-filter/config.toml"
         raise UsageError("--server needs a config file", why=why)
@@ -322,6 +324,10 @@ class Sources:
                 _warn(f"--{option.name} {option.help}")
         return given
 
+    def settled(self, given: Given) -> Settings:
+        """Return the settings for what is given."""
+        return replace(settle(given), sources=self if self.file else None)
+
     def _merged(self, *files: Given) -> Given:
         given: Given = {}
         for source in (*files, self.surrounding, self.typed):
@@ -364,7 +370,7 @@ class Sources:
             settings.config()
         except StartError as error:
             raise file.at(name, error) from None
-        return replace(settings, name=name)
+        return replace(settings, name=name, sources=self)
 
     def _settings_of(self, top: Given, section: Given, *, is_stdio: bool) -> Settings:
         if is_stdio:

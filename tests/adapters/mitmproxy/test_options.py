@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,24 @@ async def test_options_that_differ_from_the_checked_ones_are_checked_again(tmp_p
         await addon.proxy.ready.wait()
         [listener] = addon.proxy.listeners.values()
         assert list(listener.snapshot.allowed) == ["rm_rf"]
+
+
+async def test_an_edit_keeps_the_allow_list_of_all_servers(tmp_path: Path) -> None:
+    """It is no option of mitmproxy's: a change of any other lost it."""
+    known = replace(read_settings(["-u", "x", "--allow", "r"], {}), allow_too=("^read",))
+    addon = ToolFilter(
+        report=lambda _report: None, config_reader=ConfigReader(known.texts, known.config())
+    )
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path, allow=["r"]) as running,
+    ):
+        await addon.proxy.ready.wait()
+        [listener] = addon.proxy.listeners.values()
+        before = list(listener.snapshot.allowed)
+        running.master.options.update(deny=["^nothing"])
+        assert list(listener.snapshot.allowed) == before
+        assert all(name.startswith("read") for name in before)
 
 
 # mitmproxy's options: which are refused, which are changed, and what a user has set stays.

@@ -248,6 +248,53 @@ async def test_a_tool_that_a_glob_hides_can_be_shown_and_hidden_again(tmp_path: 
             assert exposed() == {"write"}
 
 
+@pytest.mark.parametrize("server", [True, False])
+async def test_the_patterns_of_the_page_can_be_saved_in_the_config_file(
+    server: bool, tmp_path: Path
+) -> None:
+    """A server that is started by its name keeps the allow list of all servers."""
+    async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("write")]) as upstream:
+        file = tmp_path / "c.toml"
+        table = f"[servers.s]\nurl = '{upstream.url}'\nallow = '^[rw]'\n"
+        file.write_text(f"allow = 'r[me]'  # mine\n{table if server else ''}")
+        way = ["--server", "s"] if server else ["-u", upstream.url]
+        flags = ["--config", str(file), *way, "--deny", "^x", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, path = await address_of(it)
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+
+            def change(name: str, **said: object) -> dict[str, object]:
+                answer = asked(port, f"/mcp/{name}", "POST", json.dumps(said), Cookie=cookie)
+                assert answer[0] == 200
+                return dict(json.loads(answer[1]))
+
+            assert change("apply", deny=["^x", "^rm$"]) == {"problem": ""}
+            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+            assert [one["id"] for one in state["listeners"][0]["tools"] if one["exposed"]] == [
+                "read"
+            ]
+            assert state["file"] == str(file)
+            found = change("save", token="")
+            assert (found["problem"], found["note"]) == ("", "")
+            assert asked(port, "/mcp/save", "POST", '{"token":""}')[0] == 403
+            assert "rm" not in file.read_text()
+            assert change("save", token=found["token"])["saved"]
+            rest = f"{table}deny = ['^rm$']\n" if server else "deny = ['^rm$']\n"
+            assert file.read_text() == f"allow = 'r[me]'  # mine\n{rest}"
+
+
+async def test_without_a_config_file_nothing_can_be_saved(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, path = await address_of(it)
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+            text = asked(port, "/mcp/save", "POST", '{"token":""}', Cookie=cookie)[1]
+            assert "There is no config file" in json.loads(text)["problem"]
+
+
 async def test_a_bad_edit_leaves_globs_in_force(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("rm"), tool("write")]) as upstream:
         flags = ["-u", upstream.url, "--deny-glob", "r*", "--dashboard", "0"]

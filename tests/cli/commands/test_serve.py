@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
+from tests.browser import Page, WebDriverError, browser
 from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
 from tests.cli.launched import surroundings
 from tests.login_browser import browse
@@ -424,6 +425,130 @@ def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
 
 async def _show(url: str) -> None:
     await asyncio.to_thread(browse, url)
+
+
+@contextmanager
+def page_of(it: Serving, folder: Path) -> Iterator[Page]:
+    address = it.says(r"Dashboard: (\S+)")[1]
+    with browser(folder) as page:
+        page.go(address)
+        page.wait_for("Live", "Exposed tools")
+        yield page
+        assert page.errors() == []
+
+
+def press(page: Page, label: str) -> None:
+    """Click, also if the page is drawn anew at this moment."""
+    for _ in range(5):
+        try:
+            return page.find(f'button[aria-label="{label}"]').click()
+        except WebDriverError as error:
+            if "stale" not in str(error):
+                raise
+    raise AssertionError(label)
+
+
+@pytest.mark.rest
+def test_the_page_edits_each_server_and_saves_it_in_the_file(tmp_path: Path) -> None:
+    text = f"""# ours
+deny = ['^delete_']  # for all
+dashboard = 0
+[servers.files]
+{command("read_file,write_file,delete_file,env")}env = {{KEY = "s3cret"}}
+deny = ["^env$"]  # not this
+# the end of files
+[servers.other]
+{command("read_file,delete_file")}"""
+    with serving(tmp_path, text) as it, page_of(it, tmp_path) as page:
+        files, other = it.at("files"), it.at("other")
+        press(page, "Hide read_file of files")
+        press(page, "Show delete_file of files")
+        page.wait_for("1 tool to hide, 1 to show", 'deny = ["^env$", "^read_file$"]')
+        press(page, "Apply the changes of files")
+        page.wait_for("Now active")
+        assert files.tools() == ["write_file", "delete_file"]
+        assert other.tools() == ["read_file"]
+        press(page, "Save the patterns of files")
+        page.wait_for("This changes in", "+deny = [\"^env$\", '^read_file$']  # not this")
+        assert "s3cret" not in page.text
+        assert it.file.read_text() == text
+        press(page, "Write the file of files")
+        page.wait_for("Saved in")
+        press(page, "Do not save the patterns of files")
+        # The other server's change is saved after it; then somebody edits the file.
+        press(page, "Hide read_file of other")
+        page.wait_for("1 tool to hide")
+        press(page, "Apply the changes of other")
+        press(page, "Save the patterns of other")
+        page.wait_for("+deny = ['^read_file$']")
+        press(page, "Write the file of other")
+        page.wait_for("Saved in")
+        after = text.replace('["^env$"]', "[\"^env$\", '^read_file$']")
+        after = after.replace(
+            "# the end of files", "# the end of files\nexcept = ['^delete_file$']"
+        )
+        assert it.file.read_text() == f"{after}deny = ['^read_file$']\n"
+        it.process.send_signal(signal.SIGHUP)
+        it.says("other: SIGHUP: ")
+        assert files.tools() == ["write_file", "delete_file"], "as it was saved"
+        press(page, "Show env of files")
+        page.wait_for("0 tools to hide, 1 to show")
+        press(page, "Apply the changes of files")
+        press(page, "Save the patterns of files")
+        page.wait_for("-deny")
+        it.file.write_text(text + "quiet = true\n")
+        press(page, "Write the file of files")
+        page.wait_for("was edited since it was read")
+        assert it.file.read_text() == text + "quiet = true\n"
+
+
+def test_what_the_page_changes_is_for_one_server_until_the_file_is_read_again(
+    tmp_path: Path,
+) -> None:
+    text = f"""
+        dashboard = 0
+        except = "^keep_"
+        allow = "_file"
+        [servers.files]
+        {command("read_file,keep_file,other")}
+        allow = "e"
+        [servers.other]
+        {command("read_file")}
+    """
+    with serving(tmp_path, text) as it:
+        files = it.at("files")
+        change = board_of(it)
+        preview = change("preview", server="files", hide=["keep_file"], show=[])
+        assert "except for all servers" in preview["problem"]
+        wanted = change("preview", server="files", hide=["read_file"], show=[])
+        assert (wanted["deny"], wanted["except"]) == (["^read_file$"], [])
+        edited = {"deny": wanted["deny"], "except": []}
+        assert change("apply", server="files", **edited) == {"problem": ""}
+        assert files.tools() == ["keep_file"], "both allow lists stay in force"
+        assert it.at("other").tools() == ["read_file"]
+        assert "Unsafe regex" in change("apply", server="files", deny=["(a+)+"])["problem"]
+        assert "cannot be edited here" in change("apply", deny=["a"])["problem"]
+        with pytest.raises(KeyError):
+            change("apply", server="nobody", deny=["a"])
+        it.process.send_signal(signal.SIGHUP)
+        it.says("files: SIGHUP: ")
+        assert files.tools() == ["read_file", "keep_file"]
+
+
+def board_of(it: Serving) -> Callable[..., dict[str, Any]]:
+    """Return what changes something on the page; KeyError for what it does not know."""
+    found = it.says(r"Dashboard: http://127\.0\.0\.1:(\d+)(/mcp\?token=\S+)")
+    port, path = int(found[1]), found[2]
+    page = Serving(it.process, it.log, it.file, port)
+    cookie = page.send("GET", path).headers["set-cookie"].partition(";")[0]
+
+    def change(name: str, **said: object) -> dict[str, Any]:
+        answer = page.send("POST", f"/mcp/{name}", json.dumps(said).encode(), cookie=cookie)
+        if answer.status != 200:
+            raise KeyError(answer.status)
+        return dict(answer.json())
+
+    return change
 
 
 def test_processes_end_with_it(tmp_path: Path) -> None:

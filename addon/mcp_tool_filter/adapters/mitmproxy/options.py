@@ -58,7 +58,8 @@ class ConfigReader:
         """Return the configuration. Raises StartError, which quotes the wrong text."""
         given = {option.key: _read(options, option) for option in KEYS.values()}
         if self._config is None or given != self._texts:
-            self._config = parse_config(given)
+            known = self._config.choice.allow_too if self._config else ()
+            self._config = parse_config(given, allow_too=[one.text for one in known])
             self._texts = given
         return self._config
 

@@ -57,7 +57,7 @@ from mcp_tool_filter.policy.patterns import Pattern
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
-    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Overview, Switches
     from mcp_tool_filter.engine.service import Service
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,8 @@ class Proxy:
         self.sites: dict[str, Site] = {}
         self.listeners: dict[str, Listener] = {}
         """The listeners by the names of their sites."""
+        self.parts: dict[str, Proxy] = {}
+        """The proxy of each server that runs, if there are several."""
         self.ready = asyncio.Event()
         """Set once clients are served, or the start has failed."""
         self.has_failed = False
@@ -201,6 +203,22 @@ class Proxy:
             lambda: self.config,
             lambda: [site.listener.snapshot for site in self.sites.values()],
             self.around.edit_deny,
+            savings=self.around.savings,
+            servers=lambda: {name: part.switches for name, part in self.parts.items()},
+        )
+
+    @cached_property
+    def switches(self) -> Switches:
+        """The patterns of one server of several, for the dashboard."""
+        from mcp_tool_filter.adapters.watch.dashboard import Switches
+
+        [name] = self.sites
+        return Switches(
+            lambda: self.config,
+            lambda: [site.listener.snapshot for site in self.sites.values()],
+            self.around.edit_deny,
+            savings=self.around.savings,
+            server=name,
         )
 
     async def serve_dashboard(self) -> None:
@@ -309,6 +327,7 @@ class Proxy:
         self.sites[name], self.listeners[name] = site, listener
         if (whole := self._whole) is not None:
             whole.sites[name], whole.listeners[name] = site, listener
+            whole.parts[name] = self
             site.is_draining = whole.is_leaving
         return site
 
@@ -321,7 +340,8 @@ class Proxy:
                 exchange.lose(why)
                 exchange.down.host.wake()
             if self._whole.sites.get(name) is site:
-                del self._whole.sites[name], self._whole.listeners[name]
+                for known in (self._whole.sites, self._whole.listeners, self._whole.parts):
+                    del known[name]
         self.effects.close()
         await self.rules.close()
 

@@ -235,6 +235,13 @@ class Servers:
             self.note_change()
             await asyncio.gather(*work)
 
+    def edit(self, plan: Plan) -> None:
+        """Use another policy for a server, with the list that is known. Raises StartError."""
+        if (running := self._at.get(plan.name)) is None or running.proxy is None:
+            raise StartError(f"{plan.name} does not run", why="Its patterns are as in the file")
+        running.proxy.adopt(plan.config)
+        running.plan = plan
+
     async def close(self) -> None:
         """End all servers, because the process ends."""
         await asyncio.gather(*(one.close() for one in self._at.values()))

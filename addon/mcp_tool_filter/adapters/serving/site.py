@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.proxy import Proxy
     from mcp_tool_filter.adapters.sockets.client import Login
     from mcp_tool_filter.adapters.sockets.server import AnswerRequest
+    from mcp_tool_filter.adapters.watch.dashboard import Savings
     from mcp_tool_filter.adapters.watch.watching import Sink
     from mcp_tool_filter.conversation.policy_in_force import Judged
     from mcp_tool_filter.engine.exchange import Exchange
@@ -85,6 +86,8 @@ class Surroundings:
     find_names: NamesFinder = find_names
     edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
     """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
+    savings: Savings | None = None
+    """Saves them in the config file."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Called at SIGHUP instead of taking new lists."""
     links: tuple[Link, ...] = ()

@@ -2,8 +2,9 @@
 
 The page is in mitmweb, or on a port of its own (``--dashboard PORT``).
 
-The page requests the state every second. A click on a tool requests the patterns that would result,
-and "apply" edits the option ``deny`` like mitmweb's own page, with the same checks.
+The page requests the state every second. A click on a tool requests the patterns that would
+result, and "apply" edits the option ``deny`` like mitmweb's own page, with the same checks. "save"
+shows how the config file would change, and then changes it.
 
 On a port of its own, anyone with the token in the address that is printed at start may view and
 edit; a cookie keeps the token. The page is served only on loopback, only under that host name, and
@@ -20,12 +21,12 @@ import secrets
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hmac import compare_digest
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -46,7 +47,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
 from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics, Timeline
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, claims_in, switched
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
@@ -292,49 +293,65 @@ type ApplyPatterns = Callable[[list[str], list[str]], str]
 """Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
 
-class Dashboard:
-    """The dashboard of the process."""
+class Savings(Protocol):
+    """Saves patterns in the file that the settings are from."""
+
+    @property
+    def path(self) -> str: ...
+
+    def shared(self) -> Choice:
+        """Return the patterns that are set elsewhere, and stay. Raises StartError."""
+
+    def save(self, deny: Sequence[str], exceptions: Sequence[str], token: str) -> JsonObject:
+        """Return the change of the file, with its token; or make it, if that is its token."""
+
+
+class Switches:
+    """What people see and change of the patterns of one server; or of all, if they share them."""
 
     def __init__(
         self,
-        overview: Callable[[], dict[str, object]],
         config: Callable[[], Config],
         snapshots: Callable[[], Sequence[Snapshot]],
         edit: ApplyPatterns,
+        *,
+        savings: Savings | None = None,
+        server: str = "",
     ) -> None:
-        self._overview = overview
+        """``server`` is the name of an only one; the patterns of all servers are not its own."""
         self._config = config
         self._snapshots = snapshots
         self._edit = edit
-        self.has_flows = False
-        """True if a message's flow can be viewed at ``/#/flows/ID``."""
+        self._savings = savings
+        self._server = server
         self._before: list[tuple[list[str], list[str]]] = []
-        self.timeline = Timeline()
 
-    def state(self) -> dict[str, object]:
-        """Return everything that the page shows."""
+    def patterns(self) -> dict[str, object]:
+        """Return the patterns, and what can be done with them."""
         deny, exceptions = self._patterns()
         return {
-            **self._overview(),
-            "recent": self.timeline.recent(),
-            "steps": self.timeline.steps(),
-            "callers": self.timeline.callers(),
-            "flows": self.has_flows,
             "deny": deny,
             "except": exceptions,
-            "command": shlex.join(_flags(deny, exceptions)),
+            "command": self._shown(deny, exceptions),
             "can_undo": bool(self._before),
+            "file": self._savings.path if self._savings else "",
         }
 
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
         """Return patterns that hide and expose these tools, and how to make them permanent."""
         snapshots = self._snapshots()
         names = list(dict.fromkeys(name for one in snapshots for name in _names_in(one)))
-        choice, hinted = self._config().choice, {name for one in snapshots for name in one.hinted}
+        choice, hinted = self._own(), {name for one in snapshots for name in one.hinted}
+        if self._server:
+            shared = self._shared()
+            hinted |= {name for name in names if any(one.matches(name) for one in shared.deny)}
+            stays = [one for one in hide if any(each.matches(one) for each in shared.exceptions)]
+            if stays:
+                why = f"{stays[0]} cannot be hidden here: an except for all servers exposes it"
+                return {"problem": why}
         new = switched(choice, names, set(hide), set(show), hinted)
         deny, exceptions = new.deny if choice.deny or new.more else [], new.exceptions
-        command = shlex.join(_flags(deny, exceptions))
-        return {"deny": deny, "except": exceptions, "command": command}
+        return {"deny": deny, "except": exceptions, "command": self._shown(deny, exceptions)}
 
     def apply(
         self, deny: Sequence[str], exceptions: Sequence[str] | None = None
@@ -344,7 +361,7 @@ class Dashboard:
         after = list(deny), before[1] if exceptions is None else list(exceptions)
         problem = self._edit(*after)
         if not problem and before != after:
-            _tell_of_change(*after)
+            self._tell_of_change(*after)
             self._before = [*self._before[-_MOST_UNDONE:], before]
         return {"problem": problem}
 
@@ -355,18 +372,81 @@ class Dashboard:
         deny, exceptions = self._before[-1]
         problem = self._edit(deny or [NOTHING], exceptions)
         if not problem:
-            _tell_of_change(deny, exceptions)
+            self._tell_of_change(deny, exceptions)
             self._before.pop()
         return {"problem": problem}
 
+    def save(self, token: str) -> dict[str, object]:
+        """Return how the file would change, with a token for just that; or change it."""
+        if self._savings is None:
+            return {"problem": "There is no config file: start with --config FILE"}
+        return self._savings.save(*self._patterns(), token)
+
+    def _shared(self) -> Choice:
+        return self._savings.shared() if self._server and self._savings else Choice()
+
+    def _own(self) -> Choice:
+        """Return what can be changed here: a server's patterns without those of all servers."""
+        choice, shared = self._config().choice, self._shared()
+        return replace(
+            choice,
+            deny=tuple(one for one in choice.deny if one not in shared.deny),
+            exceptions=tuple(one for one in choice.exceptions if one not in shared.exceptions),
+        )
+
     def _patterns(self) -> tuple[list[str], list[str]]:
-        choice = self._config().choice
+        choice = self._own()
         return [one.regex for one in choice.deny], [one.text for one in choice.exceptions]
 
+    def _shown(self, deny: Sequence[str], exceptions: Sequence[str]) -> str:
+        """Write patterns as they can be kept: in a shell, or in a server's table of the file."""
+        if not self._server:
+            return shlex.join(_flags(deny, exceptions))
+        given = {"deny": [one for one in deny if one != NOTHING], "except": list(exceptions)}
+        return "\n".join(f"{key} = {json.dumps(value)}" for key, value in given.items() if value)
 
-def _tell_of_change(deny: Sequence[str], exceptions: Sequence[str]) -> None:
-    flags = shlex.join(_flags(deny, exceptions)) or "no pattern"
-    log.warning("The patterns were changed on the page: %s", flags)
+    def _tell_of_change(self, deny: Sequence[str], exceptions: Sequence[str]) -> None:
+        flags = shlex.join(_flags(deny, exceptions)) or "no pattern"
+        of = f" of {self._server}" if self._server else ""
+        log.warning("The patterns%s were changed on the page: %s", of, flags)
+
+
+class Dashboard(Switches):
+    """The dashboard of the process. Its own switches are for all that it filters, unless each
+    server has its own."""
+
+    def __init__(
+        self,
+        overview: Callable[[], dict[str, object]],
+        config: Callable[[], Config],
+        snapshots: Callable[[], Sequence[Snapshot]],
+        edit: ApplyPatterns,
+        *,
+        savings: Savings | None = None,
+        servers: Callable[[], Mapping[str, Switches]] = dict,
+    ) -> None:
+        super().__init__(config, snapshots, edit, savings=savings)
+        self._overview = overview
+        self._servers = servers
+        self.has_flows = False
+        """True if a message's flow can be viewed at ``/#/flows/ID``."""
+        self.timeline = Timeline()
+
+    def state(self) -> dict[str, object]:
+        """Return everything that the page shows."""
+        return {
+            **self._overview(),
+            "recent": self.timeline.recent(),
+            "steps": self.timeline.steps(),
+            "callers": self.timeline.callers(),
+            "flows": self.has_flows,
+            **self.patterns(),
+            "servers": {name: one.patterns() for name, one in self._servers().items()},
+        }
+
+    def switches_of(self, server: object) -> Switches:
+        """Return the switches of a server. Raises KeyError."""
+        return self._servers()[str(server)] if server else self
 
 
 def _names_in(snapshot: Snapshot) -> list[str]:
@@ -422,14 +502,19 @@ async def answer_running() -> Answered:
 
 
 def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
+    if not isinstance(said, dict):
+        raise TypeError("not an object")
+    switches = board.switches_of(said.get("server"))
     match name:
         case "preview":
-            return board.preview(_names(said["hide"]), _names(said["show"]))
+            return switches.preview(_names(said["hide"]), _names(said["show"]))
         case "apply":
             exceptions = _names(said["except"]) if "except" in said else None
-            return board.apply(_names(said["deny"]), exceptions)
+            return switches.apply(_names(said["deny"]), exceptions)
         case "undo":
-            return board.undo()
+            return switches.undo()
+        case "save":
+            return switches.save(str(said["token"]))
         case "details":
             return board.timeline.details(int(str(said["number"])))
     raise KeyError(name)

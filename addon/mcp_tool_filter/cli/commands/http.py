@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from mcp_tool_filter.adapters.stdio.bridge import BridgedCommand
     from mcp_tool_filter.cli.activity import Activity
+    from mcp_tool_filter.cli.saving import Savings
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,7 @@ class HttpFilter:
                 make_tls=partial(tls_to_others, settings),
                 fetch=ask or fetch_with_progress,
                 edit_deny=self._edit_deny,
+                savings=savings_for(settings),
             )
         )
         self.proxy.adopt(settings.config())
@@ -193,12 +195,21 @@ class HttpFilter:
         texts = {**self._settings.texts, "deny": tuple(deny) or None, "deny_glob": None}
         texts["except"] = tuple(exceptions) or None
         try:
-            config = parse_config(texts)
+            config = parse_config(texts, allow_too=self._settings.allow_too)
             self.proxy.adopt(config)
         except StartError as error:
             log.warning("Not adopted, the old filter stays. %s", error)
             return str(error)
         return ""
+
+
+def savings_for(settings: Settings) -> Savings | None:
+    """Return what saves the patterns of the dashboard, if there is one and a config file."""
+    if settings.sources is None or not (settings.texts["dashboard"] or settings.inspect):
+        return None
+    from mcp_tool_filter.cli.saving import FileOfPatterns
+
+    return FileOfPatterns(settings.sources).of(settings.name)
 
 
 def at_second_call(

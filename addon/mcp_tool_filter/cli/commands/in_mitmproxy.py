@@ -31,6 +31,7 @@ from mcp_tool_filter.cli.commands.http import (
     fetch_with_progress,
     refuse_taken_port,
     report_for,
+    savings_for,
     say_summary,
 )
 from mcp_tool_filter.cli.flags import UsageError, no_such
@@ -183,6 +184,7 @@ def make_master(
             config_reader=reader,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),
+            savings=savings_for(settings),
         )
         master = (
             make_web_master(options, addon, say) if settings.inspect else LeanMaster(options, addon)

@@ -30,9 +30,11 @@ from mcp_tool_filter.cli.commands.http import (
     tls_to_others,
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
+from mcp_tool_filter.cli.saving import FileOfPatterns
 from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
 from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
+from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.config import Config
 
 _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
@@ -153,7 +155,7 @@ class _Filter:
     """The filter of all servers as the launcher runs it."""
 
     def __init__(self, sources: Sources, settings: Settings, plans: list[Plan]) -> None:
-        self._sources, self._settings = sources, settings
+        self._file, self._settings = FileOfPatterns(sources), settings
         self.problem = ""
         doors = bind(settings.host, settings.port)
         self._activity = activity_for(settings, asyncio.get_running_loop())
@@ -205,7 +207,18 @@ class _Filter:
             leave=lambda problem: self.proxy.fail(problem.replace(": ", f": {name}: ", 1)),
             on_end=_nothing,
             hang_up=None,
+            edit_deny=partial(self._edit, name),
+            savings=self._file.of(name, is_one_of_several=True),
         )
+
+    def _edit(self, name: str, deny: list[str], exceptions: list[str]) -> str:
+        """Use these patterns for a server, until the file is read again; return the problem."""
+        own = {"deny": [one for one in deny if one != NOTHING], "except": exceptions}
+        try:
+            self._servers.edit(_plan(self._file.with_patterns(name, own), name))
+        except StartError as error:
+            return str(error)
+        return ""
 
     def _forget(self, site: Site) -> None:
         self.server.clients.forget(site)
@@ -218,7 +231,7 @@ class _Filter:
 
     async def _read_again(self) -> None:
         try:
-            sources = _read(self._sources.typed)
+            sources = _read(self._file.sources.typed)
             settings = sources.for_all_servers()
             plans = _plans(sources)
             before, config = self.proxy.config, settings.config()
@@ -232,7 +245,7 @@ class _Filter:
             (settings.host, settings.port) != (self._settings.host, self._settings.port)
         ):
             say("Warning: SIGHUP: where to listen and what to watch change only with a new start")
-        self._sources = sources
+        self._file.sources = sources
         self._servers.listener.policy.adopt(self.proxy.config)
         await self._servers.change(plans)
 

@@ -4,7 +4,8 @@
 const SECOND = 1000;
 const WIDE = 600;
 const SVG = "http://www.w3.org/2000/svg";
-const changes = { hide: new Set(), show: new Set() };
+const changes = new Map();  // by server, or "" if all share their patterns: what to hide and show
+const saving = new Map();  // likewise: how the file would change
 const filters = { text: "", tool: "", client: "", outcome: "" };
 const opened = new Map();  // by the number of a message: its details
 let last = "";
@@ -107,22 +108,37 @@ function part(title, heads, rows, nothing) {
 
 // Tools, with a switch each
 
-function pressed(tool) {
-  if (changes.hide.has(tool.id)) return true;
-  if (changes.show.has(tool.id)) return false;
+function ownSwitches() {
+  return Object.keys(state.servers || {});
+}
+
+function changesOf(server) {
+  if (!changes.has(server)) changes.set(server, { hide: new Set(), show: new Set() });
+  return changes.get(server);
+}
+
+function pressed(tool, { hide, show }) {
+  if (hide.has(tool.id)) return true;
+  if (show.has(tool.id)) return false;
   return !tool.exposed;
 }
 
-function toggle(tool) {
-  const wasPending = changes.hide.delete(tool.id) || changes.show.delete(tool.id);
-  if (!wasPending) (tool.exposed ? changes.hide : changes.show).add(tool.id);
+function toggle(tool, server) {
+  const { hide, show } = changesOf(server);
+  const wasPending = hide.delete(tool.id) || show.delete(tool.id);
+  if (!wasPending) (tool.exposed ? hide : show).add(tool.id);
+  saving.delete(server);
   draw();
 }
 
-function switchOf(tool) {
-  const hidden = pressed(tool);
-  const made = button(hidden ? "Show" : "Hide", `${hidden ? "Show" : "Hide"} ${tool.name}`,
-    () => toggle(tool));
+function of(server) {
+  return server ? ` of ${server}` : "";
+}
+
+function switchOf(tool, server) {
+  const hidden = pressed(tool, changesOf(server));
+  const made = button(hidden ? "Show" : "Hide",
+    `${hidden ? "Show" : "Hide"} ${tool.name}${of(server)}`, () => toggle(tool, server));
   if (hidden === tool.exposed) made.classList.add("changed");
   if (!tool.exposed && !tool.by_deny) {
     made.disabled = true;
@@ -139,14 +155,15 @@ function times(one) {
 }
 
 function tools(listener, exposed) {
+  const server = ownSwitches().includes(listener.mode) ? listener.mode : "";
   const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).flatMap((tool) => {
     const name = tool.marks
       ? element("span", {}, named(tool.name), " ", element("small", {}, tool.marks))
       : named(tool.name);
     const values = exposed
-      ? [name, times(tool), tool.bytes.toLocaleString("en"), switchOf(tool)]
-      : [name, tool.why, tool.refused || "", switchOf(tool)];
+      ? [name, times(tool), tool.bytes.toLocaleString("en"), switchOf(tool, server)]
+      : [name, tool.why, tool.refused || "", switchOf(tool, server)];
     const line = row(heads, values, exposed ? "shown-tool" : "hidden-tool");
     return tool.description ? [line, about(tool.description, heads.length)] : [line];
   });
@@ -187,7 +204,8 @@ function section(listener) {
   const about = `${listener.server}, ${listener.transport}, ${listener.revision}`;
   const saved = `bytes, about ${listener.saved_tokens} tokens per tools/list`;
   return element("section", { "data-mode": listener.mode },
-    element("h2", {}, listener.upstream),
+    element("h2", {}, ownSwitches().includes(listener.mode)
+      ? `${listener.mode}: ${listener.upstream}` : listener.upstream),
     element("p", { class: "quiet" }, about),
     ...(listener.shadow ? [element("p", { class: "warning", "data-shadow": "" },
       "Nothing is enforced: this filter only reports what it would hide, refuse or change.")] : []),
@@ -397,14 +415,14 @@ function offerFilters() {
     form.addEventListener("submit", (event) => event.preventDefault());
     form.append(search, choice("tool", "Tool"), choice("client", "Client"),
       choice("outcome", "Outcome"),
-      button("Export", "Export the shown messages as JSON", () => save().catch(late)));
+      button("Export", "Export the shown messages as JSON", () => download().catch(late)));
   }
   offer("tool", "All tools", state.recent.map((entry) => entry.tool));
   offer("client", "All clients", state.recent.map(client));
   offer("outcome", "All outcomes", ["ok", "failed", "refused", "reported"]);
 }
 
-async function save() {
+async function download() {
   const wanted = matching();
   const found = [];
   for (const entry of wanted) {
@@ -527,36 +545,70 @@ function activity() {
 
 async function pending() {
   const place = document.getElementById("pending");
-  const some = changes.hide.size + changes.show.size;
-  place.hidden = !some && !state.can_undo;
-  if (place.hidden) return;
-  if (!some) {
-    place.replaceChildren(
-      element("p", {}, "The patterns were changed on this page. Now active:"),
-      element("pre", {}, state.command || "(no pattern)"),
-      button("Undo the last change", "Undo the last change", () => change("undo", {})));
-    return;
+  const servers = ownSwitches();
+  const panels = await Promise.all((servers.length ? servers : [""]).map(panel));
+  const shown = panels.filter(Boolean);
+  place.hidden = !shown.length;
+  place.replaceChildren(...shown);
+  document.documentElement.style.setProperty("--pending", `${place.offsetHeight + 24}px`);
+}
+
+// The changes of one server, or of all if they share their patterns.
+async function panel(server) {
+  const { hide, show } = changesOf(server);
+  const now = server ? state.servers[server] : state;
+  const whose = server ? element("h2", {}, server) : "";
+  if (hide.size + show.size) {
+    const found = await ask("preview", { server, hide: [...hide], show: [...show] });
+    const said = `${counted(hide.size, "tool")} to hide, ${show.size} to show.`;
+    const discard = button("Discard", `Discard the changes${of(server)}`,
+      () => { changes.delete(server); draw(); });
+    if (found.problem) {
+      return element("div", {}, whose, element("p", {}, said),
+        element("p", { class: "warning" }, found.problem), discard);
+    }
+    const how = server ? " To keep this after a restart, save it, or write:"
+      : " To keep this after a restart, use:";
+    return element("div", {}, whose, element("p", {}, said + how),
+      element("pre", {}, found.command || "(no pattern)"),
+      button("Apply", `Apply the changes${of(server)}`,
+        () => change("apply", server, { deny: found.deny, except: found.except })),
+      discard);
   }
-  const wanted = { hide: [...changes.hide], show: [...changes.show] };
-  const found = await ask("preview", wanted);
-  place.replaceChildren(
-    element("p", {}, `${counted(changes.hide.size, "tool")} to hide, ${changes.show.size} to show.`
-      + " To keep this after a restart, use:"),
-    element("pre", {}, found.command || "(no pattern)"),
-    button("Apply", "Apply the changes", () => 
-      change("apply", { deny: found.deny, except: found.except })),
-    button("Discard", "Discard the changes", () => { forget(); draw(); }));
+  if (!now.can_undo) return null;
+  const parts = saving.has(server) ? planned(server, saving.get(server)) : [
+    element("pre", {}, now.command || "(no pattern)"),
+    button("Undo the last change", `Undo the last change${of(server)}`,
+      () => change("undo", server, {})),
+    ...(now.file ? [button(`Save in ${now.file.split(/[\\/]/).pop()} …`,
+      `Save the patterns${of(server)}`, () => save(server).catch(late))] : [])];
+  const title = "The patterns were changed on this page. Now active:";
+  return element("div", {}, whose, saving.has(server) ? "" : element("p", {}, title), ...parts);
 }
 
-function forget() {
-  changes.hide.clear();
-  changes.show.clear();
+function planned(server, found) {
+  const back = button(found.token ? "Cancel" : "Close", `Do not save the patterns${of(server)}`,
+    () => { saving.delete(server); draw(); });
+  if (found.problem) return [element("p", { class: "warning" }, found.problem), back];
+  if (found.saved) return [element("p", {}, `Saved in ${found.file}.`), back];
+  const note = found.note ? [element("p", { class: "warning" }, found.note)] : [];
+  if (!found.diff) return [element("p", {}, `${found.file} has these patterns.`), ...note, back];
+  return [element("p", {}, `This changes in ${found.file}:`),
+    element("pre", { class: "diff" }, found.diff), ...note,
+    button("Write the file", `Write the file${of(server)}`,
+      () => save(server, found).catch(late)), back];
 }
 
-async function change(path, body) {
-  const { problem } = await ask(path, body);
+async function save(server, { token = "", file = "" } = {}) {
+  saving.set(server, { file, ...await ask("save", { server, token }) });
+  draw();
+}
+
+async function change(path, server, body) {
+  const { problem } = await ask(path, { server, ...body });
   document.getElementById("refused").textContent = problem || "";
-  if (!problem) forget();
+  if (!problem) changes.delete(server);
+  saving.delete(server);
   last = "";
   await look();
 }
@@ -593,7 +645,7 @@ async function look() {
     if (refused) {
       document.getElementById("refused").textContent =
         `The last edit of an option was not adopted. ${refused}`;
-    } else if (!changes.hide.size && !changes.show.size) {
+    } else if ([...changes.values()].every(({ hide, show }) => !hide.size && !show.size)) {
       document.getElementById("refused").textContent = "";
     }
     document.getElementById("flows").hidden = !state.flows;
