@@ -210,7 +210,7 @@ class Table:
         if slow:
             self.listener.policy.links = (SlowLink(*slow),)
         self.service = Service(
-            self.listener, "upstream:3000", self.effects, limits=limits, seats=seats
+            self.listener, b"upstream:3000", self.effects, limits=limits, seats=seats
         )
         self.point = point
         self.links: list[Link] = []

@@ -452,7 +452,7 @@ class Exchange:
         if isinstance(outcome, Answered):
             if self.made is not None and self.made[0].status >= 400:
                 return self._play_made(self.service.listener.unasked())
-            if outcome.stream and outcome.body and outcome.stream.send(render_event(outcome.body)):
+            if outcome.stream and outcome.body and outcome.stream.reply(outcome.body):
                 outcome = Answered(202)
             return self.reply(outcome)
         if self.service.is_ending:

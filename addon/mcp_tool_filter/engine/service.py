@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, Fault, HttpLimits
@@ -160,62 +161,54 @@ class Seats:
             self._idle[client] = self._clock()
 
 
+@dataclass(eq=False, repr=False)
 class Service:
     """One listener as the engine sees it."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        authority: str,
-        effects: Effects,
-        *,
-        seats: Seats | None = None,
-        limits: HttpLimits = DEFAULT_LIMITS,
-    ) -> None:
-        self.listener = listener
-        self.authority = authority.encode()
-        """The upstream's Host."""
-        self.effects = effects
-        self.limits = limits
-        self.seats = seats
-        """The seats of all clients of the process, if they are limited."""
-        self.exchanges: set[Exchange] = set()
-        """The open exchanges: losses, budgets, notices and the end of the process look here."""
-        self.route: Callable[[RequestHead], Service] | None = None
-        """If there are several upstreams: returns the service of a request, and makes its head the
-        one for that upstream."""
-        self.is_ending = False
-        """True once the upstream is lost: what is asked from now on is answered as lost."""
-        self.is_draining = False
-        """True once the process ends: each answer is the last one on its connection."""
-        self.learns_logins = False
-        """True if somebody wants to know which paths belong to logins (``only_mcp`` always
-        does)."""
-        self.suspect: Callable[[], None] = nothing
-        """Called when a connection to the upstream failed: is the upstream lost?"""
-        self.note_end_of_stream: Callable[[], None] = nothing
-        """Called at the clean end of a long stream: a restarting upstream ends it like this."""
-        self.is_visit: Callable[[Exchange], bool] | None = None
-        """Logins through us: tells whether a browser's navigation belongs to a login, so that a
-        page of another site may cause it. Only ``before_judging`` may answer such a request."""
-        self.may_be_login: Callable[[str], bool] | None = None
-        """Logins through us: tells by a target whether ``before_judging`` has to see a request."""
-        self.before_judging: Callable[[Exchange, GoOn], None] | None = None
-        """Logins through us: may answer the exchange or change its head and body; then goes on."""
-        self.before_sending: Callable[[Exchange, GoOn], None] | None = None
-        """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
-        self.connect: Callable[[Exchange], None] | None = None
-        """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
-        self.before_answering: Callable[[Exchange, GoOn], bool] | None = None
-        """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
-        sent again when the hook goes on, which it does after it has returned."""
-        self.rewrite_head: Callable[[Exchange], None] | None = None
-        """Logins through us: may change the fields of an answer that was judged."""
-        self.rewrite_body: Callable[[Exchange], None] | None = None
-        """Logins through us: may change the body of an answer that was judged."""
-        self.note_over: Callable[[Exchange], None] | None = None
-        """Called at the end of each exchange, if somebody follows them."""
-        self._told: set[object] = set()
+    listener: Listener
+    authority: bytes
+    """The upstream's Host."""
+    effects: Effects
+    seats: Seats | None = None
+    """The seats of all clients of the process, if they are limited."""
+    limits: HttpLimits = DEFAULT_LIMITS
+    exchanges: set[Exchange] = field(default_factory=set)
+    """The open exchanges: losses, budgets, notices and the end of the process look here."""
+    route: Callable[[RequestHead], Service] | None = None
+    """If there are several upstreams: returns the service of a request, and makes its head the
+    one for that upstream."""
+    is_ending: bool = False
+    """True once the upstream is lost: what is asked from now on is answered as lost."""
+    is_draining: bool = False
+    """True once the process ends: each answer is the last one on its connection."""
+    learns_logins: bool = False
+    """True if somebody wants to know which paths belong to logins (``only_mcp`` always
+    does)."""
+    suspect: Callable[[], None] = nothing
+    """Called when a connection to the upstream failed: is the upstream lost?"""
+    note_end_of_stream: Callable[[], None] = nothing
+    """Called at the clean end of a long stream: a restarting upstream ends it like this."""
+    is_visit: Callable[[Exchange], bool] | None = None
+    """Logins through us: tells whether a browser's navigation belongs to a login, so that a
+    page of another site may cause it. Only ``before_judging`` may answer such a request."""
+    may_be_login: Callable[[str], bool] | None = None
+    """Logins through us: tells by a target whether ``before_judging`` has to see a request."""
+    before_judging: Callable[[Exchange, GoOn], None] | None = None
+    """Logins through us: may answer the exchange or change its head and body; then goes on."""
+    before_sending: Callable[[Exchange, GoOn], None] | None = None
+    """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
+    connect: Callable[[Exchange], None] | None = None
+    """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
+    before_answering: Callable[[Exchange, GoOn], bool] | None = None
+    """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
+    sent again when the hook goes on, which it does after it has returned."""
+    rewrite_head: Callable[[Exchange], None] | None = None
+    """Logins through us: may change the fields of an answer that was judged."""
+    rewrite_body: Callable[[Exchange], None] | None = None
+    """Logins through us: may change the body of an answer that was judged."""
+    note_over: Callable[[Exchange], None] | None = None
+    """Called at the end of each exchange, if somebody follows them."""
+    _told: set[object] = field(default_factory=set)
 
     def note_failure(self, error: Exception) -> None:
         """Log once why an exchange is refused: a peer's mistake, or a bug with its traceback."""

@@ -23,7 +23,7 @@ b': ping\n\ndata: {"jsonrpc":"2.0","method":"x"}\n\n'
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import assert_never
 
@@ -60,17 +60,17 @@ class EventStream:
         conversation: Conversation,
         *,
         on_endpoint: Callable[[str], str | None] = _no_endpoint,
-        begins_with: bytes = b"",
+        owed: Iterable[bytes] = (),
         make_queue: Callable[[], InOrder[bytes]] | None = None,
     ) -> None:
-        """``make_queue`` is called when a decision waits; the queue tells when there is more to
-        ``take``."""
+        """The stream begins with the replies that are ``owed``. ``make_queue`` is called when a
+        decision waits; the queue tells when there is more to ``take``."""
         limits = conversation.policy.config.limits
         self.conversation = conversation
         self.failure: Exception | None = None
         self._limits = limits
         self._on_endpoint = on_endpoint
-        self._begins_with = begins_with
+        self._begins_with = b"".join(map(render_event, owed))
         self._parser = EventParser(max_pending=limits.pending)
         self._is_damaged = False  # something was dropped, and it may have been an answer
         self._make_queue = make_queue

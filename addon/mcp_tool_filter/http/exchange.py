@@ -21,8 +21,11 @@ from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
     Request,
+    ids_in,
     render_batch,
+    render_error,
 )
+from mcp_tool_filter.protocol.sse import render_event
 from mcp_tool_filter.protocol.tools import parse_list_request
 
 LONGEST_ENDPOINT = 8 * 1024  # characters of a URL
@@ -36,6 +39,15 @@ class LegacyStream:
     conversation: Conversation
     target: str = ""
     """The endpoint where the client posts; set once the upstream has named it."""
+
+    def reply(self, text: bytes) -> bool:
+        """Send a message of ours; return False if the stream has ended."""
+        return self.send(render_event(text))
+
+    def fail(self, request: bytes, code: int, sentence: str) -> None:
+        """Answer what waits of the requests in a body with an error."""
+        for id in self.conversation.exchanges.take(ids_in(request)):
+            self.reply(render_error(id, code, sentence))
 
 
 @dataclass(slots=True)

@@ -83,7 +83,6 @@ from mcp_tool_filter.protocol.messages import (
     render_batch,
     render_error,
 )
-from mcp_tool_filter.protocol.sse import render_event
 
 _NOTHING = Snapshot(allowed=Definitions([]), denied={})
 
@@ -327,7 +326,7 @@ class Listener:
         if stream is None:
             return owed
         for reply in owed:
-            stream.send(render_event(reply))
+            stream.reply(reply)
         return ()
 
     def tell_refused(self, verdict: Verdict, origin: object = None) -> None:
@@ -465,8 +464,7 @@ class Listener:
     def tell_of_loss(self, target: str, raw: bytes) -> None:
         """Tell a client of the older transport, on its stream, that a POST was lost."""
         if stream := self.legacy.stream_of(target):
-            for id in stream.conversation.exchanges.take(ids_in(raw)):
-                stream.send(render_event(render_error(id, UPSTREAM_LOST, LOST_ANSWER)))
+            stream.fail(raw, UPSTREAM_LOST, LOST_ANSWER)
 
     # Streams and sockets
 
@@ -481,7 +479,7 @@ class Listener:
         return EventStream(
             exchange.conversation,
             on_endpoint=partial(self._open_legacy, exchange, target, send),
-            begins_with=b"".join(map(render_event, exchange.owed)),
+            owed=exchange.owed,
             make_queue=make_queue,
         )
 

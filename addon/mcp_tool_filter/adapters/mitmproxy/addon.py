@@ -12,7 +12,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from mitmproxy import ctx
@@ -44,6 +44,7 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     Loopback,
     address_of,
     declare_options,
+    edit_deny,
     idle_options,
     is_forward,
     keep_quiet_streams_alive,
@@ -57,7 +58,7 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
 )
 from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay, site_for
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
-from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver, edit_deny
+from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
@@ -65,9 +66,6 @@ from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import KEYS
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx, optmanager
 from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.exceptions import OptionsError
 from mitmproxy.proxy.mode_specs import (
     LocalMode,
     ProxyMode,
@@ -31,7 +32,9 @@ from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.errors import EmptyList, InvalidOption, StartError, UnknownOption
 from mcp_tool_filter.options import KEYS, Option, Texts
+from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.config import Config, is_loopback, parse_config
+from mcp_tool_filter.policy.patterns import DENY_GLOB, EXCEPT
 
 if TYPE_CHECKING:
     from mitmproxy.addonmanager import Loader
@@ -173,6 +176,26 @@ def was_set(options: Options, name: str) -> bool:
 def forget(options: Options, name: str) -> None:
     """Reset an option to "not set", without notifying any addon."""
     options._options[name].reset()
+
+
+def edit_deny(deny: list[str], exceptions: list[str]) -> str:
+    """Edit the options as mitmweb's own page does; return the reason for a refusal, or an empty
+    text.
+
+    The patterns replace globs, too: these would still hide what is to be shown.
+    """
+    options = ctx.options
+    if not (deny or was_set(options, "deny") or was_set(options, DENY_GLOB)):
+        deny = [NOTHING]  # an empty list is an error; what hides are hints, or allow
+    before = {name: list(getattr(options, name)) for name in (DENY_GLOB, EXCEPT)}
+    try:
+        for name in before:
+            forget(options, name)
+        options.update(deny=deny, **({EXCEPT: exceptions} if exceptions else {}))
+    except OptionsError as error:
+        options.update(**{name: texts for name, texts in before.items() if texts})
+        return str(error)
+    return ""
 
 
 def refuse_no_mode(options: Options) -> None:

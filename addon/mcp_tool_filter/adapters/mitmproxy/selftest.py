@@ -362,7 +362,7 @@ def _service() -> Service:
         is_for_all=True,
     )
     listener = open_listener(upstream="http://upstream.invalid", config=_config(), fetched=fetched)
-    return Service(listener, "upstream.invalid", _Unsupported())
+    return Service(listener, b"upstream.invalid", _Unsupported())
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:

@@ -70,7 +70,7 @@ class Endpoints:
             )
             listener.is_forward = True
             seats = self._proxy.crowd.seats
-            self._others = Service(listener, "", self._proxy.effects, seats=seats)
+            self._others = Service(listener, b"", self._proxy.effects, seats=seats)
         return self._others
 
     def has(self, origin: Origin, target: str) -> bool:

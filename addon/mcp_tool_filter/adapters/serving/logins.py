@@ -37,8 +37,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.logins_through import CALLBACK, without_metadata_urls
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
-from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, ids_in, render_batch, render_error
-from mcp_tool_filter.protocol.sse import render_event
+from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, render_batch, render_error
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.oauth.discovery import Web
@@ -151,8 +150,7 @@ class OwnLogin:
         reply = render_error(None, NOT_LOGGED_IN, sentence)
         listener.tell_refused(Reply(reply, Reason(Why.FORBIDDEN, detail="login")), exchange)
         if asked.is_legacy and (stream := listener.legacy.stream_of(asked.head.target)):
-            for id in stream.conversation.exchanges.take(ids_in(exchange.body)):
-                stream.send(render_event(render_error(id, NOT_LOGGED_IN, sentence)))
+            stream.fail(exchange.body, NOT_LOGGED_IN, sentence)
             return Answered(202)
         ids = asked.conversation.exchanges.take_all()
         replies = [*(render_error(id, NOT_LOGGED_IN, sentence) for id in ids), *asked.owed]

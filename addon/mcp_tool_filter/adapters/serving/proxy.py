@@ -38,12 +38,10 @@ from mcp_tool_filter.adapters.serving.site import (
 )
 from mcp_tool_filter.adapters.serving.watchers import Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch_as_client
-from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, Mount
-from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import (
     VerdictLog,
     introduce,
@@ -53,7 +51,6 @@ from mcp_tool_filter.observers.sentences import (
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
-from mcp_tool_filter.policy.patterns import Pattern
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
@@ -256,7 +253,7 @@ class Proxy:
         fetched = listener.fetched
         return describe_server(
             None if "://" in site.name else site.name,  # a server's in the file, else its URL
-            listener.called or shown_url(listener.upstream + fetched.endpoint),
+            site.shown_target,
             listener.snapshot if fetched.is_listed else None,
             counted,
             server=f"{fetched.server_name} {fetched.server_version}".strip(),
@@ -298,7 +295,7 @@ class Proxy:
             who = replace(who, listens_at=address + prefix + ENDPOINT)
         site = self.add(name, listener, find_target)
         (self._whole or self)._addresses[name] = who.listens_at if prefix else address
-        site.login = login_to(target)
+        site.find_login()
         if command is None:
             from mcp_tool_filter.adapters.serving.logins import open_logins
 
@@ -347,16 +344,14 @@ class Proxy:
 
     def check_patterns(self) -> None:
         """Warn about the patterns, even if no report is wanted. Raises StartError."""
-        refuse_unmatched(self.config, self._unmatched())
+        lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
+        first = lists[0] if lists else ()
+        dead = [one for one in first if all(one in other for other in lists)]  # for all upstreams
+        refuse_unmatched(self.config, dead)
         if not self._has_warned:
             self._has_warned = True
             for warning in warnings_about(self.config):
                 self.warn(warning)
-
-    def _unmatched(self) -> list[Pattern]:
-        """Return the patterns that match no tool of any upstream."""
-        lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
-        return [one for one in lists[0] if all(one in other for other in lists)] if lists else []
 
     # While it runs
 

@@ -110,7 +110,7 @@ class Servers:
     def open_service(self, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
         """Return a service without an upstream; the hook answers its requests."""
         whole = self.whole
-        service = Service(self.listener, "", whole.effects, seats=whole.crowd.seats)
+        service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats)
         service.before_judging = before_judging
         service.is_draining = whole.is_leaving
         whole.more_services.append(service)

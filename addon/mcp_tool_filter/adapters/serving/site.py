@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.sockets.connect import Reach, probe
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import Target, find_names
+from mcp_tool_filter.adapters.upstream.target import Target, find_names, login_to
 from mcp_tool_filter.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.engine.service import Effects, Seats, Service
 from mcp_tool_filter.errors import ListsAfterLogin, LostUpstream, StartError
@@ -116,12 +116,12 @@ class Site(Service):
         """``find_target`` returns how to reach the upstream; the options may be edited while we
         run."""
         authority = parse_origin(listener.upstream).authority
-        super().__init__(listener, authority, effects, seats=seats)
+        super().__init__(listener, authority.encode(), effects, seats=seats)
         self.name = name
         """Unique in the process; for mitmproxy the full text of its mode."""
         self.find_target = find_target
         self.login: Login | None = None
-        """The stored login, if there is one."""
+        """The stored login, once it was looked for, and if there is one."""
         self.is_lost = False
         """True while the upstream is lost, and reported as lost."""
         self.reached = asyncio.Event()
@@ -134,6 +134,16 @@ class Site(Service):
     @property
     def shown(self) -> str:
         return self.listener.called or shown_url(self.listener.upstream)
+
+    @property
+    def shown_target(self) -> str:
+        """The URL with its path, or the command, without secrets."""
+        listener = self.listener
+        return listener.called or shown_url(listener.upstream + listener.fetched.endpoint)
+
+    def find_login(self) -> None:
+        """Look for the stored login. Raises StartError."""
+        self.login = login_to(self.target)
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
@@ -39,10 +39,6 @@ from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize
-
-if TYPE_CHECKING:
-    pass
-
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know
 _NO_SUCH_PATH = (404, 405, 501)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from mitmproxy import ctx
-from mitmproxy.exceptions import OptionsError
 from mitmproxy.hooks import UpdateHook
 from mitmproxy.http import HTTPFlow
 from mitmproxy.master import Master
@@ -25,7 +24,7 @@ from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.flows import flow_of, hidden_target
-from mcp_tool_filter.adapters.mitmproxy.options import forget, was_set
+from mcp_tool_filter.adapters.mitmproxy.options import was_set
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     MOST_KEPT,
     Kept,
@@ -57,9 +56,7 @@ from mcp_tool_filter.observers.sentences import (
     problem_in,
 )
 from mcp_tool_filter.observers.statistics import JsonObject
-from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.exchange import Direction
-from mcp_tool_filter.policy.patterns import DENY_GLOB, EXCEPT
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, Response, singles
@@ -275,26 +272,6 @@ def _failure_in(judged: Judged, *, in_batch: bool) -> str:
 
     of = f" of {shown(asked.tool)}" if in_batch else ""
     return f"the call{of} failed: {redact(problem or 'an error without a text')}"
-
-
-def edit_deny(deny: list[str], exceptions: list[str]) -> str:
-    """Edit the options as mitmweb's own page does; return the reason for a refusal, or an empty
-    text.
-
-    The patterns replace globs, too: these would still hide what is to be shown.
-    """
-    options = ctx.options
-    if not (deny or was_set(options, "deny") or was_set(options, DENY_GLOB)):
-        deny = [NOTHING]  # an empty list is an error; what hides are hints, or allow
-    before = {name: list(getattr(options, name)) for name in (DENY_GLOB, EXCEPT)}
-    try:
-        for name in before:
-            forget(options, name)
-        options.update(deny=deny, **({EXCEPT: exceptions} if exceptions else {}))
-    except OptionsError as error:
-        options.update(**{name: texts for name, texts in before.items() if texts})
-        return str(error)
-    return ""
 
 
 def _show_comments(options: Options) -> None:
