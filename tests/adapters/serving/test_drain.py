@@ -20,7 +20,7 @@ from tests.proxy import tool as started
 from tests.raw_client import get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, free_port
 
-HOSTS = ["mitmdump", "mcp-tool-filter", "serve"]
+HOSTS = ["mitmdump", "mcp-tool-filter", "--record", "serve"]
 ANSWER = RESULT.replace(b'"id":1', b'"id":"1"')
 REFUSED_STREAM = 7
 H2_HEADERS = [
@@ -56,6 +56,8 @@ async def replica(
             yield it, metrics
     else:
         flags = ["-u", f"{upstream.url}/mcp", "-d", "^rm_", "--drain", drain]
+        if host == "--record":
+            flags += [host, str(home / "all.flow")]
         async with launched(*flags, "--metrics-port", str(metrics), home=home) as it:
             await it.serving()
             yield it, metrics
@@ -126,14 +128,14 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         assert await idle.rest() == b""
         while not is_refused(it.port):
             await asyncio.sleep(0.01)
+        late = h2.ask(body=call, path=path, headers=H2_HEADERS)
+        assert (await h2.over(late)).reset == REFUSED_STREAM
         await asyncio.sleep(3.5)  # longer than without the option
 
         may_answer.set()
         answered = await busy.answer()
         assert (answered.body, b"connection: close" in answered.head.lower()) == (ANSWER, True)
-        late = h2.ask(body=call, path=path, headers=H2_HEADERS)
         assert (await h2.over(number)).data == ANSWER
-        assert h2.streams[late].reset == REFUSED_STREAM or h2.closed
         while not h2.closed:  # GOAWAY
             await h2.read()
         assert await socket_end.hear() == ANSWER
@@ -159,6 +161,26 @@ async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: P
             await asyncio.sleep(0.01)
         it.interrupt()
         assert b"The proxy is shutting down" in (await client.answer()).body
+        assert await it.exit_code() == 0
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> None:
+    async def silent(_request: RawRequest, peer: Peer) -> None:
+        await peer.left()
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        replica(host, upstream, tmp_path, "99999") as (it, metrics),
+        raw_client(it.port) as client,
+    ):
+        path = "/one/mcp" if host == "serve" else "/mcp"
+        await client.say(post(CALL % (1, b"read_file"), path=path))
+        while not upstream.of("tools/call"):
+            await asyncio.sleep(0.01)
+        it.interrupt()
+        await until_not_ready(metrics)
+        it.interrupt()
         assert await it.exit_code() == 0
 
 

@@ -6,9 +6,11 @@ import asyncio
 import json
 import re
 import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -25,6 +27,7 @@ from tests.proxy import REPOSITORY, SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import free_port
+from tests.stdio_client import filtered
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -200,6 +203,35 @@ async def test_the_filter_is_not_ready_before_it_can_answer_lists() -> None:
         assert await asyncio.to_thread(fetched, server.port, "/readyz") == (503, "not ready\n")
     finally:
         server.close()
+
+
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stdin.read()
+time.sleep(60)
+"""
+
+
+def test_a_session_over_stdio_is_ready_until_it_gets_a_signal(tmp_path: Path) -> None:
+    port = free_port()
+    words = ["--metrics-port", str(port), "--", sys.executable, "-c", STUBBORN]
+    with filtered(*words, home=tmp_path) as client:
+        until(port, "/readyz", 200)
+        client.process.terminate()
+        until(port, "/readyz", 503)
+        client.ends()
+
+
+def until(port: int, path: str, status: int) -> None:
+    """Ask until this is the answer."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with suppress(OSError):  # it is still starting
+            if fetched(port, path)[0] == status:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was never answered with {status}")
 
 
 def test_a_taken_port_stops_the_start() -> None:

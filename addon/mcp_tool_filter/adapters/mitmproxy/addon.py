@@ -282,14 +282,23 @@ class ToolFilter:
         return self._closing
 
     async def _end(self) -> None:
-        if not self._reason:
-            self.proxy.begin_to_leave()
-            await connections.close_doors()
-            for layer in list(self._layers.values()):
-                layer.retire()
-            await self.proxy.wait_for_requests_in_flight()
-            await self.proxy.drain()
+        if not self._reason and not self.proxy.is_leaving:
+            connections.at_next_signal(self.hurry)
+            await self.drain()
         await self.proxy.close()
+
+    async def drain(self) -> None:
+        """Accept no new clients, and let open calls finish."""
+        self.proxy.begin_to_leave()
+        await connections.close_doors()
+        for layer in list(self._layers.values()):
+            layer.retire()
+        await self.proxy.wait_for_requests_in_flight()
+        await self.proxy.drain()
+
+    def hurry(self) -> None:
+        """Do not wait for open calls any more."""
+        self.proxy.is_hurried = True
 
     # Connections
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import signal
 import socket
 import struct
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -272,6 +274,16 @@ async def close_doors() -> None:
     """Accept no new clients."""
     if server := ctx.master.addons.get("proxyserver"):
         await server.servers.update([])
+
+
+def at_next_signal(act: Callable[[], None]) -> None:
+    """Call this at Ctrl+C or SIGTERM from now on, if the process is ending: mitmproxy would ignore
+    a second signal."""
+    if not ctx.master.should_exit.is_set():  # we are only removed from its addons
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, or a thread
+            asyncio.get_running_loop().add_signal_handler(number, act)
 
 
 async def hang_up() -> None:

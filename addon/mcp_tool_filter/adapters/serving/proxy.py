@@ -103,6 +103,8 @@ class Proxy:
         """True once the process ends with an error."""
         self.is_leaving = False
         """True once the process ends without an error."""
+        self.is_hurried = False
+        """True once nothing may wait for open calls any more: a second signal has come."""
         self.effects = Effects()
         self.effects.fetch_tools = self._fetch_tools
         self.crowd: Crowd = whole.crowd if whole else Crowd()
@@ -422,9 +424,13 @@ class Proxy:
         self.around.leave(why)
 
     async def _wait_for_answers(self, seconds: float) -> None:
+        waiting = lambda: any(map(_is_waited_for, self.exchanges))  # noqa: E731
+        await self._wait_while(waiting, seconds)
+
+    async def _wait_while(self, is_needed: Callable[[], bool], seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while any(map(_is_waited_for, self.exchanges)) and loop.time() < end:
+        while not self.is_hurried and loop.time() < end and is_needed():
             await asyncio.sleep(0.01)
 
     def begin_to_leave(self) -> None:
@@ -435,7 +441,7 @@ class Proxy:
 
     async def wait_for_requests_in_flight(self) -> None:
         """Wait for what balancers have sent on idle connections; only if the user drains."""
-        await asyncio.sleep(min(_IN_FLIGHT, self.config.drain or 0.0))
+        await self._wait_while(lambda: True, min(_IN_FLIGHT, self.config.drain or 0.0))
 
     async def drain(self) -> None:
         """Let open calls finish for a while, because the process ends; then answer those that still

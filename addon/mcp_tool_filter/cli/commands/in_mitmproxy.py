@@ -84,7 +84,7 @@ async def serve(settings: Settings) -> int:
             else:
                 master = await prepare(settings, report, activity)
             clean = partial(_leave_soon, master)
-            on_signals(loop, at_second_call(clean, master.shutdown))
+            on_signals(loop, at_second_call(clean, master.addons.get("toolfilter").hurry))
             await master.run()
     except CancelledError:
         pass
@@ -99,6 +99,7 @@ async def leave(master: Master) -> None:
     """End cleanly, because asyncio would log connections that it has to abort."""
     from mcp_tool_filter.adapters.mitmproxy.connections import hang_up
 
+    await master.addons.get("toolfilter").drain()
     await hang_up()
     master.shutdown()
 

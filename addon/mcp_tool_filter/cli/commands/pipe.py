@@ -38,7 +38,13 @@ async def _serve(settings: Settings, session: StdioSession) -> int:
         return 0
     refuse_unmatched(session.config, known.snapshot.unmatched)
     pipe = _pipe(settings, session, known)
-    on_signals(asyncio.get_running_loop(), pipe.end, hangup=True)
+
+    def leave() -> None:
+        session.is_ready = False
+        pipe.end()
+
+    on_signals(asyncio.get_running_loop(), leave, hangup=True)
+    session.is_ready = True
     try:
         return await pipe.run()
     except HttpFailed as error:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.policy.rule_effects import WriteLog
     from mcp_tool_filter.policy.snapshot import Snapshot
 
-_READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
-
 
 class StdioSession:
     """What every session over stdio needs."""
@@ -52,6 +50,8 @@ class StdioSession:
         self.config = settings.config()
         self.stdin = stdin
         self.stdout = stdout
+        self.is_ready = False
+        """True while it passes messages; for those who look at the metrics."""
         self._observers: list[Observer] = []
         self._propagate: Propagate | None = None
         self._enter_log: Callable[[WriteLog], None] | None = None
@@ -86,7 +86,7 @@ class StdioSession:
             keep=[send] if send else [],
             metrics=config.metrics,
             hosts=config.allowed_hosts,
-            state=lambda: _READY,
+            state=lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0},
             say=say_beside_client,
         )
         if is_shown:
@@ -370,7 +370,7 @@ def run(settings: Settings) -> int:
 def _relay(settings: Settings, session: StdioSession) -> int:
     gc.disable()  # all imported objects stay; collecting again and again would only take time
     happened: SimpleQueue[Happened] = SimpleQueue()
-    _collect_signals(happened)
+    _collect_signals(session, happened)
     rules = session.read_rules(lambda text: relay.tell_command(text))
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
 
@@ -400,6 +400,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
         deciding=deciding,
     )
     relay = Relay(lines, stdin=session.stdin)
+    session.is_ready = True
     status = relay.run()
     if deciding:
         deciding.close()
@@ -437,9 +438,14 @@ def _report_of(
     return report
 
 
-def _collect_signals(happened: SimpleQueue[Happened]) -> None:
+def _collect_signals(session: StdioSession, happened: SimpleQueue[Happened]) -> None:
     """Queue signals to pass them on. Signals that are ignored in this process stay ignored."""
+
+    def note(number: int, _frame: object) -> None:
+        session.is_ready = False
+        happened.put(number)
+
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _frame: happened.put(number))
+            signal.signal(number, note)
