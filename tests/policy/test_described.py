@@ -12,6 +12,7 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from tests.conversation.test_long_lists import last_of
 from tests.make import answering, asking, at_once, definition
 
 READ, RM = (f'{{"name":"{name}","inputSchema":{{}}}}' for name in ("read", "rm"))  # as example
@@ -81,6 +82,13 @@ def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
         ('{"tools":[{"name":"rm"}],"ttlMs":900000,"cacheScope":"public"}',
          '{"tools":[],"ttlMs":60000,"cacheScope":"private"}'),
         ('{"tags":[{"name":"a"}],"tools":[{"name":"read","tags":[{"name":"b"}]}]}', None),
+        ('{"entries":[{"toolName":"rm_2"},{"tool":"read"},{"x":{"tool":{"name":"rm"}}}]}',
+         '{"entries":[{"tool":"read"}]}'),
+        ('{"by":{"read":{"a":1},"rm_2":{"a":2},"x":{"a":3}}}',
+         '{"by":{"read":{"a":1},"x":{"a":3}}}'),
+        ('{"groups":[{"name":"rm_group","tools":["rm","read"]}]}',
+         '{"groups":[{"name":"rm_group","tools":["read"]}]}'),
+        ('{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"rm","version":"1"}}}', None),
         ('{"entries":[{"name":"rm","digest":"d"},{"name":"read","digest":"e"}]}',
          '{"entries":[{"name":"read","digest":"e"}]}'),
         (f'{{"tool":{definition("read", ',"annotations":{"readOnlyHint":true}').decode()}}}', None),
@@ -123,6 +131,59 @@ def test_a_denied_tool_that_was_never_listed_is_not_shown_elsewhere(
     """Only its name tells that it is denied: the list at the start did not have it."""
     verdict: Any = answer(result, method)
     assert json.loads(verdict.text)["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"more":[{"name":"rm_later"},{"name":"read"}]', '"more":[{"name":"read"}]'),
+        ('"names":["rm_later" ,"read"]', '"names":["read"]'),
+        ('"a":{"tools":["rm"]},"b":1.0', '"a":{"tools":[]},"b":1.0'),
+        ('"_meta":{"v/x":[{"name":"rm"}]}', '"_meta":{"v/x":[]}'),
+        ('"found":{"name":"rm_later"},"ttlMs":900000', '"ttlMs":60000'),
+        ('"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"rm"}}', None),
+        ('"_meta":{"v/x":[{"name":"a"}]},"server":{"name":"s"}', None),
+    ],
+)
+@pytest.mark.parametrize("is_long", [False, True])
+@pytest.mark.parametrize("listed", [(READ, READ), (f"{RM},{READ}", READ)])
+def test_what_is_beside_the_tools_of_a_list_names_no_hidden_tool(
+    listed: tuple[str, str], before: str, after: str | None, *, is_long: bool
+) -> None:
+    talking, pad = talk(), ',"pad":"%s"' % ("x" * 300_000 if is_long else "")
+    assert request("tools/list", '{"cursor":"2"}', talking) == Forward()
+    text = answering(f'{{"tools":[{listed[0]}],{before}{pad}}}')
+    decision = talking.judge_from_upstream(text)
+    verdict = (last_of(decision)[0] if is_long else at_once(decision)).verdict
+    kept = answering(f'{{"tools":[{listed[1]}],{after or before}{pad}}}')
+    if kept == text:
+        assert verdict == Forward()
+    else:
+        assert isinstance(verdict, Rewrite)
+        assert verdict.text == kept
+
+
+def test_a_frame_with_more_than_the_tools_is_not_used_again() -> None:
+    """It might name a tool that a later pattern hides."""
+    talking = talk()
+    for more in (',"x":[{"name":"later"}]', ',"x":1'):
+        assert request("tools/list", "{}", talking) == Forward()
+        at_once(talking.judge_from_upstream(answering(f'{{"tools":[{READ}]{more}}}')))
+    assert talking.kind.envelope is not None
+    assert "later" not in talking.kind.envelope.after
+
+
+def test_with_allow_an_object_that_is_no_tool_stays() -> None:
+    policy = PolicyInForce(config=parse_config(allow=["^read$"]), fetched=example("read", "rm"))
+    for result, is_refused in (
+        (f'{{"tool":{READ},"provider":{{"name":"Acme"}}}}', False),
+        ('{"tool":{"name":"rm_later"}}', True),
+        ('{"found":{"name":"rm"}}', True),
+    ):
+        talking = Conversation(policy)
+        assert request("tools/resolve", "{}", talking) == Forward()
+        verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
+        assert (verdict != Forward()) == is_refused, result
 
 
 def test_groups_name_no_hidden_tool() -> None:

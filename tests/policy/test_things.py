@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -81,7 +82,31 @@ ASKED = [
             "NOTE:hidden",
             "file:///\\u0065tc/x",
             "file:///e\\u0000tc/x",
+            "file://localhost:80/etc/x",
+            "file://me@host/etc/x",
+            "file:etc/x",
+            "/etc/x",
+            "file:///\\uff45tc/x",
+            "file:///e\\u200btc/x",
+            "file:///%EF%BD%85tc/x",
+            "file:///etc%20/x",
+            "note:hidden.",
         )
+    ),
+    *(
+        ("resources/read", '{"uri":"%s"}', uri, "ui://secret.app/x")
+        for uri in (
+            "ui://me@secret/x",
+            "ui://me@you@secret:80/x",
+            "UI://SECRET:1/x",
+            "ui://./secret/x",
+            "ui:///secret/x",
+            "ui:secret/x",
+        )
+    ),
+    *(
+        ("resources/read", '{"uri":"%s"}', uri, "skill://re/funds/x")
+        for uri in ("skill:refunds/x", "skill://me@refunds:1/x", "skill://a/refunds%20/x")
     ),
     ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
     ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
@@ -275,7 +300,10 @@ def test_a_subscription_loses_its_denied_resources() -> None:
     assert verdict.text == asking("subscriptions/listen", params=kept)
     only = '{"notifications":{"resourceSubscriptions":["file:///etc/a"]%s}}'
     assert said(request("subscriptions/listen", only % ""))["error"]["code"] == -32602
-    assert isinstance(request("subscriptions/listen", only % ',"toolsListChanged":true'), Rewrite)
+    for more in (',"toolsListChanged":true', ',"taskIds":["1"]'):
+        assert isinstance(request("subscriptions/listen", only % more), Rewrite)
+    for less in (',"toolsListChanged":false', ',"taskIds":null'):
+        assert isinstance(request("subscriptions/listen", only % less), Reply)
 
 
 def test_news_of_a_denied_resource_are_dropped() -> None:
@@ -322,6 +350,73 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
     assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
 
 
-def test_the_lists_of_things_in_any_other_answer_are_filtered_too() -> None:
-    verdict = answer("signature", '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
+@pytest.mark.parametrize("method", ["signature", "tools/list", "tasks/result"])
+def test_the_lists_of_things_in_any_other_answer_are_filtered_too(method: str) -> None:
+    verdict = answer(method, '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
     assert said(verdict)["result"] == {"tools": [], "prompts": [], "resources": []}
+
+
+def test_lists_deep_in_an_answer_that_we_do_not_know_are_filtered() -> None:
+    group = '{"name":"secret","x":1.0,"prompts":["secret" , "greet"],"resources":["note:hidden"]}'
+    verdict = answer("groups/list", f'{{"groups":[{group}]}}')
+    kept = group.replace('"secret" , ', "").replace('"note:hidden"', "")
+    assert isinstance(verdict, Rewrite)
+    assert verdict.text == answering(f'{{"groups":[{kept}]}}')
+    content = '{"task":{"content":[{"resources":["note:hidden"]}]},"capabilities":{"prompts":{}}}'
+    assert answer("tasks/result", content) == Forward()
+
+
+@pytest.mark.parametrize("option", DENIED)
+def test_an_option_leaves_other_things_alone(option: str) -> None:
+    only: dict[str, Any] = {option: DENIED[option]}
+    talking = talk(**only)
+    for kind, method, params in (
+        ("deny_prompts", "prompts/get", '{"name":"a","Name":"b"}'),
+        ("deny_resources", "x/resources/read", '{"uri":"a"}'),
+        ("deny_resources", "resources/read", '["a"]'),
+    ):
+        is_of_it = option == kind or (option == "deny_skills" and kind == "deny_resources")
+        assert isinstance(request(method, params, talking), Reply if is_of_it else Forward)
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    things = parse_config(DENIED).things
+    assert things is not None
+    talking = talk()
+    for number in range(3):
+        assert things.denying_uri(f"file:///{'a' * 2000}{number}") is None
+        request(f"vendor/{'a' * 2000}{number}", "{}", talking)
+    assert things.remembered == 0
+    assert things.denying_uri("file:///a") is None
+    assert things.remembered == 1
+
+
+CARD = {
+    "name": "rm",
+    "remotes": [{"url": "http://localhost:3000/mcp"}],
+    "packages": [{"identifier": "x"}],
+    "tools": [{"name": "rm"}, {"name": "read"}],
+    "prompts": [{"name": "secret"}, {"name": "greet"}],
+}
+
+
+@pytest.mark.parametrize("uri", ["mcp://server-card.json", "mcp://server%2Dcard", "x:Server_Card"])
+def test_a_server_card_that_is_read_as_a_resource_shows_nothing_hidden(uri: str) -> None:
+    def read(content: dict[str, str], **options: Any) -> Verdict:
+        talking = talk(**options)
+        assert request("resources/read", json.dumps({"uri": uri}), talking) == Forward()
+        result = json.dumps({"contents": [{"uri": uri, **content}]})
+        verdict: Verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
+        return verdict
+
+    text, options = json.dumps(CARD), {"deny": ["^rm"], **DENIED}
+    [shown] = said(read({"text": text}, **options))["result"]["contents"]
+    assert json.loads(shown["text"]) == {
+        "name": "rm",
+        "tools": [{"name": "read"}],
+        "prompts": [{"name": "greet"}],
+    }
+    assert read({"text": text}, shadow="true") == Forward()
+    assert read({"text": "# How to write a card"}, **options) == Forward()
+    coded = b64encode(text.encode()).decode()
+    assert said(read({"blob": coded}, **options))["error"]["code"] == -32603

@@ -28,7 +28,7 @@ from tests.make import (
 )
 
 TOOLS = snapshot("read_file", "rm_rf", deny="^rm")
-ENVELOPE = Envelope(*page(listing(more=',"ttlMs":5')).frame)
+ENVELOPE = Envelope('{"tools":', ',"ttlMs":5}')
 
 NEW_TOOL = (
     "the upstream has a new tool new: hidden until you restart the filter; "
@@ -113,7 +113,8 @@ def test_the_user_can_always_have_our_list() -> None:
 def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
     """The user may have denied it after the frame was learned."""
     copy = ',"_meta":{"copy":[' + definition("rm_rf").decode() + "]}"
-    envelope = Envelope(*page(listing(more=copy)).frame)
+    assert page(listing(more=copy)).frame is None
+    envelope = Envelope('{"tools":', copy + "}")
     verdict = decide_list(ask(), TOOLS, envelope, list_from=ListFrom.AUTO, sound=True)
     assert verdict == Forward()
 

@@ -577,8 +577,10 @@ class Conversation:
                 not isinstance(message, Response)
                 or (listing is None or asked is None)
                 or asked.method != "tools/list"
+                or listing.has_more
             ):
-                decision = self._read_from_upstream(raw, judged, message)
+                is_read = listing is None or not listing.has_more
+                decision = self._read_from_upstream(raw, judged, message if is_read else None)
                 return (yield from decision) if waits(decision) else decision
             judged.message, judged.exchange = message, asked
             decided = yield from self._decide_in_steps(message, judged, listing, asked)
@@ -595,7 +597,7 @@ class Conversation:
             asked, listing = each.exchange, None
             if isinstance(member, Response) and asked is not None and asked.method == "tools/list":
                 listing = parse_listing(member)
-            if listing is None or asked is None:
+            if listing is None or listing.has_more or asked is None:
                 decision = self._decide_for_upstream(member, each, self._kind_of(asked))
             else:
                 decision = self._decide_in_steps(member, each, listing, asked)

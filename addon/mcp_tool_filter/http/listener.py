@@ -69,6 +69,7 @@ from mcp_tool_filter.http.login_metadata import LoginPaths
 from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import Config, plain_path
+from mcp_tool_filter.policy.described import document_without_hidden
 from mcp_tool_filter.policy.effects import Decision, InOrder, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
@@ -424,10 +425,8 @@ class Listener:
         asked, config = answer.exchange.conversation, self.config
         if config.shadow:
             return answer.as_it_came
-        from mcp_tool_filter.http.server_cards import without_hidden  # seldom needed
-
         snapshot = asked.kind.snapshot
-        new = without_hidden(answer.body, snapshot, config.things, config.limits)
+        new = document_without_hidden(answer.body, snapshot, config.things, config.limits)
         shown = answer.body if new is None else new
         if could_show_tool(shown, asked.never_shown, config.limits):
             raise ProtocolError("a document that shows a hidden tool")

@@ -1,4 +1,5 @@
-r"""Documents about a server that are read without MCP: they show no hidden tool, and lead to us.
+r"""Documents about a server that are read without MCP lead to us. (They also show no hidden tool:
+``policy/described``.)
 
 A Server Card (SEP-2127, before SEP-1649) is at ``/.well-known/mcp/server-card.json``, at
 ``/.well-known/mcp.json``, or below the endpoint; a catalog names the cards of a domain. Clients
@@ -15,47 +16,16 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.logins_through import our_url
 from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, may_lead_round
-from mcp_tool_filter.policy.described import Described
-from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import is_too_long_to_search
 from mcp_tool_filter.protocol.scan import EACH, Value, open_value, scan
-from mcp_tool_filter.protocol.tools import Edit, removed, says_of_list, with_edits
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.policy.things import Things
+from mcp_tool_filter.protocol.tools import Edit, with_edits
 
 _IN_TEXT = re.compile(r"(?:https?|wss?):[/\\]{2}[^\s\"'<>`|^]+", re.IGNORECASE)
 _AT_END = ".,;:!?)]}"
-
-
-def without_hidden(
-    document: bytes, snapshot: Snapshot, things: Things | None, limits: Limits
-) -> bytes | None:
-    """Return a document without hidden tools and things; None if it shows none.
-
-    Raises ProtocolError if it cannot be read, or if one cannot be removed.
-    """
-    text, root = scan(document, {EACH: {}}, limits)
-    if is_too_long_to_search(text):
-        raise ProtocolError("too many members to look for hidden tools")
-    edits = list(things.edits_in(text, root)) if things else []
-    described = Described(text, snapshot, pins=False)
-    if (new := described.without_hidden(root)) is not None:
-        changed, root = scan(
-            f"{text[: root.start]}{new}{text[root.end :]}".encode(), {EACH: {}}, limits
-        )
-        text, edits = changed, list(things.edits_in(changed, root)) if things else []
-    elif not edits:
-        return None
-    gone = [member for member in root.members or () if says_of_list(member)]
-    return with_edits(text, 0, len(text), [*edits, *removed(root, gone)]).encode()
 
 
 def with_our_urls(

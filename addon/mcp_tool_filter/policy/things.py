@@ -35,14 +35,23 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     Response,
     Single,
+    bare_json,
     fold,
     is_misleading,
+    is_too_long_to_search,
     quote_harmlessly,
     refuse_misreadable,
 )
 from mcp_tool_filter.protocol.scan import EACH, Value, has_lone_surrogate, open_value, scan
-from mcp_tool_filter.protocol.tools import Edit, cache_edits, edited, without
-from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of
+from mcp_tool_filter.protocol.tools import (
+    CONTENT_FOLDED,
+    Edit,
+    cache_edits,
+    edited,
+    fold_key,
+    without,
+)
+from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of, without_invisible
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.exchange import Situation
@@ -71,6 +80,7 @@ _CONTENTS: Final = {"contents": _List(RESOURCE, ("uri",))}
 _ONE: Final = {"skill": _LISTS["skills"], "prompt": _LISTS["prompts"]}
 """Members of a result that describe one thing, as in the answer to skills/get."""
 _FOLDED: Final = {fold(name): name for name in (*_LISTS, *_CONTENTS, *_ONE)}
+_LISTS_FOLDED: Final = tuple(map(fold, _LISTS))
 _LISTING: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -96,7 +106,7 @@ _NAMED_EXACTLY: Final = (
     *(method for method in _LISTING if "list" not in method),
     "prompts/get", "resources/subscribe", "resources/unsubscribe", _COMPLETE, _LISTEN,
 )  # fmt: skip
-_OTHERS_CONTENT: Final = frozenset({"tools/call", "tools/list", "prompts/get", _COMPLETE})
+_OTHERS_CONTENT: Final = frozenset({"tools/call", "prompts/get", _COMPLETE})
 """Their results carry no lists of things; links in the result of a tool stay."""
 _KNOWN: Final = frozenset(
     {"name", "names", "uri", "uris", "uriTemplate", "url", "path", "ref", "cursor"}
@@ -108,6 +118,8 @@ _INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
 _LONGEST_URI = 64 * 1024  # characters
+_LONGEST_METHOD = 64  # characters of one whose kind we remember
+_LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
 _MOST_LEVELS = 100  # folders of a URI
 _FOLDER_OF_SKILLS = re.compile(r"(?:^|/)skills?/", re.IGNORECASE)
@@ -137,22 +149,28 @@ class Things:
         """The folders of denied skills that lists have shown, by URI: of another scheme than
         skill://, a URI does not tell that it belongs to a skill."""
         of_uris = (RESOURCE, SKILL) if resources or skills else ()
-        self._kinds = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
+        self._kinds: frozenset[str] = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
         self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
         self._kind_of_method = lru_cache(maxsize=256)(self._judge_method)
+
+    @property
+    def remembered(self) -> int:
+        """How many verdicts we remember."""
+        kept = self._denying_uri, self._kind_of_method
+        return sum(one.cache_info().currsize for one in kept)
 
     # Names
 
     def denying_prompt(self, name: str) -> Denied | None:
         """Return what denies the prompt of this name."""
-        plain = fold_spaces(name)
+        plain = without_invisible(name)
         return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
 
     def denying_uri(self, uri: str) -> Denied | None:
         """Return what denies the resource, the template or the skill's file at this URI."""
         if len(uri) > _LONGEST_URI:
             return Denied(RESOURCE, uri, "a URI that is too long to judge")
-        return self._denying_uri(uri)
+        return self._denying_uri(uri) if len(uri) <= _LONGEST_KEPT else self._judge_uri(uri)
 
     def denying_skill(self, text: str) -> Denied | None:
         """Return what denies a skill that is named by its URI, its path or its name."""
@@ -190,8 +208,9 @@ class Things:
 
     def decide_from_client(self, message: Request | Notification, situation: Situation) -> Verdict:
         """Answer a request for a denied thing as if there were no such thing."""
-        kind = self._kind_of_method(message.method)
-        if kind is None or message.params is None:
+        is_short = len(message.method) <= _LONGEST_METHOD
+        kind = (self._kind_of_method if is_short else self._judge_method)(message.method)
+        if kind is None or kind not in self._kinds or message.params is None:
             return Forward()
         if message.params.members is None:
             raise ProtocolError(f"a {kind} whose params are not an object")
@@ -208,15 +227,19 @@ class Things:
         """
         if method in _LISTING and method.endswith("/list"):
             return None
-        if method in (_COMPLETE, _LISTEN):
+        if method == _LISTEN:
             return RESOURCE
+        if method == _COMPLETE:
+            return next(iter(self._kinds))
         for begin, (kind, _) in _ASKING.items():
             if method.startswith(begin):
                 return kind
         path = re.split(r"[?#;]", unquote(unquote(method)), maxsplit=1)[0]
         bare = _NOT_A_LETTER.sub("", fold(path))
-        if any(bare.endswith(_NOT_A_LETTER.sub("", known).lower()) for known in _NAMED_EXACTLY):
-            raise ProtocolError("a method that could be taken for another")
+        for known in _NAMED_EXACTLY:
+            is_like_it = bare.endswith(_NOT_A_LETTER.sub("", known).lower())
+            if is_like_it and self._judge_method(known) in self._kinds:
+                raise ProtocolError("a method that could be taken for another")
         return None
 
     def _denied_in(self, message: Request | Notification, kind: str) -> Iterator[Denied | None]:
@@ -273,7 +296,11 @@ class Things:
         denied = [one for one in found if one is not None]
         if not denied:
             return Forward()
-        others = [member for member in asked.members if text[member.value.start] == "t"]
+        others = [
+            member
+            for member in asked.members
+            if member.key != "resourceSubscriptions" and text[member.value.start] not in "fn"
+        ]
         if len(denied) == len(found) and not others:
             return _refused(message, denied[0], situation)
         kept = [one is None for one in found]
@@ -290,13 +317,37 @@ class Things:
             return Forward()
         result, asked = message.result, situation.exchange
         method = asked.method if asked else ""
-        if (
-            result is None
-            or method in _OTHERS_CONTENT
-            or _FOLDED.keys().isdisjoint(map(_folded, result.named))
-        ):
+        if result is None or method in _OTHERS_CONTENT:
             return Forward()
-        return self._decide_lists(message, result, method, situation)
+        if not _FOLDED.keys().isdisjoint(map(fold_key, result.named)):
+            return self._decide_lists(message, result, method, situation)
+        if method in _LISTING or not _may_list(message.place.cut(result)):
+            return Forward()
+        return self._decide_deeper(message, result)
+
+    def _decide_deeper(self, message: Response, result: Value) -> Verdict:
+        """Remove denied things from the lists of an answer that we do not know."""
+        text = message.place.text
+        if is_too_long_to_search(message.place.cut(result)):
+            raise ProtocolError("too many members to look for denied things")
+        found: list[Denied] = []
+        edits = list(self._edits_below(text, result, found))
+        if not edits:
+            return Forward()
+        return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
+
+    def _edits_below(self, text: str, value: Value, found: list[Denied]) -> Iterator[Edit]:
+        opened = open_value(text, value, {EACH: {}})
+        for element in opened.elements or ():
+            yield from self._edits_below(text, element, found)
+        for member in opened.members or ():
+            key = fold_key(member.key)
+            how = _LISTS.get(_FOLDED.get(key, ""))
+            if how is None or how.kind not in self._kinds or text[member.value.start] != "[":
+                if key not in CONTENT_FOLDED:
+                    yield from self._edits_below(text, member.value, found)
+            elif (new := self._filtered(text, member.value, how, found)) is not None:
+                yield Edit(member.value.start, member.value.end, new)
 
     def _decide_notification(self, message: Notification) -> Verdict:
         kind = next(
@@ -318,7 +369,7 @@ class Things:
         found: list[Denied] = []
         seen: set[str] = set()
         for member in result.members or ():
-            name = _FOLDED.get(_folded(member.key), "")
+            name = _FOLDED.get(fold_key(member.key), "")
             if name not in known or known[name].kind not in self._kinds:
                 continue
             if member.key != name or name in seen:
@@ -358,14 +409,9 @@ class Things:
             return None
         return without(text, opened, kept, changed)
 
-    def edits_in(self, text: str, holder: Value) -> Iterator[Edit]:
-        """Yield what removes denied things from the lists of an object, whatever it is."""
-        for member in holder.members or ():
-            how = _LISTS.get(_FOLDED.get(_folded(member.key), ""))
-            if how is not None and how.kind in self._kinds:
-                new = self._filtered(text, member.value, how, [])
-                if new is not None:
-                    yield Edit(member.value.start, member.value.end, new)
+    def edits_in(self, text: str, document: Value) -> Iterator[Edit]:
+        """Yield what removes denied things from all lists of a document."""
+        return self._edits_below(text, document, [])
 
     def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
         """Return an element without the denied things that it lists; None if it lists none."""
@@ -407,7 +453,7 @@ class Things:
         kind, named_by = how
         if element.text is not None and not has_lone_surrogate(element.text):
             return self._judge(kind, element.text)
-        keys = [_folded(member.key) for member in element.members or ()]
+        keys = [fold_key(member.key) for member in element.members or ()]
         if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
             return Denied(kind, "?", "an element that could be read in two ways")
         named = {name: element.get(name) for name in named_by}
@@ -460,6 +506,12 @@ def _refuse_alike(holder: Value) -> None:
             raise ProtocolError("a key that could be taken for another")
 
 
+def _may_list(json_text: str) -> bool:
+    """Tell whether there may be a list of things somewhere in it."""
+    bare = bare_json(json_text)
+    return bare is None or any(f'"{name}"' in bare for name in _LISTS_FOLDED)
+
+
 def _without_query(uri: str) -> str:
     return re.split(r"[?#]", uri, maxsplit=1)[0]
 
@@ -493,27 +545,6 @@ def _ways_to_name(folder: str) -> tuple[str, ...]:
     path = folder.rpartition("://")[2].strip("/")
     below = _FOLDER_OF_SKILLS.split(path)[-1]
     return path.rpartition("/")[2], path, below, folder, f"{folder}/SKILL.md"
-
-
-def fold_spaces(name: str) -> str:
-    """Return a name as a server may read it that drops spaces and invisible characters.
-
-    >>> fold_spaces(" summarize\\u200b ")
-    'summarize'
-    """
-    return name if name.isascii() and name.isprintable() and " " not in name else _plain(name)
-
-
-def _plain(name: str) -> str:
-    from unicodedata import category, normalize
-
-    kept = (char for char in normalize("NFKC", name) if category(char)[0] != "C")
-    return "".join(kept).strip()
-
-
-@lru_cache(maxsize=1000)
-def _folded(key: str) -> str:
-    return fold(key)
 
 
 def _reason(why: Why, denied: Sequence[Denied]) -> Reason:

@@ -6,11 +6,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.policy.config import ListFrom
-from mcp_tool_filter.policy.described import decide_described
+from mcp_tool_filter.policy.described import (
+    decide_beside,
+    decide_card,
+    decide_described,
+    is_card_uri,
+    parse_again,
+)
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.snapshot import (
     Snapshot,
@@ -91,6 +97,9 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
         case Request() | Notification() if is_of_tools(message.method):
             return _decide_naming(message, situation)
         case Request() | Notification():
+            if message.method == "resources/read" and situation.exchange:
+                uri = message.params.get("uri") if message.params else None
+                situation.exchange.reads_card = uri is not None and is_card_uri(uri.text or "")
             things = situation.things
             return things.decide_from_client(message, situation) if things else Forward()
         case Response():
@@ -129,6 +138,8 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
             if asked is not None and describes_tools(asked.method) and message.result is not None:
                 limits = situation.limits
                 return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
+            if asked is not None and asked.reads_card and message.result is not None:
+                return decide_card(message, situation.snapshot, situation.things, situation.limits)
             expected = asked is None or asked.method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
@@ -228,7 +239,16 @@ def decide_listing(
     listing = find_listing(message, snapshot.never_shown, expected=expected)
     if listing is None:
         return Forward()
-    return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
+    verdict = at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
+    if not listing.has_more:
+        return verdict
+    if isinstance(verdict, Forward):
+        return decide_beside(message, snapshot)
+    beside = decide_beside(parse_again(verdict.text), snapshot)
+    if isinstance(beside, Forward):
+        return verdict
+    hidden = (*verdict.reason.tools, *beside.reason.tools)
+    return Rewrite(beside.text, replace(verdict.reason, tools=hidden))
 
 
 def decide_in_steps(

@@ -41,9 +41,11 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogat
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
 _OF_MCP = "io.modelcontextprotocol/"
+SERVER_INFO = f"{_OF_MCP}serverInfo"
 _META = frozenset({"progressToken", "traceparent", "tracestate"})
 # Content that tools, resources and prompts return, and requests of an upstream to the client.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
+CONTENT_FOLDED = frozenset(map(fold, _CONTENT))
 # Members whose string value some reader may parse as JSON again.
 _HOLDERS = frozenset({"result", "tools"})
 _USUAL_KEYS = frozenset(
@@ -89,12 +91,14 @@ class Listing:
 
     definitions: tuple[Definition, ...]
     next_cursor: str | None
-    frame: tuple[str, str] = field(repr=False)
-    """The result's text before and after its tools, without the cursor."""
+    frame: tuple[str, str] | None = field(repr=False)
+    """The result's text before and after its tools, without the cursor; None if it ``has_more``."""
     head: str = field(repr=False)
     tail: str = field(repr=False)
     around: tuple[str, str] | None = field(default=None, repr=False)
     """Head and tail as they must be if the tools are others; None if that is no difference."""
+    has_more: bool = field(default=False, repr=False)
+    """True if there is more beside the tools that could name tools."""
 
     @property
     def surroundings(self) -> str:
@@ -150,7 +154,7 @@ def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
     names: list[str] = []
     for member in params.members:
         if member.key not in _NAMING:
-            if _folded(member.key) in _NAMING_FOLDED:
+            if fold_key(member.key) in _NAMING_FOLDED:
                 raise ProtocolError("a key that could be taken for another")
             continue
         named = open_value(message.place.text, member.value, {EACH: {}})
@@ -195,11 +199,11 @@ def parse_listing(message: Single) -> Listing | None:
     holder = message.result if isinstance(message, Response) else message.params
     if holder is None or holder.members is None:
         return None
-    alike = [key for key in holder.named if _folded(key) == "tools"]
+    alike = [key for key in holder.named if fold_key(key) == "tools"]
     if not alike:
         return None
     if len(holder.named) != len(holder.members):
-        alike = [member.key for member in holder.members if _folded(member.key) == "tools"]
+        alike = [member.key for member in holder.members if fold_key(member.key) == "tools"]
     tools = holder.named.get("tools")
     if tools is None or tools.elements is None or len(alike) > 1:
         raise ProtocolError("a tool list that could be read in two ways")
@@ -285,7 +289,7 @@ def _is_plain(name: str) -> bool:
     return name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
 
 
-def _folded(key: str) -> str:
+def fold_key(key: str) -> str:
     """Fold a key. The same few keys come again and again, so we keep the results."""
     return _fold_once(key) if len(key) <= _LONGEST_KEPT else fold(key)
 
@@ -327,7 +331,7 @@ class _Search:
     def _look(self, pairs: list[tuple[str, object]]) -> _Object:
         if not pairs:
             return _EMPTY
-        folded = [_folded(key) for key, _ in pairs]
+        folded = [fold_key(key) for key, _ in pairs]
         seen = _Object(pairs, folded)
         shown: list[tuple[str | None, _Object]]
         shown = [(key, member) for key, member in seen.members if member.has_schema]
@@ -361,7 +365,8 @@ def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:
 
 
 def _names_of(key: str | None, tool: _Object) -> Iterator[str]:
-    return (name for name in (key, *tool.names) if isinstance(name, str))
+    is_name = key != "tool" or not tool.names  # as in the answer to tools/resolve
+    return (name for name in (key if is_name else None, *tool.names) if isinstance(name, str))
 
 
 def _listing(place: Place, holder: Value, tools: Value) -> Listing:
@@ -386,14 +391,26 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
             with_edits(place.text, place.start, tools.start, edits),
             with_edits(place.text, tools.end, place.end, edits),
         )
+    has_more = any(_may_name(place.text, member) for member in holder.members or ())
     return Listing(
         definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
         next_cursor=cursor.text if cursor else None,
-        frame=("{" + ",".join(before), ",".join(after) + "}"),
+        frame=None if has_more else ("{" + ",".join(before), ",".join(after) + "}"),
         head=place.text[place.start : tools.start],
         tail=place.text[tools.end : place.end],
         around=around,
+        has_more=has_more,
     )
+
+
+def _may_name(text: str, member: Member) -> bool:
+    """Tell whether a member beside the tools could name tools, too."""
+    if member.key in ("tools", SERVER_INFO) or text[member.value.start] not in "{[":
+        return False
+    if member.key != "_meta":
+        return True
+    meta = open_value(text, member.value, {})
+    return any(_may_name(text, one) for one in meta.members or ())
 
 
 class Edit(NamedTuple):
@@ -460,7 +477,7 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
     """
     edits: list[Edit] = []
     for member in result.members or ():
-        key = _folded(member.key)
+        key = fold_key(member.key)
         value = member.value
         written = text[value.start : value.end]
         if key == "cachescope" and value.text != "private":
@@ -496,7 +513,7 @@ def removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
 
 
 def _definition(text: str, element: Value) -> Definition:
-    keys = [_folded(member.key) for member in element.members or ()]
+    keys = [fold_key(member.key) for member in element.members or ()]
     name = element.named.get("name")
     return Definition(
         name=name.text if name else None,

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from unicodedata import normalize
+from unicodedata import category, normalize
 from urllib.parse import unquote
 
 # RFC 3986, appendix B, with a required scheme.
@@ -91,12 +91,16 @@ def _paths_in(authority: str, path: str, query: str) -> list[str]:
 
 
 _PLAIN = re.compile(
-    r"(?:file://|(?!file:)[a-z][a-z0-9+.-]*://[a-z0-9.-]+)(?:/[\w~@+=$!(),:-][\w.~@+=$!(),: -]*)*",
+    r"(?:file://|(?!file:)[a-z][a-z0-9+.-]*://[a-z0-9-]+(?:\.[a-z0-9-]+)*)"
+    r"(?:/[\w~@+=$!(),-](?:[\w.~@+=$!(), -]*[\w~@+=$!(),-])?)+",
     re.ASCII,
 )
+_LONGEST_SPELLED = 4096  # characters of a URI with escapes, dots or backslashes
+_COSTLY = re.compile(r"[%\\]|/\.")
 _AT_ENDS = "".join(map(chr, range(33)))  # browsers' URLs drop these
 _ENDS_IN_FOLDER = re.compile(r"/\.{0,2}$")
 _ON_A_HOST = frozenset({"http", "https", "ws", "wss", "ftp", "file"})
+_HOST = re.compile(r"(?:.*@)?(.*?)\.?(?::[0-9]*)?", re.DOTALL)
 
 
 def spellings_of(text: str) -> tuple[str, ...]:
@@ -107,37 +111,78 @@ def spellings_of(text: str) -> tuple[str, ...]:
     """
     if len(text) < _LONGEST and _PLAIN.fullmatch(text):
         return (text,)  # nearly all
+    if len(text) > _LONGEST_SPELLED and _COSTLY.search(text):
+        raise UnclearUri("too long")
     bare = re.sub(r"[\t\r\n]", "", text.strip(_AT_ENDS))
     whole = _decoded(bare)
     found = dict.fromkeys((text, bare, whole))
-    for one in dict.fromkeys((bare, whole)):
+    for one in dict.fromkeys((bare, whole, without_invisible(whole))):
         found |= dict.fromkeys(_spelled(one))
-    if not text.isascii():
+    if not whole.isascii():
         found |= dict.fromkeys([normalize("NFC", one) for one in found])
+        found |= dict.fromkeys([without_invisible(one) for one in found])
     return tuple(found)
+
+
+def without_invisible(text: str) -> str:
+    """Return a text as a server may read it that drops invisible characters and spaces around it,
+    and takes characters of other widths for the usual ones.
+
+    >>> without_invisible(" summarize\\u200b ")
+    'summarize'
+    """
+    if text.isascii() and text.isprintable():
+        return text.strip()
+    kept = (char for char in normalize("NFKC", text) if category(char)[0] != "C")
+    return "".join(kept).strip()
 
 
 def _spelled(text: str) -> Iterator[str]:
     parsed = _URI.fullmatch(text if "/" in text else text.replace("\\", "/"))
     if parsed is None:  # relative: some servers accept it
         yield from map("/".join, _readings([text]))
+    if parsed is None or len(parsed[1]) == 1:  # a path: many only remove file:// from its beginning
+        if text[:1] in ("/", "\\") or parsed:
+            yield from _spelled(f"file:///{text.lstrip('/')}")
         return
     scheme, authority, path = parsed[1].lower(), parsed[2] or "", parsed[3]
     query = (parsed[4] or "") + (parsed[5] or "")
-    host = _decoded(authority).lower()
-    if scheme == "file" and host in _HERE:
-        host = ""
+    places = _readings(_paths_in(authority, path, query))
     has_host = parsed[2] is not None or path.startswith("/")
-    begin = f"{scheme}://{host}" if has_host else f"{scheme}:"
+    begins = {f"{scheme}://{host}" for host in _hosts_in(scheme, authority)}
     bases = {
         f"{begin}{'/' if has_host and parts else ''}{'/'.join(parts)}"
-        for parts in _readings(_paths_in(authority, path, query))
+        for parts in _as_on_windows(places)
+        for begin in (begins if has_host else (f"{scheme}:",))
     }
     if authority and scheme not in _ON_A_HOST:  # the first part of a path, for many servers
-        bases |= {f"{scheme}://{'/'.join(parts)}" for parts in _readings([authority + path])}
-    ends = [""] + (["/"] if _ENDS_IN_FOLDER.search(path) else [])
+        bases |= _after(scheme, _readings([authority + path]))
+    elif scheme != "file" and not authority:  # or the other way round
+        bases |= _after(scheme, places)
+    elif not has_host:
+        bases |= _after("file", {("", *parts) for parts in places})
+    ends = [""] + (["/"] if _ENDS_IN_FOLDER.search(path) or not path else [])
     ends += [query, parsed[4] or "", _decoded(query)] if query else []
     yield from (base + end for base in sorted(bases) for end in ends)
+
+
+def _hosts_in(scheme: str, authority: str) -> set[str]:
+    """Return what servers take for the host: all of it, or without a user and a port. Few that
+    read files look at it."""
+    whole = _decoded(authority).lower()
+    found = _HOST.fullmatch(whole)
+    hosts = {whole, found[1] if found else whole}
+    if scheme == "file":
+        return {""} if hosts <= _HERE else {*hosts, ""}
+    return hosts
+
+
+def _after(scheme: str, places: set[tuple[str, ...]]) -> set[str]:
+    return {f"{scheme}://{'/'.join(parts)}" for parts in _as_on_windows(places)}
+
+
+def _as_on_windows(places: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    return places | {tuple(map(_read_by_windows, parts)) for parts in places}
 
 
 _SKILL = re.compile(r"\s*skill:|(?:[^?#]*/)?SKILL\.md(?:$|[?#])", re.IGNORECASE)
