@@ -535,6 +535,43 @@ def test_what_the_page_changes_is_for_one_server_until_the_file_is_read_again(
         assert files.tools() == ["read_file", "keep_file"]
 
 
+def test_metrics_name_the_server(tmp_path: Path) -> None:
+    text = f"""
+        metrics-port = 0
+        metrics-token = "t0ken"
+        deny = "^delete_"
+        [servers.files]
+        {command("read_file,delete_file")}
+        [servers.other]
+        {command("read_file")}
+        [servers.gone]
+        command = ["/no/such/program"]
+    """
+    with serving(tmp_path, text) as it:
+        files, other = it.at("files"), it.at("other")
+        hidden_in(files.calls("delete_file"))
+        for client in (files, other, other):
+            client.calls("read_file")
+        port = int(it.says(r"Metrics: http://127\.0\.0\.1:(\d+)/metrics")[1])
+        at = Serving(it.process, it.log, it.file, port)
+        own, others = (
+            at.send("GET", "/metrics", b"", **headers).body.decode()
+            for headers in ({"authorization": "Bearer t0ken"}, {})
+        )
+        for line in (
+            'calls_total{server="files",tool="read_file"} 1.0',
+            'calls_total{server="other",tool="read_file"} 2.0',
+            'refusals_total{server="files",tool="delete_file",why="denied"} 1.0',
+            'upstream_seconds_count{server="other"} 3.0',
+            'upstream_up{server="files"} 1.0',
+            'upstream_up{server="gone"} 0.0',
+        ):
+            assert f"mcp_tool_filter_{line}" in own
+        assert 'calls_total{server="other"} 2.0' in others
+        assert "_file" not in others
+        assert at.send("GET", "/readyz").status == 200
+
+
 def board_of(it: Serving) -> Callable[..., dict[str, Any]]:
     """Return what changes something on the page; KeyError for what it does not know."""
     found = it.says(r"Dashboard: http://127\.0\.0\.1:(\d+)(/mcp\?token=\S+)")

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -88,8 +88,8 @@ class Proxy:
     def __init__(self, around: Surroundings, whole: Proxy | None = None) -> None:
         self.around = around
         self._whole = whole
-        self.has_parts = False
-        """True for the whole of several servers, whose sites follow their own settings."""
+        self.runs: Callable[[], Mapping[str, bool]] | None = None
+        """Tells which of several servers run; their sites follow their own settings."""
         self.warn = around.warn
         self.config = Config()
         self.sites: dict[str, Site] = {}
@@ -138,7 +138,7 @@ class Proxy:
             for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
-        sites = [] if self.has_parts else list(self.sites.values())
+        sites = [] if self.runs else list(self.sites.values())
         self.rules.adopt(config.rules, sites)
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
@@ -369,14 +369,19 @@ class Proxy:
         """Return the URL of an upstream for messages, if there are several upstreams."""
         return f" {site.shown}" if len(self.sites) > 1 else ""
 
-    def _state(self) -> dict[str, float]:
+    def _state(self) -> dict[str, float | Mapping[str, float]]:
         """Return the current values for the metrics."""
         sites = list(self.sites.values())
+        up: float | Mapping[str, float]
+        up = not self.has_failed and not any(site.is_lost for site in sites)
+        if self.runs is not None:
+            lost = {site.name for site in sites if site.is_lost}
+            up = {name: runs and name not in lost for name, runs in self.runs().items()}
         return {
             "ready": (
                 self.ready.is_set() and bool(sites) and not (self.has_failed or self.is_leaving)
             ),
-            "upstream_up": not self.has_failed and not any(site.is_lost for site in sites),
+            "upstream_up": up,
             "sessions": sum(len(site.listener.sessions) for site in sites),
             "streams": len(self.exchanges),
         }

@@ -98,14 +98,15 @@ class Servers:
         self._table = object()
         self._turn = asyncio.Lock()
         self._has_reported = False
-        whole.has_parts = True
+        self._at: dict[str, Running] = {}
+        whole.runs = lambda: {name: one.runs for name, one in list(self._at.items())}
         self.listener = open_listener(
             upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
         )
         whole.watchers.observe_elsewhere(self.listener.policy)
         self._front = self.open_service(_refuse)
         self._front.route = self.route
-        self._at = {plan.name: Running(plan, self) for plan in plans}
+        self._at |= {plan.name: Running(plan, self) for plan in plans}
 
     def open_service(self, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
         """Return a service without an upstream; the hook answers its requests."""
@@ -265,6 +266,10 @@ class Running:
     def service(self) -> Service:
         """Its site, or a service whose requests wait until it runs."""
         return self._site or self._waiting
+
+    @property
+    def runs(self) -> bool:
+        return self._site is not None
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -39,7 +39,9 @@ _BAD_REQUEST = 400
 class Watchers:
     """The observers of all sites."""
 
-    def __init__(self, around: Surroundings, state: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self, around: Surroundings, state: Callable[[], Mapping[str, float | Mapping[str, float]]]
+    ) -> None:
         self._around = around
         self._state = state
         self._watching: Watching | None = None

@@ -39,7 +39,7 @@ from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
     from prometheus_client.registry import Collector
     from prometheus_client.samples import Sample
 
@@ -50,11 +50,13 @@ OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
+_SERVER = "server"
 _TOOL, _NAME = "tool", "name"  # the labels that name a tool, or something else that is denied
 _PROBES = ("/livez", "/healthz", "/readyz")  # balancers ask for them under any Host
 
-type State = Callable[[], Mapping[str, float]]
-"""Returns the current gauges by name; ``ready`` tells whether lists can be answered."""
+type State = Callable[[], Mapping[str, float | Mapping[str, float]]]
+"""Returns the current gauges by name, or those of each server; ``ready`` tells whether lists can be
+answered."""
 
 
 class Names:
@@ -76,7 +78,8 @@ class Names:
 class Metrics:
     """The metrics of the process. Raises StartError without prometheus_client."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, names_servers: bool = False) -> None:
+        """``names_servers`` if each series is of one server of several."""
         try:
             from prometheus_client import CollectorRegistry, Counter, Histogram
         except ImportError:
@@ -89,12 +92,16 @@ class Metrics:
         self._reported_tools = Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
+        more = self._more = (_SERVER,) if names_servers else ()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, namespace=_NAMESPACE, registry=registry)
+            names = (*labels, *more)
+            return Counter(name, text, names, namespace=_NAMESPACE, registry=registry)
 
         def histogram(name: str, text: str) -> Histogram:
-            return Histogram(name, text, namespace=_NAMESPACE, registry=registry, buckets=_SECONDS)
+            return Histogram(
+                name, text, more, namespace=_NAMESPACE, registry=registry, buckets=_SECONDS
+            )
 
         kinds = ("method", "class", "verdict")
         self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
@@ -117,49 +124,52 @@ class Metrics:
 
     def show(self, entry: Entry) -> None:
         """Count a message."""
+        of = tuple(str(entry.get(name, "")) for name in self._more)
         verdict, method = str(entry.get("verdict")), method_of(entry)
         if entry.get("shadow"):
-            self._count_reported(entry, method)
+            self._count_reported(entry, method, of)
             verdict = "forwarded"
-        self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
+        kind = str(entry.get("class"))
+        self._messages.labels(self._methods.bounded(method), kind, verdict, *of).inc()
         if "tool" in entry:
-            self._count_call(str(entry["tool"]), verdict, entry)
+            self._count_call(str(entry["tool"]), verdict, entry, of)
         elif verdict in ("refused", "dropped", "changed") and entry.get("why") == Why.DENIED:
-            for kind in _THINGS.intersection(entry):
-                name = self._things.bounded(str(entry[kind]))
-                self._refused_things.labels(kind, name).inc()
+            for thing in _THINGS.intersection(entry):
+                name = self._things.bounded(str(entry[thing]))
+                self._refused_things.labels(thing, name, *of).inc()
                 break
         for name in ("rule", "answer_rule"):
             if rule := entry.get(name):
-                self._rules.labels(self._rule_ids.bounded(str(rule))).inc()
+                self._rules.labels(self._rule_ids.bounded(str(rule)), *of).inc()
         if isinstance(drift := entry.get("drift"), int):
-            self._drift.inc(drift)
+            _of(self._drift, of).inc(drift)
         if isinstance(saved := entry.get("saved_bytes"), int):
-            self._lists.inc()
-            self._saved.inc(saved)
-            self._tokens.inc(saved // _BYTES_PER_TOKEN)
+            _of(self._lists, of).inc()
+            _of(self._saved, of).inc(saved)
+            _of(self._tokens, of).inc(saved // _BYTES_PER_TOKEN)
         if isinstance(own := entry.get("own_ms"), float):
-            self._own.observe(own / 1000)
+            _of(self._own, of).observe(own / 1000)
         if isinstance(took := entry.get("upstream_ms"), float):
-            self._upstream.observe(took / 1000)
+            _of(self._upstream, of).observe(took / 1000)
 
-    def _count_reported(self, entry: Entry, method: str) -> None:
+    def _count_reported(self, entry: Entry, method: str, of: tuple[str, ...]) -> None:
         tool = self._reported_tools.bounded(str(entry.get("tool") or method))
         for prefix in ("", "answer_"):
             would = entry.get(f"{prefix}verdict")
             if would not in (None, "forwarded"):
-                self._reported.labels(tool, str(would), str(entry.get(f"{prefix}why"))).inc()
+                why = str(entry.get(f"{prefix}why"))
+                self._reported.labels(tool, str(would), why, *of).inc()
 
-    def _count_call(self, tool: str, verdict: str, entry: Entry) -> None:
+    def _count_call(self, tool: str, verdict: str, entry: Entry, of: tuple[str, ...]) -> None:
         if verdict in ("refused", "dropped"):
             why = str(entry.get("why"))
             names = self._unknown if why == Why.UNKNOWN.value else self._denied
-            self._refusals.labels(names.bounded(tool), why).inc()
+            self._refusals.labels(names.bounded(tool), why, *of).inc()
             return
         tool = self._called.bounded(tool)
-        self._calls.labels(tool).inc()
+        self._calls.labels(tool, *of).inc()
         if has_failed(entry):
-            self._errors.labels(tool).inc()
+            self._errors.labels(tool, *of).inc()
 
     def serve(self, at: MetricsAt, hosts: AllowedHosts | None = None) -> MetricsServer:
         """Serve the metrics. Raises StartError if the port is taken.
@@ -183,6 +193,11 @@ class Metrics:
                 return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
             case _:
                 return _plain(404, b"/metrics /livez /readyz\n")
+
+
+def _of[M: (Counter, Histogram)](metric: M, labels: tuple[str, ...]) -> M:
+    """Return the series of a server, or the only one."""
+    return metric.labels(*labels) if labels else metric
 
 
 def _plain(status: int, body: bytes) -> ServedResponse:
@@ -238,10 +253,17 @@ class _Gauges:
     def collect(self) -> list[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        return [
-            GaugeMetricFamily(f"mcp_tool_filter_{name}", f"{name.replace('_', ' ')}.", value)
-            for name, value in self._state().items()
-        ]
+        found: list[Metric] = []
+        for name, value in self._state().items():
+            full, about = f"{_NAMESPACE}_{name}", f"{name.replace('_', ' ')}."
+            if isinstance(value, Mapping):
+                family = GaugeMetricFamily(full, about, labels=[_SERVER])
+                for server, each in value.items():
+                    family.add_metric([server], each)
+            else:
+                family = GaugeMetricFamily(full, about, value)
+            found.append(family)
+        return found
 
 
 class MetricsServer:

@@ -34,7 +34,7 @@ class Watching:
         server_of: Callable[[object], str] | None = None,
         metrics: MetricsAt | None = None,
         hosts: AllowedHosts | None = None,
-        state: Callable[[], Mapping[str, float]] = dict,
+        state: Callable[[], Mapping[str, float | Mapping[str, float]]] = dict,
         say: Callable[[str], None] = lambda _text: None,
         soon: Soon | None = None,
     ) -> None:
@@ -49,7 +49,9 @@ class Watching:
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
-        self._count = self._serve_metrics(metrics, state, hosts)
+        self._count = self._serve_metrics(
+            metrics, state, hosts, names_servers=server_of is not None
+        )
         self._kept = [*self._open_log(audit), *keep]
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
@@ -81,14 +83,16 @@ class Watching:
     def _serve_metrics(
         self,
         at: MetricsAt | None,
-        state: Callable[[], Mapping[str, float]],
+        state: Callable[[], Mapping[str, float | Mapping[str, float]]],
         hosts: AllowedHosts | None,
+        *,
+        names_servers: bool,
     ) -> Sink | None:
         if at is None:
             return None
         from mcp_tool_filter.adapters.watch.metrics import Metrics, address_of
 
-        metrics = Metrics(state)
+        metrics = Metrics(state, names_servers=names_servers)
         server = metrics.serve(at, hosts)
         self._closing.append(server.close)
         if not at.port:  # any free port
