@@ -24,7 +24,9 @@ from tests.proxy import REPOSITORY
 
 SHOWN = sorted({line.partition("  #")[0].strip() for line in shown_commands()})
 # They need a person, an account or another host; each has tests of its own.
-_ELSEWHERE = re.compile(r"mcp-tool-filter (?:login|run|wrap .*--pick)\b|.*--follow|.*https://")
+_ELSEWHERE = re.compile(
+    r"mcp-tool-filter (?:login|run|serve|wrap .*--pick)\b|.*--follow|.*https://"
+)
 _MORE = {
     "pick": ["--names", "delete_file"],
     "wrap": ["--yes"],
@@ -38,6 +40,8 @@ def words_of(line: str, url: str) -> list[str]:
     words = [word.replace("http://localhost:3000/mcp", url) for word in shlex.split(line)[1:]]
     if "--" in words:
         words[words.index("--") + 1 :] = _SERVER
+    if "--server" in words:
+        words = ["--config", "servers.toml", *words]
     if words[0] in COMMANDS:
         return words + _MORE.get(words[0], [])
     at = words.index("--") if "--" in words else len(words)
@@ -55,6 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(recording, tmp_path / "session.flow")
     listed = {"mcpServers": {"files": {"command": _SERVER[0], "args": _SERVER[1:]}}}
     (tmp_path / ".claude.json").write_text(json.dumps(listed))
+    (tmp_path / "servers.toml").write_text(f"[servers.files]\ncommand = {json.dumps(_SERVER)}\n")
     audit_log = str(tmp_path / "audit.jsonl")
     filter = [sys.executable, "-m", "mcp_tool_filter", "--audit-log", audit_log, "--", *_SERVER]
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_file"}}

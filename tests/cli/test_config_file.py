@@ -30,7 +30,7 @@ def test_a_server_is_a_command_or_a_url(tmp_path: Path, monkeypatch: pytest.Monk
     command = ["npx", "~/bin", "$HOME", "a~/b"]
     env = {DEBUG = "$DEBUG-${DEBUG}$$"}
     [servers."team.x"]
-    url = "https://mcp.example/v1/mcp"
+    url = "https://mcp.example/v1/mcp?key=$KEY&x=$$y"
     header = ["X-Team: blue"]
     """
     files = server(tmp_path, text, "files", DEBUG="1")
@@ -38,8 +38,8 @@ def test_a_server_is_a_command_or_a_url(tmp_path: Path, monkeypatch: pytest.Monk
     assert (files.env, files.cwd, files.name) == ({"DEBUG": "1-1$"}, None, "files")
     assert not files.is_stdio
     assert sources(tmp_path, text, DEBUG="1").of_server("files", is_stdio=True).is_stdio
-    team = server(tmp_path, text, "team.x")
-    assert (team.upstream, team.command) == ("https://mcp.example/v1/mcp", ())
+    team = server(tmp_path, text, "team.x", KEY="s3cret")
+    assert (team.upstream, team.command) == ("https://mcp.example/v1/mcp?key=s3cret&x=$y", ())
     assert team.config().upstream_headers == (("X-Team", "blue"),)
 
 
@@ -166,7 +166,11 @@ def test_a_mistake_names_the_file_the_server_and_the_key(
 
 @pytest.mark.parametrize(
     "text",
-    ["url = 'http://localhost:1'\nheader = 'X-Key: $KEY'", "command = ['x']\nenv = {A = '$KEY'}"],
+    [
+        "url = 'http://localhost:1'\nheader = 'X-Key: $KEY'",
+        "url = 'http://localhost:1/mcp?key=${KEY}'",
+        "command = ['x']\nenv = {A = '$KEY'}",
+    ],
 )
 def test_an_unset_variable_concerns_its_server_only(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -376,7 +376,7 @@ class Sources:
         if is_stdio:
             top = _without(top, _OF_LISTENERS)
         other = _without(self._merged(top), _UPSTREAMS)
-        own = _without(section, ("env",)) | self._variables_of(section)
+        own = section | self._expanded(section)
         typed = self.surrounding | self.typed
         given = {**other, **own, **{name: other[name] for name in typed if name in other}}
         for key in (*_ADD_UP, "except"):
@@ -394,16 +394,21 @@ class Sources:
         settings = settle(given)
         return replace(settings, allow_too=tuple(other["allow"])) if narrows else settings
 
-    def _variables_of(self, section: Given) -> Given:
-        """Return the environment of a server's command, expanded. Raises UnsetVariable."""
+    def _expanded(self, section: Given) -> Given:
+        """Return a server's URL, and the environment of its command, with the values of variables.
+        Raises UnsetVariable."""
         from mcp_tool_filter.policy.config import expand_variables
 
-        variables = []
+        expand = partial(expand_variables, environment=self.environment)
+        found: Given = {}
+        for text in section.get("upstream", ()):
+            url = expand(text, option="url", given="…")  # it may be secret
+            found["upstream"] = [url]
         for text in section.get("env", ()):
             name, value = parse_variable(text)
-            value = expand_variables(value, self.environment, option="env", given=name)
-            variables.append(f"{name}={value}")
-        return {"env": variables} if variables else {}
+            value = expand(value, option="env", given=name)
+            found.setdefault("env", []).append(f"{name}={value}")
+        return found
 
 
 _OF_LISTENERS = (

@@ -21,6 +21,7 @@ TOPICS: Final = {
     "patterns": "how tool names are matched, and which patterns are refused",
     "stdio": "a server that is a command, and a client that only starts commands",
     "clients": "the files of your clients, and what wrap changes in them",
+    "servers": "one file with several servers, and one port for all of them",
     "logins": "how you or your clients log in to a server",
     "run": "filter all servers that a client reaches by URL",
     "watch": "the terminal, the page, the audit log, metrics and traces",

@@ -61,6 +61,11 @@ def test_the_filter_starts_with_what_the_client_had_given() -> None:
     wanted = {"A": "t-1", "B": "t-1", "C": "t-1", "D": "pa$$word$HOME", "E": "\x7f"}
     assert settings.env == wanted
     assert moved_from(text, "x", ORIGIN) == entry
+    entry = {"type": "http", "url": "https://mcp.example/mcp?$top=1"}
+    text = with_section("", "x", entry, {}, ORIGIN)
+    settings = Sources(parse_file("/x.toml", text.encode()), {}, {}, {}).of_server("x")
+    assert settings.upstream == entry["url"]
+    assert moved_from(text, "x", ORIGIN) == entry
 
 
 def test_what_was_edited_in_the_section_is_kept() -> None:

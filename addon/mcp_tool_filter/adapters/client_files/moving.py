@@ -105,7 +105,7 @@ def section_for(entry: ServerEntry, policy: Mapping[str, object]) -> dict[str, o
     words, url = words_and_url(entry)
     section: dict[str, object] = {}
     if url:
-        section["url"] = _without_references(url, "URL")
+        section["url"] = _doubled(_without_references(url, "URL"))
         if headers := headers_of(entry):
             section["header"] = [_in_our_words(one) for one in headers]
     else:
@@ -156,7 +156,7 @@ def _kept(entry: ServerEntry) -> ServerEntry:
     kept = dict(entry)
     url = words_and_url(entry)[1]
     if url:
-        kept |= {key: None for key in URLS if kept.get(key) == url}
+        kept |= {key: _null_if_plain(url) for key in URLS if kept.get(key) == url}
         names = HEADER_MAPS
     else:
         nested = kept.get("command")
