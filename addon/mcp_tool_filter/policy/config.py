@@ -267,6 +267,11 @@ class Config:
     dashboard: int | None = None
     """The port that serves the page ``/mcp`` without mitmweb."""
 
+    def refuse_unmatched(self, unmatched: Sequence[Pattern]) -> None:
+        """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
+        if self.strict and unmatched:
+            raise UnmatchedPattern(unmatched[0].text, hint=unmatched[0].hint)
+
     @property
     def replaces_credentials(self) -> bool:
         """Tell whether our headers replace the clients' own credentials."""
@@ -477,12 +482,6 @@ def _parse_metrics(given: _Given, environment: Mapping[str, str]) -> MetricsAt |
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     return int(match[1]) * _UNITS[match[2].lower()] if match else 0
-
-
-def refuse_unmatched(config: Config, unmatched: Sequence[Pattern]) -> None:
-    """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
-    if config.strict and unmatched:
-        raise UnmatchedPattern(unmatched[0].text, hint=unmatched[0].hint)
 
 
 def refuse_to_open(old: Config, new: Config) -> None:

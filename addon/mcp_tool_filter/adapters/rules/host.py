@@ -383,6 +383,9 @@ _MOST_OUTPUT = 10 * 1024 * 1024
 type Sender = Callable[[SendCopy], None]
 
 
+type EnterLog = Callable[[WriteLog], None]
+
+
 def _enter_nowhere(_effect: WriteLog) -> None:
     """Do nothing: there is no audit log."""
 
@@ -395,7 +398,7 @@ class RuleHost:
         self.metrics: dict[str, float] = {}
         self.webhooks = Webhooks()
         self._callables = Callables()
-        self.enter_log: Callable[[WriteLog], None] = _enter_nowhere
+        self.enter_log: EnterLog = _enter_nowhere
         """Adds log entries of rules to the audit log, if there is one."""
         self._send_copy = send_copy
         self._warned: set[str] = set()

@@ -49,7 +49,7 @@ from mcp_tool_filter.observers.sentences import (
     warnings_about,
 )
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
-from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
+from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ class Proxy:
         lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
         first = lists[0] if lists else ()
         dead = [one for one in first if all(one in other for other in lists)]  # for all upstreams
-        refuse_unmatched(self.config, dead)
+        self.config.refuse_unmatched(dead)
         if not self._has_warned:
             self._has_warned = True
             for warning in warnings_about(self.config):

@@ -9,7 +9,7 @@ The rule engine is imported only if there is a rules file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,9 @@ from mcp_tool_filter.policy.exchange import Client, Via
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.background import Effects
     from mcp_tool_filter.adapters.rules.file import RulesInForce
-    from mcp_tool_filter.adapters.rules.host import Copies
+    from mcp_tool_filter.adapters.rules.host import Copies, EnterLog
     from mcp_tool_filter.adapters.sockets.client import Headers
-    from mcp_tool_filter.policy.rule_effects import SendCopy, WriteLog
+    from mcp_tool_filter.policy.rule_effects import SendCopy
 
 
 # Headers of the client's connection or framing, which differ for our message.
@@ -43,7 +43,7 @@ _FOR_STRANGERS = frozenset({
 class Rules:
     """The rules of all sites."""
 
-    def __init__(self, effects: Effects, enter_log: Callable[[WriteLog], None]) -> None:
+    def __init__(self, effects: Effects, enter_log: EnterLog) -> None:
         self._effects = effects
         self._enter_log = enter_log
         self._copies: Copies | None = None

@@ -30,7 +30,7 @@ from mcp_tool_filter.http.head import RequestNotes
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
 from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
-from mcp_tool_filter.policy.config import Config, refuse_unmatched
+from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
@@ -172,7 +172,7 @@ class Servers:
             if one.problem and (self.is_strict or one.plan.config.strict):
                 return one.problem
             try:
-                refuse_unmatched(one.plan.config, self._own_unmatched(one))
+                one.plan.config.refuse_unmatched(self._own_unmatched(one))
             except StartError as error:
                 return _named(one.plan.name, error)
         dead = self._dead_defaults()

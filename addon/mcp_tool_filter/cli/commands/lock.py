@@ -34,7 +34,6 @@ from mcp_tool_filter.observers.changes import (
 )
 from mcp_tool_filter.observers.introduced import KINDS, Introduced, visible
 from mcp_tool_filter.observers.shown_changes import coloured, lines_of, lines_of_tool, plain
-from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.policy.lock import (
     Json,
     Lock,
@@ -75,7 +74,7 @@ def _ask(typed: Given) -> tuple[Lock, list[str]]:
     given.pop("lock", None)  # we look at all that the patterns expose
     settings = settle(given)
     known = ask_now(settings)
-    refuse_unmatched(settings.config(), known.snapshot.unmatched)
+    settings.config().refuse_unmatched(known.snapshot.unmatched)
     for warning in sentences.warnings_in(known.snapshot):
         say(warning)
     return _lock_of(known)

@@ -34,7 +34,6 @@ from mcp_tool_filter.observers import sentences
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, claims_in
-from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
@@ -151,7 +150,7 @@ def show_tools(settings: Settings, how: str) -> int:
         why = "It must be one of: " + ", ".join(formats)
         raise UsageError(f"There is no format {how}", why=why)
     known = ask_now(settings)
-    refuse_unmatched(settings.config(), known.snapshot.unmatched)
+    settings.config().refuse_unmatched(known.snapshot.unmatched)
     match how:
         case "json":
             print(json.dumps(_as_json(known), indent=2))

@@ -17,7 +17,6 @@ from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import on_signals
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.protocol.limits import Transport
 
 
@@ -36,7 +35,7 @@ async def _serve(settings: Settings, session: StdioSession) -> int:
         known = await ask(settings)
     except CancelledError:
         return 0
-    refuse_unmatched(session.config, known.snapshot.unmatched)
+    session.config.refuse_unmatched(known.snapshot.unmatched)
     pipe = _pipe(settings, session, known)
 
     def leave() -> None:

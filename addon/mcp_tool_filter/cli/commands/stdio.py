@@ -31,13 +31,13 @@ from mcp_tool_filter.errors import InvalidOption, StartError
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
     from mcp_tool_filter.adapters.rules.file import RulesInForce
+    from mcp_tool_filter.adapters.rules.host import EnterLog
     from mcp_tool_filter.adapters.stdio.judge import LineJudge, ServerName
     from mcp_tool_filter.adapters.stdio.relay import Happened
     from mcp_tool_filter.adapters.watch.watching import Sink
     from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, Propagate
     from mcp_tool_filter.observers.sentences import Introduction
     from mcp_tool_filter.policy.exchange import Link
-    from mcp_tool_filter.policy.rule_effects import WriteLog
     from mcp_tool_filter.policy.snapshot import Snapshot
 
 
@@ -54,7 +54,7 @@ class StdioSession:
         """True while it passes messages; for those who look at the metrics."""
         self._observers: list[Observer] = []
         self._propagate: Propagate | None = None
-        self._enter_log: Callable[[WriteLog], None] | None = None
+        self._enter_log: EnterLog | None = None
         self._ends = ExitStack()
         self._recorder = open_recorder(settings.record) if settings.record else None
         if self._recorder:
@@ -412,13 +412,12 @@ def _report_of(
 ) -> Callable[[Snapshot, ServerName], None]:
     """Return what reports the tools, once the client is about to see the complete list."""
     from mcp_tool_filter.observers.sentences import Introduction
-    from mcp_tool_filter.policy.config import refuse_unmatched
 
     upstream = settings.shown_upstream  # now, while the command starts
 
     def report(snapshot: Snapshot, server: ServerName) -> None:
         try:
-            refuse_unmatched(session.config, snapshot.unmatched)
+            session.config.refuse_unmatched(snapshot.unmatched)
         except StartError as error:  # before anything is answered
             say_beside_client(str(error))
             end_child(child, eof=_STRICT_EOF)
