@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import ctx
+from mitmproxy.exceptions import OptionsError
 
 from tests.adapters.mitmproxy.filtered import LIST, call, filtered
 from tests.adapters.mitmproxy.test_rules_everywhere import Ask, Echo, legacy, over, read
@@ -155,3 +157,47 @@ async def test_mitmdump_takes_the_options(tmp_path: Path) -> None:
         async with program("mitmdump", *misspelt, home=tmp_path) as it:
             assert await it.exit_code() == 1
             await it.says("Invalid value for deny_hint: 'opn-world'\\s+Did you mean open-world?")
+        for key in ("read_only", "strict"):  # a switch of mitmproxy's own would be on now
+            async with program("mitmdump", *words[:4], "--set", key, home=tmp_path) as it:
+                assert await it.exit_code() == 1
+                await it.says(f"Invalid value for {key}: ''\\s+Write {key}=true or {key}=false")
+
+
+@pytest.mark.parametrize("tools_list", ["auto", "upstream"])
+async def test_hints_and_exceptions_can_be_edited_while_mitmproxy_runs(
+    tmp_path: Path, tools_list: str
+) -> None:
+    """As with ``:set`` in mitmproxy's console. What is refused changes nothing."""
+    both = tool("both", ', "annotations":{"readOnlyHint":true,"openWorldHint":false}')
+
+    def listed(_request: RawRequest, id: str) -> bytes:
+        return answer(tool_list([READ, WRITE, both], id=id))
+
+    given: dict[str, Any] = {"deny": ["^never$"], "tools_list": [tools_list]}
+    async with filtered(tmp_path, lists=listed, respond=Echo().respond, **given) as between:
+
+        async def agree_on(*exposed: str) -> None:
+            assert names_in(read((await between.ask(LIST)).body)) == [*exposed]
+            for name in ("read_file", "write_file", "both"):
+                answered = read((await between.ask(call(name))).body)
+                assert ("result" in answered) is (name in exposed)
+
+        await agree_on("read_file", "write_file", "both")
+        edits: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+            (("read_only=true",), ("read_file", "both")),
+            (("deny_hint=open-world",), ("both",)),
+            (("except=^write", "except=^no"), ("write_file", "both")),
+            (
+                ("deny_hint=destructive", "deny_hint=not-idempotent"),
+                ("read_file", "write_file", "both"),
+            ),
+            (("read_only=false",), ("read_file", "write_file", "both")),
+            (("except=^no",), ("read_file", "both")),
+        ]
+        for texts, exposed in edits:
+            ctx.options.set(*texts)
+            await agree_on(*exposed)
+            for bad in ("deny_hint=open_world", "deny_hint", "except=", "read_only=x", "read_only"):
+                with pytest.raises(OptionsError, match=r"^Error: "):
+                    ctx.options.set(bad)
+            await agree_on(*exposed)

@@ -112,6 +112,10 @@ def _read(options: Options, option: Option) -> Texts:
         return tuple(values)
     if len(values) > 1:
         raise InvalidOption(option.key, ", ".join(values), why="It can be given only once")
+    if not (values or option.value) and was_set(options, option.key):
+        # ``--set read_only``: mitmproxy makes an empty list of it, which would mean false.
+        why = f"Write {option.key}=true or {option.key}=false"
+        raise InvalidOption(option.key, "", why=why)
     return values[0] if values else option.text
 
 
