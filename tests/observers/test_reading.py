@@ -39,6 +39,15 @@ def test_a_tool_list_is_one_line_a_tool() -> None:
     )
 
 
+def test_a_mark_is_shown_only_for_what_is_said_in_one_way() -> None:
+    said = {"annotations": {"readOnlyHint": True, "openWorldHint": True}}
+    other = {"annotations ": {"readOnlyHint": False}}
+    lines = render_body(
+        result({"tools": [{"name": "a"} | said, {"name": "b"} | said | other]}), JSON
+    )
+    assert lines.splitlines()[-2:] == ["    - a() [read-only, open-world]", "    - b()"]
+
+
 def test_text_of_several_lines_keeps_its_lines() -> None:
     body = result({"content": [{"type": "text", "text": "one\ntwo\n"}]})
     assert "- type: text\n      text: |\n        one\n        two" in render_body(body, JSON)

@@ -188,6 +188,11 @@ def test_a_filter_that_leaves_no_tool_gets_a_warning(
     assert warnings == ([f"Warning: {said}"] if said else [])
 
 
+def test_no_other_pattern_is_blamed_if_allow_matches_nothing() -> None:
+    *_, last = render_report(WHO, snapshot("a", "b", allow="x", deny="y")).splitlines()
+    assert last == "Warning: no tool is left: no allow pattern matches one"
+
+
 def test_a_tool_that_cannot_be_exposed_gets_a_warning() -> None:
     broken = snapshot_of(answering('{"tools":[1]}'))
     assert "Warning: a tool that is not an object: not exposed" in render_report(WHO, broken)

@@ -216,7 +216,8 @@ def _marks_of(tool: dict[str, JsonValue]) -> str:
     hints = tool.get("annotations")
     if isinstance(tool, _Ambiguous) or isinstance(hints, _Ambiguous):
         return ""
-    return claims_in(json.dumps({"annotations": hints}).encode()).marks
+    said = dict.fromkeys(tool) | {"annotations": hints}  # other keys may be much like it
+    return claims_in(json.dumps(said).encode()).marks
 
 
 def _value_lines(value: JsonValue) -> Iterator[str]:

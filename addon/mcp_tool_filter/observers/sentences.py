@@ -38,7 +38,7 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.policy.choice import Hider
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
@@ -485,7 +485,7 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
         yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
     else:
         yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
-    yield from _denied_lines(snapshot)
+    yield from (f"    {one}" for one in hidden_by(snapshot))
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
@@ -514,10 +514,12 @@ def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
         yield f"no tool is left: {_in_words(hiders[0])} every tool"
     elif is_empty:
         choice, why = snapshot.choice, ""
-        if choice.deny and choice.allow:
-            why = ": deny wins over allow; to keep a tool that deny hides, use except"
+        if hiders == [NOT_ALLOWED]:
+            why = ": no allow pattern matches one"
         elif choice.hints:
             why = ": " + " and ".join(by.text or "allow" for by in hiders) + " hide all of them"
+        elif choice.deny and choice.allow:
+            why = ": deny wins over allow; to keep a tool that deny hides, use except"
         yield f"no tool is left{why}"
 
 
@@ -525,10 +527,11 @@ def _in_words(by: Hider) -> str:
     return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
 
 
-def _denied_lines(snapshot: Snapshot) -> Iterator[str]:
+def hidden_by(snapshot: Snapshot) -> Iterator[str]:
+    """Yield each pattern or flag that hides tools, with their names."""
     hidden: dict[str, list[str]] = {}
     for name, by in snapshot.denied.items():
         text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
         hidden.setdefault(text, []).append(name)
     for text, names in hidden.items():
-        yield f"    {text}: {_listed(names, _MOST_IN_REPORT)}"
+        yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

@@ -118,6 +118,11 @@ class Choice:
     def patterns(self) -> tuple[Pattern, ...]:
         return (*self.deny, *self.allow, *self.allow_too, *self.exceptions)
 
+    @property
+    def causes(self) -> list[Cause]:
+        """The hints, as the flags that set them."""
+        return [_CAUSES[hint] for hint in self.hints]
+
     def hits(self, name: str) -> list[Pattern]:
         """Return all patterns that match a name."""
         return [pattern for pattern in self.patterns if pattern.matches(name)]
@@ -153,6 +158,13 @@ class Choice:
             return UNDECIDED
         says = claims_in(definition)
         return next((_CAUSES[hint] for hint in hints if _HIDES[hint](says)), None)
+
+    def could_expose(self, name: str, by: Hider) -> bool:
+        """Tell whether an exception would expose a tool that is hidden by this."""
+        if not (isinstance(by, Pattern) or is_hint(by)):
+            return False
+        lists = filter(None, (self.allow, self.allow_too))
+        return all(any(one.matches(name) for one in patterns) for patterns in lists)
 
     def hides_in_any_case(self, name: str) -> bool:
         """Tell whether a deny pattern matches a name that is written in other case: a server may

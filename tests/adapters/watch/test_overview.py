@@ -49,6 +49,26 @@ def test_tools_are_shown_with_what_became_of_their_calls() -> None:
     assert (rm["exposed"], rm["by_deny"], rm["bytes"]) == (False, True, 0)
 
 
+def test_only_what_an_exception_would_expose_can_be_shown_by_a_click() -> None:
+    names = ("read", "rm", "say")
+    door = listener(listing(*names))
+
+    def hidden() -> dict[str, tuple[str, bool]]:
+        return {
+            one["name"]: (one["why"], one["by_deny"]) for one in lines_of(watched(door))["tools"]
+        }
+
+    hinted = ("denied by --read-only", True)
+    door.policy.adopt(parse_config(deny=["^rm"], read_only="true"))
+    assert hidden() == {"read": hinted, "rm": ("denied by ^rm", True), "say": hinted}
+    door.policy.adopt(parse_config(deny=["^rm"], allow=["^read"], read_only="true"))
+    assert hidden() == {
+        "read": hinted,
+        "rm": ("denied by ^rm", False),
+        "say": ("matches no allow pattern", False),
+    }
+
+
 def test_the_counts_are_shown_in_words() -> None:
     door = listener()
     overview = watched(door)

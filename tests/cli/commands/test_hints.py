@@ -148,6 +148,17 @@ def test_every_source_and_the_report(tmp_path: Path) -> None:
     assert (tools["read_file"]["marks"], tools["say"]["marks"]) == (["read-only"], ["open-world"])
 
 
+def test_doctor_says_what_hides_tools_and_what_is_too_wide(tmp_path: Path) -> None:
+    words = ("--read-only", "--deny", "^delete", "--allow", ".*", "--except", "^s|^w|^r|^d")
+    ran = run("doctor", *words, "--", *SERVER, home=tmp_path)
+    assert "--except 1, --read-only)" in ran.stdout
+    for pattern in (".*", "^s|^w|^r|^d"):
+        assert f'ok   Warning: the pattern "{pattern}" matches every tool' in ran.stdout
+    ran = run("doctor", *words[:3], "--allow", "file", "--", *SERVER, home=tmp_path)
+    for hidden in ("by --read-only: write_file", 'by "^delete": delete_file', "not allowed: say"):
+        assert re.search(rf"ok   Hidden,? {re.escape(hidden)}\n", ran.stdout)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -47,7 +47,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
 from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics, Timeline
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, Choice, claims_in, switched
+from mcp_tool_filter.policy.choice import NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
@@ -195,7 +195,8 @@ def _tool_lines(
             "description": _description_in(definition),
         }
     for name, by in snapshot.denied.items():
-        yield _tool_line(name, by.says, 0, counted, marks, by_deny=by is not NOT_ALLOWED)
+        by_deny = snapshot.choice.could_expose(name, by)
+        yield _tool_line(name, by.says, 0, counted, marks, by_deny=by_deny)
 
 
 @lru_cache(2000)  # the page asks every second

@@ -23,7 +23,7 @@ from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
-from mcp_tool_filter.observers.sentences import estimate_tokens
+from mcp_tool_filter.observers.sentences import estimate_tokens, hidden_by
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
@@ -116,11 +116,16 @@ def _versions() -> Finding:
 
 def _settings(settings: Settings) -> Finding:
     """Check patterns, headers with their variables, sizes and time-outs."""
-    denied, allowed, headers = (
-        len(settings.many(key)) for key in ("deny", "allow", "upstream_headers")
+    denied, allowed, spared, headers = (
+        len(settings.many(key)) for key in ("deny", "allow", "except", "upstream_headers")
     )
-    text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers})"
-    return _attempt(lambda: target_of(settings), text)
+    text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers}"
+    checked = _attempt(lambda: target_of(settings), text)
+    if not checked.is_well:
+        return checked
+    more = [f"--except {spared}"] if spared else []
+    more += [cause.text for cause in settings.config().choice.causes]
+    return Finding(True, ", ".join([text, *more]) + ")")
 
 
 def _login(settings: Settings) -> Finding | None:
@@ -189,6 +194,12 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
         yield Finding(
             True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
         )
+    word = "Would be hidden" if known.who.is_shadow else "Hidden"
+    for hidden in hidden_by(snapshot):
+        by = "," if hidden.startswith("not allowed") else " by"
+        yield Finding(True, f"{word}{by} {hidden}")
+    for pattern in snapshot.too_wide:
+        yield Finding(True, f'Warning: the pattern "{pattern.text}" matches every tool')
     for pattern in snapshot.unmatched:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)

@@ -142,7 +142,7 @@ function switchOf(tool, server) {
   if (hidden === tool.exposed) made.classList.add("changed");
   if (!tool.exposed && !tool.by_deny) {
     made.disabled = true;
-    made.title = "No allow pattern matches it";
+    made.title = `An exception would not expose it (${tool.why})`;
   }
   return made;
 }
