@@ -148,8 +148,8 @@ class Server:
 
 
 @asynccontextmanager
-async def server(**more: bool) -> AsyncIterator[Server]:
-    it = Server(**more)
+async def server(*, as_events: bool = False, is_legacy: bool = False) -> AsyncIterator[Server]:
+    it = Server(as_events=as_events, is_legacy=is_legacy)
     async with raw_upstream(it.serve) as raw:
         it.url = raw.url + ("/sse" if it.is_legacy else "/mcp")
         yield it

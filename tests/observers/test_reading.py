@@ -40,10 +40,10 @@ def test_a_tool_list_is_one_line_a_tool() -> None:
 
 
 def test_a_mark_is_shown_only_for_what_is_said_in_one_way() -> None:
-    said = {"annotations": {"readOnlyHint": True, "openWorldHint": True}}
+    said: dict[str, object] = {"annotations": {"readOnlyHint": True, "openWorldHint": True}}
     other = {"annotations ": {"readOnlyHint": False}}
     lines = render_body(
-        result({"tools": [{"name": "a"} | said, {"name": "b"} | said | other]}), JSON
+        result({"tools": [said | {"name": "a"}, said | other | {"name": "b"}]}), JSON
     )
     assert lines.splitlines()[-2:] == ["    - a() [read-only, open-world]", "    - b()"]
 
