@@ -820,6 +820,16 @@ class Exchange:
         self.down.host.wake()
         return True
 
+    def tell_list_changed(self) -> None:
+        """Tell the client on its open stream, if that is suitable, that its list has changed."""
+        if self.seat is not None:
+            self.seat.tell_list_changed()
+        elif self.stream is not None:
+            # Not in the answer to a POST, unless the client has subscribed with it.
+            in_session = self.head.method == "GET"
+            for notice in self.stream.conversation.list_changed_notices(in_session=in_session):
+                self.inject(render_event(notice))
+
     def on_end(self) -> None:
         """The upstream's answer is complete."""
         if self.is_over:

@@ -39,7 +39,6 @@ from mcp_tool_filter.http.urls import UpstreamNames, parse_origin
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client
-from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.proxy import Proxy
@@ -383,14 +382,7 @@ def _tell_of_new_list(site: Site) -> None:
 def tell_list_changed(site: Site) -> None:
     """Tell all clients of a site that have a suitable open stream that their list has changed."""
     for exchange in list(site.exchanges):
-        if exchange.seat is not None:
-            exchange.seat.tell_list_changed()
-        elif exchange.stream is not None:
-            # Not in the answer to a POST, unless the client has subscribed with it.
-            in_session = exchange.head.method == "GET"
-            conversation = exchange.stream.conversation
-            for notice in conversation.list_changed_notices(in_session=in_session):
-                exchange.inject(render_event(notice))
+        exchange.tell_list_changed()
 
 
 def _why(error: Exception) -> str:
