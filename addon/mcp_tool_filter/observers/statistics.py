@@ -35,6 +35,7 @@ from typing import Any
 
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import (
+    LONGEST_SHOWN,
     Entry,
     ShownEntry,
     caller_of,
@@ -166,10 +167,15 @@ class Timeline:
         line = next((line for known, line in self._recent if known == number), None)
         if line is None:
             return {"problem": "This message is too long ago"}
-        from mcp_tool_filter.observers.redaction.finder import redact  # slow to import
+        # slow to import
+        from mcp_tool_filter.observers.redaction.finder import redacted_beginning
 
         said = {"arguments": line.arguments, "result": line.result}
-        return {name: redact(text) for name, text in said.items() if text is not None}
+        return {
+            name: redacted_beginning(text, LONGEST_SHOWN)
+            for name, text in said.items()
+            if text is not None
+        }
 
     def steps(self) -> list[JsonObject]:
         """Return the counts of the last ten minutes, oldest first, with zeros for quiet times."""

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import Standing
-from tests.browser import browser
+from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.raw_client import MCP_HEADERS, post, raw_client
@@ -427,6 +428,25 @@ async def failing(request: RawRequest, peer: Peer) -> None:
     await peer.say(answer(FAILED if b"missing" in request.body else RESULT))
 
 
+def exported(page: Page) -> list[dict[str, Any]]:
+    """Return what the button Export saves, which must have no secret."""
+    page.run(
+        "window.saved = null;"
+        "URL.createObjectURL = (file) => { file.text().then((text) => { window.saved = text; });"
+        " return 'blob:'; };"
+        "HTMLAnchorElement.prototype.click = function () { window.saved_as = this.download; };"
+    )
+    page.find("#filters button").click()
+    text = page.until(lambda: page.run("return window.saved"), "export")
+    assert page.run("return window.saved_as") == "mcp-messages.json"
+    assert SECRET not in text
+    found: list[dict[str, Any]] = json.loads(text)
+    for line in found:
+        asked = json.loads(line["arguments"])
+        assert line["tool"] == "rm" or asked["arguments"]["token"] == "[secret]"
+    return found
+
+
 async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: Path) -> None:
     """A tool's error is a JSON-RPC success: it looked like one on the page, too."""
     about = ', "description":"Read a file.\\nMore about it"'
@@ -475,6 +495,7 @@ async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: P
                 page.wait_for("tool error: No such file", "my-editor", "Read a file.", "1 failed")
                 page.find(".failed-message button").click()
                 page.wait_for('"path": "/etc/missing"', "at line 7")
+                assert len(exported(page)) == 3
                 page.find("#filters [type=search]").type("no such")
                 page.until(lambda: "refused (" not in page.text, "search")
                 page.find("#filters [type=search]").clear()
@@ -485,6 +506,8 @@ async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: P
                 )
                 page.until(lambda: "tool error" not in page.text, "filter")
                 page.wait_for("refused (^rm$)")
+                [line] = exported(page)
+                assert (line["tool"], line["verdict"]) == ("rm", "refused")
                 assert SECRET not in page.run("return document.body.innerHTML")
                 assert page.errors() == []
         assert '"problem"' not in log.read_text()

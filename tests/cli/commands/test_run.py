@@ -60,6 +60,7 @@ def test_the_clients_environment_names_our_proxy_and_all_certificates(tmp_path: 
     none = {"NO_PROXY": "localhost,*", "no_proxy": "*"}
     ran = run(tmp_path, "--", PYTHON, "-c", show, NODE_EXTRA_CA_CERTS=trusted, **none)
     assert ran.returncode == 0
+    assert "has no effect" not in ran.stderr  # the user has set no option
     found, certificates = json.loads(ran.stdout)
     proxy = found["HTTPS_PROXY"]
     assert proxy.startswith("http://127.0.0.1:")

@@ -17,6 +17,7 @@ from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Contents, Soon, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
 from mcp_tool_filter.observers.sentences import LONGEST
+from mcp_tool_filter.observers.statistics import Timeline
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -31,13 +32,30 @@ from tests.make import answering, calling
 class Audited:
     """One conversation, and the entries that became of it."""
 
-    def __init__(self, arguments: Arguments = Arguments.HASH, soon: Soon | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Arguments = Arguments.HASH,
+        soon: Soon | None = None,
+        shown: Timeline | None = None,
+    ) -> None:
         self.entries: list[Entry] = []
-        self.auditor = Auditor(self.entries.append, instance="one", arguments=arguments, soon=soon)
+        self.shown = shown or Timeline()
+        self.auditor = Auditor(
+            self._write,
+            instance="one",
+            arguments=arguments,
+            soon=soon,
+            for_people=shown is not None,
+            with_calls=shown is not None,
+        )
         policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
         policy.observe = self.auditor.note
         client = Client(session=Session(id="s-1", revision="2025-06-18"))
         self.conversation = Conversation(policy, client)
+
+    def _write(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.shown.note(entry)
 
     def ask(self, raw: bytes) -> None:
         assert isinstance(self.conversation.from_client(raw), Judged)
@@ -67,6 +85,25 @@ def test_a_call_is_entered_with_its_answer(size: int) -> None:
     (entry,) = audited.entries
     assert (entry["tool"], entry["answered"], entry["bytes"]) == ("read", True, len(asked))
     assert made(entry["arguments"])["bytes"] == len(asked) - asked.index(b'{"name"') - 1
+
+
+@pytest.mark.parametrize("filler", ["x", "é", "😀"])
+@pytest.mark.parametrize("how", [Arguments.HASH, Arguments.FULL])
+def test_a_secret_at_the_place_where_a_long_text_is_cut_is_not_shown(
+    how: Arguments, filler: str
+) -> None:
+    token = "ghp_0123456789abcdefABCD0123"
+    for longest in (16 * 1024, 64 * 1024):
+        text = f"{filler * (longest - 55)} {token} {'z ' * 50_000}"
+        audited = Audited(how, shown=Timeline())
+        audited.ask(call(1, text=text))
+        audited.hear(answer(1, text))
+        details = audited.shown.details(1)
+        shown = [*details.values(), *audited.entries[0].values()]
+        written = json.dumps(shown, default=made, ensure_ascii=False)
+        assert "ghp" not in written
+        assert "…" in details["result"]
+        assert len(details["arguments"]) <= 16 * 1024 + 1
 
 
 def made(part: object) -> Entry:

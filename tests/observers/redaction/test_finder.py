@@ -11,7 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from mcp_tool_filter.observers.redaction.finder import MASK, SecretFinder, redact
+from mcp_tool_filter.observers.redaction.finder import (
+    LOOK_AHEAD,
+    MASK,
+    SecretFinder,
+    redact,
+    redacted_beginning,
+)
 from mcp_tool_filter.observers.redaction.places import replace
 
 SECRETS = [
@@ -71,6 +77,18 @@ ORDINARY = [
     "1, 2, 3 -----BEGIN CERTIFICATE-----\nMIIabc\n-----END CERTIFICATE-----",
     "monkey=banana12345&page=2&sort=key",
 ]
+
+
+def test_a_text_is_cut_after_secrets_are_found() -> None:
+    """Half of a token does not look like one."""
+    secret = "ghp_0123456789abcdefABCD0123"
+    for place in range(60, 102):
+        text = f"{'a ' * (place // 2)}{secret}{' z' * LOOK_AHEAD}"
+        assert redacted_beginning(text, len(text)) == text.replace(secret, MASK)
+        cut = redacted_beginning(text[: 100 + LOOK_AHEAD], 100)
+        assert "ghp" not in cut
+        assert cut.endswith("…")
+        assert len(cut) <= 101
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)

@@ -183,7 +183,7 @@ class ToolFilter:
         try:
             if self.problem:
                 raise self.problem
-            if idle := idle_options(ctx.options):
+            if idle := idle_options(ctx.options, is_forward=self._is_forward):
                 self._warn(idle)
             keep_quiet_streams_alive(ctx.options)
             has_page = ctx.master.addons.get("view") is not None

@@ -149,12 +149,13 @@ def problem_in_options(options: Options) -> InvalidOption | None:
     return None
 
 
-def idle_options(options: Options) -> str:
+def idle_options(options: Options, *, is_forward: bool = False) -> str:
     """Return a sentence about options without effect that the user has set, or an empty text."""
     names = [
         name
         for name, is_wanted in _IDLE.items()
         if name in options and was_set(options, name) and is_wanted(getattr(options, name))
+        if not (is_forward and name == "connection_strategy")  # there, TLS follows it
     ]
     if not names:
         return ""

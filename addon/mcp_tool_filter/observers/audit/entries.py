@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import (
+    LONGEST_SHOWN,
     Entry,
     LazyValue,
     ShownEntry,
@@ -40,7 +41,7 @@ from mcp_tool_filter.observers.open_requests import (
     RequestKey,
     key_of,
 )
-from mcp_tool_filter.observers.redaction.finder import redact
+from mcp_tool_filter.observers.redaction.finder import LOOK_AHEAD, redacted_beginning
 from mcp_tool_filter.observers.sentences import (
     CLIENT_NAME,
     LONGEST,
@@ -161,7 +162,7 @@ class Contents:
 
 def redacted(text: str) -> str:
     """Return a text without anything that looks like a secret, cut if it is long."""
-    return redact(text if len(text) <= _LONGEST_FULL else text[:_LONGEST_FULL] + "…")
+    return redacted_beginning(text, _LONGEST_FULL)
 
 
 def _reader_of(place: Place, part: Value) -> Callable[[], bytes | memoryview]:
@@ -180,7 +181,6 @@ _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
 VERSION = 1
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
-_LONGEST_SHOWN = 16 * 1024  # characters of arguments or a result that people can look at
 _MOST_NAMES = 1000  # of clients without a session
 
 
@@ -546,12 +546,12 @@ class Auditor:
 
 
 def _beginning(place: Place, part: Value) -> str:
-    """Return a part of a message, cut if it is long."""
+    """Return what is needed of a part of a message to show its beginning without secrets."""
+    needed = LONGEST_SHOWN + LOOK_AHEAD
     if isinstance(place, UnreadPlace):
-        text = bytes(place.raw_of(part)[: _LONGEST_SHOWN + 1]).decode("utf-8", "replace")
-    else:
-        text = place.text[part.start : min(part.end, part.start + _LONGEST_SHOWN + 1)]
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+        most = 4 * needed  # bytes: a character has up to four
+        return bytes(place.raw_of(part)[:most]).decode("utf-8", "replace")[:needed]
+    return place.text[part.start : min(part.end, part.start + needed)]
 
 
 def _session_of(client: Client) -> str | None:

@@ -23,6 +23,10 @@ import orjson
 type Entry = dict[str, object]
 
 
+LONGEST_SHOWN = 16 * 1024
+"""Characters of arguments or a result that people can look at."""
+
+
 class ShownEntry(dict[str, object]):
     """An entry with what only people see of its message: this gets into no log and no metric."""
 
@@ -36,7 +40,8 @@ class ShownEntry(dict[str, object]):
         """The first line of an error's text, without secrets."""
         self.arguments = arguments
         self.result: str | None = None
-        """As they were written, with secrets, but not all of a long text; None if nobody asks."""
+        """As they were written, with secrets, and of a long text ``LOOK_AHEAD`` more than is shown;
+        None if nobody asks."""
 
 
 class LazyValue:

@@ -469,6 +469,25 @@ class SecretFinder:
         return is_secret_parameter(name) or name.lower() in self.fields
 
 
+LOOK_AHEAD = 8 * 1024
+"""Characters that are read behind the place where a text is cut: a secret may be cut, too."""
+
+
+def redacted_beginning(text: str, most: int) -> str:
+    """Return a text without secrets, cut if it is long.
+
+    ``text`` may be cut itself, but not before ``most + LOOK_AHEAD``: half of a secret is not found.
+
+    >>> redacted_beginning("x Authorization: Bearer 0123456789abcdefghij", 32)
+    'x Authorization: Bea…'
+    """
+    seen = text[: most + LOOK_AHEAD]
+    if len(seen) <= most:
+        return redact(seen)
+    masked = redact(seen)
+    return masked[: max(0, len(masked) - (len(seen) - most))][:most] + "…"
+
+
 def redact(text: str, mask: str = MASK, finder: SecretFinder | None = None) -> str:
     """Return a text with each secret replaced by a mask. JSON stays JSON."""
     raw = text.encode("utf-8", "surrogatepass").decode("latin-1")
