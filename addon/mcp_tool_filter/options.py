@@ -118,6 +118,8 @@ GROUPS: Final = {
         _both("deny-skills", "JavaScript regex: skills with a matching name, path or URI are"
               " removed, with their files", "PATTERN", many=True),
         _both("ignore-case", "patterns ignore upper and lower case"),
+        _both("lock", "expose only the tools in this file, if their definitions are equal: see"
+              " mcp-tool-filter help lock", "FILE"),
         _both("new-tools", "tools that appear later: hide them (default), or judge them by the"
               " patterns",
               "HOW", choices=("hide", "judge"), default="hide"),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
-from mcp_tool_filter.errors import StartError, reason_of
-from mcp_tool_filter.policy.lock import Lock, parse_lock, render_lock
+from mcp_tool_filter.errors import reason_of
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.lock import Lock, LockError, parse_lock, render_lock
 
 _LARGEST = 256 * 1024 * 1024  # bytes; a list of tools has at most 80 MB
 _LOOKS_LIKE_ONE = b'"tools"'
 
 
-class UnusableLock(StartError):
+class UnusableLock(LockError):
     def __init__(self, verb: str, path: str, why: str, hint: str | None = None) -> None:
         super().__init__(f"Cannot {verb} the lock: {path}", why=why, hint=hint)
 
@@ -23,6 +25,15 @@ class UnusableLock(StartError):
 def read_lock(path: str) -> Lock:
     """Read a lock. Raises StartError."""
     return parse_lock(read_bytes(path), path)
+
+
+def with_lock(config: Config, known: Config | None = None) -> Config:
+    """Return the configuration with its lock, if it names one; that of a ``known`` configuration
+    that names the same file is not read again. Raises StartError."""
+    if not config.lock or config.choice.lock is not None:
+        return config
+    lock = known.choice.lock if known is not None and known.lock == config.lock else None
+    return replace(config, choice=replace(config.choice, lock=lock or read_lock(config.lock)))
 
 
 def read_bytes(path: str) -> bytes:

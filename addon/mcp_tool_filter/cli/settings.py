@@ -131,7 +131,12 @@ class Settings:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            return parse_config(self.texts, allow_too=self.allow_too)
+            config = parse_config(self.texts, allow_too=self.allow_too)
+        if not config.lock:
+            return config
+        from mcp_tool_filter.adapters.lock_file import with_lock  # seldom needed
+
+        return with_lock(config)
 
 
 @contextmanager
@@ -231,7 +236,7 @@ def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
 
 def _refuse_no_file(one: Mapping[str, str]) -> None:
     """An unset variable, as in --rules "$RULES", must not start a filter without rules."""
-    for name in ("rules", "audit-log"):
+    for name in ("rules", "audit-log", "lock"):
         if one.get(name) == "":
             raise UsageError(f"--{name} has no file", why="Name one, or leave the flag out")
 

@@ -78,7 +78,7 @@ from mcp_tool_filter.policy.effects import (
     waits,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Situation, Via
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, UnlistedTools
 from mcp_tool_filter.policy.tool_filter import (
     decide_in_steps,
     filter_from_client,
@@ -327,7 +327,8 @@ class Conversation:
         kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
         situation = self._situation(message, judged, kind, arrival)
-        if not kind.is_listed and self._needs_list(message, kind, situation, arrival):
+        may_lack_list = not kind.is_listed or kind.is_stale
+        if may_lack_list and self._needs_list(message, kind, situation, arrival):
             if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
             judged.snapshot = self._without_list(kind, judged, situation.call)
@@ -345,8 +346,11 @@ class Conversation:
         same time. Only in the older transport it does not: there some upstreams never answer. Over
         stdio we ask only if nothing but the tool's definition can decide.
         """
+        if not kind.lacks_list:
+            return False
         if isinstance(message, Request) and message.method == "tools/list":
-            return not (self.client.via is Via.STDIO or parse_list_request(message).is_usual)
+            passes = kind.is_listed or self.client.via is Via.STDIO
+            return not (passes or parse_list_request(message).is_usual)
         if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
         if message.method != "tools/call":
@@ -356,6 +360,9 @@ class Conversation:
         return self._needs_list_for(situation.call.tool_name, kind, arrival)
 
     def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
+        if kind.is_listed:  # an approved tool may have changed since
+            is_allowed = kind.snapshot.standing(name) is Standing.ALLOWED
+            return is_allowed and not self.policy.config.shadow
         if self.client.via is Via.STDIO:
             return kind.snapshot.is_undecided(name) and not self.policy.config.shadow
         if kind.snapshot.is_undecided(name):
@@ -387,7 +394,7 @@ class Conversation:
             pages = cast("tuple[bytes, ...]", (yield FetchTools(kind, arrival, message)))
             while kind.is_taking:  # another call that shares our fetch reads it
                 yield LET_OTHERS_GO_ON
-            if kind.is_listed:
+            if not kind.lacks_list:
                 judged.snapshot = kind.snapshot
             else:
                 judged.snapshot = yield from kind.take(pages)
@@ -416,6 +423,9 @@ class Conversation:
         is_refusal = isinstance(error, CannotList) and error.is_refusal
         if error is not None and not is_refusal:  # the next calls should not wait in vain, too
             kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
+        if kind.is_listed:  # a lock pins the tools, but they may have changed
+            has_failed = self.policy.clock() < kind.unlisted_until or error is not None
+            return UnlistedTools(kind.snapshot.choice).snapshot if has_failed else kind.snapshot
         start, client = self.policy.kinds.start, self.client
         # Each WebSocket is a session of its own, but only credentials make its client somebody.
         who = client.credential if client.via is Via.WEBSOCKET else client.who
@@ -438,7 +448,7 @@ class Conversation:
         elif isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = config.tools_list
             situation.envelope = kind.envelope
-            asks_anew = kind.is_stale or config.judges_new_tools
+            asks_anew = kind.is_stale or config.takes_news
             is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
             if not kind.is_listed or (asks_anew and not is_forced):
                 situation.list_from = ListFrom.UPSTREAM
@@ -751,6 +761,7 @@ class Conversation:
             if exchange is not None:
                 if message.result is not None:
                     self._learn(message, exchange, kind)
+                    self._compare_instructions(message, exchange, judged)
                 self.exchanges.close(exchange)
         elif isinstance(message, Notification):
             if message.method == LIST_CHANGED:
@@ -795,10 +806,18 @@ class Conversation:
             if self._may_learn_of(kind) and (listing := parse_listing(message)):
                 at_once(kind.learn(asked.cursor, listing))
 
+    def _compare_instructions(self, message: Response, asked: Exchange, judged: Judged) -> None:
+        """Warn if the server's instructions are not those that the lock has."""
+        lock = self.policy.config.choice.lock
+        if lock is not None and asked.method in ("initialize", "server/discover"):
+            said = message.result.get("instructions") if message.result else None
+            if warning := lock.problem_in(said.text if said else None):
+                self.policy.tell_hidden((warning,), judged)
+
     def _may_learn_of(self, kind: Kind) -> bool:
         """Tell whether a list may contain something new for its kind of asker."""
         is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
-        return not is_known or self.policy.config.judges_new_tools
+        return not is_known or self.policy.config.takes_news
 
     def _note_subscription(self, message: Notification) -> None:
         """Note that the upstream will tell the client about list changes, if the message says

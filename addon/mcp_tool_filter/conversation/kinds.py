@@ -132,8 +132,14 @@ class Kind:
         self._count()
 
     def _note_settled(self) -> None:
-        may_grow = self._config.judges_new_tools or bool(self._gone)
+        may_grow = self._config.takes_news or bool(self._gone)
         self.is_settled = self.is_listed and not may_grow
+
+    @property
+    def lacks_list(self) -> bool:
+        """True if its list is unknown; or may be another one by now, and a lock pins the tools."""
+        is_in_doubt = self.is_stale and self.is_kept and self._config.is_locked
+        return not self.is_listed or is_in_doubt
 
     @property
     def is_needed(self) -> bool:
@@ -158,14 +164,33 @@ class Kind:
         definitions = tuple(one for page in pages for one in page.definitions)
         if self._gone:
             yield from self._take_back(definitions)
-        if self._listed is not None and not self._config.judges_new_tools:
+        if self._listed is not None and not self._config.takes_news:
             return self.snapshot
         if self._listed is not None:
             definitions = tuple(map(self._pinned, definitions))
         page = replace(pages[0], definitions=definitions, next_cursor=None)
         if self._next is None or self._listed is not None:
-            return (yield from snapshot_in_steps([page], self._config.choice))
+            judged = yield from snapshot_in_steps([page], self._config.choice)
+            if self._config.is_locked:
+                yield from self._note_changed(definitions, judged)
+            return judged
         return (yield from self._judge_page(self._next, page, pins=pins))
+
+    def _note_changed(self, page: Iterable[Definition], judged: Snapshot) -> Deciding[None]:
+        """Hide the tools whose definitions on a page are other ones than the lock has."""
+        exposed = judged.allowed.names
+        changed = {one.name: one for one in page if (one.name or "") not in exposed}
+        while (before := self._listed) is not None:
+            config, allowed = self._config, before.snapshot.allowed.names
+            new = {name: one for name, one in changed.items() if name in allowed}
+            if not new:
+                return
+            pinned = yield from self._pinned_in(before)
+            pages = (_page_of({**pinned, **new}.values()),)
+            listed = yield from self._lists.listed(pages, config)
+            if config is self._config and before is self._listed:
+                self._listed = listed
+                self._follow_list()
 
     def _judge_page(
         self, unlisted: UnlistedTools, page: Listing, *, pins: bool = True
@@ -181,7 +206,7 @@ class Kind:
         if cursor is None:
             self.learn_envelope(page.frame)
         if self._next is None:
-            if not self.is_stale and not self._config.judges_new_tools:
+            if not self.is_stale and not self._config.takes_news:
                 return None
             self._next = UnlistedTools(self._config.choice)
         unlisted = self._next
@@ -224,7 +249,7 @@ class Kind:
 
     def _with_pins(self, pages: tuple[bytes, ...]) -> Deciding[tuple[bytes, ...]]:
         """Return the list with the definitions that its asker has seen on some pages already."""
-        pinned = self._next.pinned if self._next is not None else {}
+        pinned = self._next.pinned if self._next is not None and not self._config.is_locked else {}
         if not pinned:
             return pages
         there: list[Definition] = []
@@ -280,7 +305,7 @@ class Kind:
     def _pinned(self, definition: Definition) -> Definition:
         """Return the pinned definition of that name, or this one if none is pinned."""
         name = definition.name
-        if name is None:
+        if name is None or self._config.is_locked:
             return definition
         known = self.snapshot.allowed.get(name, self._gone.get(name))
         if known is None and (self._has_forgotten or is_hint(self.snapshot.denied.get(name))):
@@ -293,8 +318,8 @@ class Kind:
         """Use the list that is complete now, unless another was quicker."""
         config, before = self._config, self._listed
         definitions: Iterable[Definition] = unlisted.definitions
-        gone = self._gone
-        if before is not None:
+        gone = {} if self._config.is_locked else self._gone
+        if before is not None and not self._config.is_locked:
             pinned = yield from self._pinned_in(before)
             there: list[Definition] = []
             for one in definitions:
@@ -305,7 +330,8 @@ class Kind:
             definitions = there
             gone = gone | {one.name: one.raw for one in pinned.values() if one.name is not None}
         pages = (_page_of(definitions),)
-        listed = yield from self._lists.listed(pages, config, None if before else whole)
+        is_whole = before is None or self._config.is_locked
+        listed = yield from self._lists.listed(pages, config, whole if is_whole else None)
         if unlisted is not self._next or config is not self._config or before is not self._listed:
             return None
         if self._may_keep():

@@ -38,10 +38,10 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, is_locked
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, is_about_lock, shown
 from mcp_tool_filter.policy.verdict import (
     TOOL,
     Drop,
@@ -299,6 +299,9 @@ class Once:
         self._said.add(text)
         return True
 
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        self._said = {text for text in self._said if not matches(text)}
+
     def log(self, logger: logging.Logger, level: int, text: str, *values: object) -> None:
         whole = text % values if values else text
         if self.is_new(whole):
@@ -332,6 +335,8 @@ class VerdictLog:
         """Log the verdict on a message, and for which kind of asker a tool is hidden."""
         verdict = judged.verdict
         if isinstance(verdict, Forward):
+            if judged.would is not None:
+                self._tell_of_lock(judged.would)
             if judged.would is not None and log.isEnabledFor(logging.INFO):
                 log.info("Only reported: %s", describe_reported(judged.would, judged.snapshot))
             return
@@ -343,6 +348,14 @@ class VerdictLog:
         """Log the tools that cannot be exposed in a list that was fetched for a client."""
         self._tell_hidden(faults, _kind_of(judged))
 
+    def _tell_of_lock(self, would: Verdict) -> None:
+        if not isinstance(would, Forward):
+            self._tell_hidden(filter(is_about_lock, would.reason.drift))
+
+    def warn_of(self, sentences: Iterable[str]) -> None:
+        """Warn of what holds for all clients."""
+        self._tell_hidden(sentences)
+
     def know(self, faults: Iterable[str]) -> None:
         """Do not repeat what the report has said already."""
         for sentence in faults:
@@ -350,12 +363,22 @@ class VerdictLog:
 
     def _tell_hidden(self, sentences: Iterable[str], kind: str = "") -> None:
         for sentence in sentences:
-            text = f"{sentence} ({kind})" if kind else sentence
+            text = f"{sentence} ({kind})" if kind and not is_about_lock(sentence) else sentence
             if not self._once.is_new(text):
                 continue
             if self._warn:
                 self._warn(f"Warning: {text}")
             log.warning("%s", text, extra={"is_said": self._warn is not None})
+
+    def forget_lock(self) -> None:
+        """Tell again what another lock does not approve."""
+        self._once.forget(is_about_lock)
+
+    def tell_alone(self, judged: Judged) -> None:
+        """Log the verdict on a message where there is only one client."""
+        if judged.would is not None:
+            self._tell_of_lock(judged.would)
+        self.tell(judged.verdict)
 
     def tell(self, verdict: Verdict, *, with_drift: bool = True) -> None:
         if isinstance(verdict, Forward):
@@ -532,6 +555,7 @@ def hidden_by(snapshot: Snapshot) -> Iterator[str]:
     hidden: dict[str, list[str]] = {}
     for name, by in snapshot.denied.items():
         text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
+        text = f"{text}, {by.says}" if is_locked(by) else text
         hidden.setdefault(text, []).append(name)
     for text, names in hidden.items():
         yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

@@ -31,10 +31,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.policy.patterns import Pattern, deny_for, exactly, in_any_case
 from mcp_tool_filter.protocol.messages import fold
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.lock import Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,6 @@ _FLAGS = {hint: f"--{hint}" if hint == READ_ONLY else f"--deny-hint {hint}" for 
 _CAUSES = {hint: Cause(flag, f"denied by {flag}") for hint, flag in _FLAGS.items()}
 
 
-class Lock(Protocol):
-    """Approved definitions. Its ``repr`` must differ if it approves others."""
-
-    def hiding(self, name: str, definition: bytes | None) -> Hider | None:
-        """Return what hides a tool; UNDECIDED if its definition decides and is not given."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     deny: tuple[Pattern, ...] = ()
@@ -104,6 +100,7 @@ class Choice:
     hints: tuple[str, ...] = ()
     """The hints that hide tools, as users call them."""
     lock: Lock | None = None
+    """What a person has approved: no other tool is exposed."""
 
     @property
     def hides_nothing(self) -> bool:
@@ -151,7 +148,7 @@ class Choice:
             return NOT_ALLOWED
         if self.allow_too and not first_of(self.allow_too):
             return NOT_ALLOWED
-        locked = self.lock.hiding(name, definition) if self.lock else None
+        locked = self.locked(name, definition)
         if not hints or (locked and locked is not UNDECIDED):
             return locked
         if definition is None:
@@ -166,6 +163,15 @@ class Choice:
         lists = filter(None, (self.allow, self.allow_too))
         return all(any(one.matches(name) for one in patterns) for patterns in lists)
 
+    def locked(self, name: str, definition: bytes | None) -> Cause | None:
+        """Return why the lock hides a tool, or None."""
+        if self.lock is None:
+            return None
+        if definition is None and name in self.lock.tools:
+            return UNDECIDED
+        lacks = self.lock.judge(name, definition or b"")
+        return Cause(BY_LOCK, lacks.value) if lacks else None
+
     def hides_in_any_case(self, name: str) -> bool:
         """Tell whether a deny pattern matches a name that is written in other case: a server may
         take it for the denied one."""
@@ -176,6 +182,12 @@ class Choice:
 
 
 EVERYTHING = Choice()
+BY_LOCK = "--lock"
+
+
+def is_locked(by: Hider | None) -> bool:
+    """Tell whether the lock hides a tool."""
+    return isinstance(by, Cause) and by.text == BY_LOCK
 
 
 def is_hint(by: Hider | None) -> bool:

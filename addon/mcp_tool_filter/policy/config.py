@@ -260,6 +260,8 @@ class Config:
     """None: as many as the file descriptors allow."""
     rules: str = ""
     """The path of a rules file; empty means no rules."""
+    lock: str = ""
+    """The path of a lock; ``adapters/lock_file`` reads it into the ``choice``."""
     audit: Audit | None = None
     metrics: MetricsAt | None = None
     otel: bool = False
@@ -283,9 +285,19 @@ class Config:
         return frozenset(name.lower().encode() for name, _ in self.upstream_headers)
 
     @property
+    def is_locked(self) -> bool:
+        """Tell whether a lock pins the tools: then each list is judged as it is."""
+        return self.choice.lock is not None
+
+    @property
+    def takes_news(self) -> bool:
+        """Tell whether a tool that appears later may be exposed."""
+        return self.judges_new_tools or self.is_locked
+
+    @property
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
-        return self.choice.hides_nothing and self.things is None
+        return self.choice.hides_nothing and self.things is None and not self.lock
 
 
 class _Given:
@@ -400,6 +412,7 @@ def parse_config(
         drain=_parse_drain(given.one("drain")),
         max_clients=_parse_max_clients(given.one("max_clients")),
         rules=given.one("rules"),
+        lock=given.one("lock"),
         audit=_parse_audit(given),
         metrics=_parse_metrics(given, environment),
         otel=given.is_on("otel"),
@@ -487,6 +500,8 @@ def _size(text: str) -> int:
 def refuse_to_open(old: Config, new: Config) -> None:
     """Refuse a change that removes the last pattern: a slip must not open a running filter."""
     was, now = old.choice, new.choice
+    if old.lock and not new.lock:
+        raise InvalidOption("lock", "", why="A running filter keeps its lock")
     for option, before, after in (
         ("deny", was.deny, now.deny),
         ("allow", was.allow, now.allow),

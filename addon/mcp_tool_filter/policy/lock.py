@@ -27,14 +27,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.errors import StartError, printable
 
 VERSION: Final = 1
+IN_LOCK: Final = " (--lock)"
+"""Ends the sentences about what a lock does not approve."""
 _DEEPEST = 300  # levels; a definition that a server sends has at most 128
 _MEMBERS = frozenset({"version", "server", "instructions", "tools"})
 # Characters that most programs show as nothing, or that change how others are shown. This list does
@@ -79,22 +82,46 @@ class Lacks(Enum):
     CHANGED = "changed since it was approved"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Lock:
     server_name: str = ""
     server_version: str = ""
     instructions: str | None = None
     tools: Mapping[str, Json] = field(default_factory=dict)
     """The approved definition of each tool."""
+    digest: str = field(default="", compare=False)
+    """Of the file, for ``repr``: that of the tools could take megabytes."""
+    _equal: dict[str, bytes] = field(default_factory=dict, compare=False)
+    """The last bytes of each tool that were equal to its definition."""
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.digest or id(self)}>"
 
     def judge(self, name: str, definition: bytes) -> Lacks | None:
         """Return what a tool lacks to be exposed, or None."""
         if name not in self.tools:
             return Lacks.NEW
-        return None if self.tools[name] == parse_json(definition) else Lacks.CHANGED
+        if self._equal.get(name) == definition:
+            return None
+        try:
+            is_equal = self.tools[name] == parse_json(definition)
+        except (ValueError, RecursionError):
+            is_equal = False
+        if is_equal:
+            self._equal[name] = definition
+        return None if is_equal else Lacks.CHANGED
+
+    def problem_in(self, instructions: str | None) -> str:
+        """Return the warning about the instructions of a server; empty if they are approved."""
+        same = instructions == self.instructions
+        return "" if same else f"the server's instructions are not the approved ones{IN_LOCK}"
 
 
-class BrokenLock(StartError):
+class LockError(StartError):
+    """A lock cannot be used."""
+
+
+class BrokenLock(LockError):
     def __init__(self, file: str, why: str) -> None:
         hint = "Repair it by hand, or take it from your repository again"
         super().__init__(f"The lock is broken: {file}", why=why, hint=hint)
@@ -103,7 +130,7 @@ class BrokenLock(StartError):
 def parse_lock(raw: bytes, file: str = "the file") -> Lock:
     """Parse a lock. Raises BrokenLock, which names the file."""
     try:
-        return _parse(raw)
+        return replace(_parse(raw), digest=sha256(raw).hexdigest())
     except UnicodeDecodeError:
         why = "It is not UTF-8"
     except json.JSONDecodeError as error:

@@ -27,8 +27,16 @@ from itertools import batched
 from types import MappingProxyType
 
 from mcp_tool_filter.errors import printable
-from mcp_tool_filter.policy.choice import EVERYTHING, NOT_ALLOWED, UNDECIDED, Choice, Hider
+from mcp_tool_filter.policy.choice import (
+    EVERYTHING,
+    NOT_ALLOWED,
+    UNDECIDED,
+    Choice,
+    Hider,
+    is_locked,
+)
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
+from mcp_tool_filter.policy.lock import IN_LOCK
 from mcp_tool_filter.policy.patterns import ALLOW_ALL, MAX_NAME, Pattern
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
@@ -184,11 +192,18 @@ class Snapshot:
     @property
     def hinted(self) -> set[str]:
         """The tools that hints hide, or could hide if no pattern decided."""
-        hints = replace(self.choice, deny=(), allow=(), exceptions=())
+        hints = replace(self.choice, deny=(), allow=(), exceptions=(), lock=None)
         if not hints.hints:
             return set()
         shown = {name for name, raw in self.allowed.items() if hints.hiding(name, raw)}
-        return shown | {name for name, by in self.denied.items() if by is not NOT_ALLOWED}
+        return shown | {
+            name for name, by in self.denied.items() if by is not NOT_ALLOWED and not is_locked(by)
+        }
+
+    @property
+    def locked(self) -> dict[str, Hider]:
+        """The tools that only the lock hides, and why."""
+        return {name: by for name, by in self.denied.items() if is_locked(by)}
 
     def changes_since(self, old: Snapshot) -> str:
         """Return what is different from an older snapshot, in one line."""
@@ -220,11 +235,17 @@ def snapshot_in_steps(listings: Iterable[Listing | None], choice: Choice) -> Dec
         for some in few_of(listing.definitions if listing else ()):
             for one in some:
                 name = one.name or ""
+                if name in allowed.names and sorting.deny_changed(one):
+                    continue
                 if name in allowed.names and not one.problem:
                     sorting.faults.append(listed_twice(name))
                 elif sorting.judge(one) is Standing.ALLOWED:
                     allowed.add(name, one.raw)
             yield LET_OTHERS_GO_ON
+    if not sorting.denied.keys().isdisjoint(allowed):
+        allowed = Definitions(
+            (name, raw) for name, raw in allowed.items() if name not in sorting.denied
+        )
     carrying: set[str] = set()
     for names in batched(allowed, _FEW):
         raws = [(name, allowed[name].decode()) for name in names]
@@ -282,13 +303,31 @@ class _Sorting:
         self.matched.update(hits)
         self.judged += 1
         if (by := self.choice.hiding(name, definition.raw, hits=hits)) is not None:
-            self.denied[name] = by
-            self.denied_bytes += len(definition.raw)
+            self._deny(name, by, definition)
             return Standing.DENIED
         if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
             self.faults.append(_carrying(name))
             return Standing.UNKNOWN
         return Standing.ALLOWED
+
+    def deny_changed(self, definition: Definition) -> bool:
+        """Deny a tool, also one that was allowed, if the lock does not approve this definition."""
+        name, choice = definition.name, self.choice
+        if choice.lock is None or name is None:
+            return False
+        hits = choice.hits(name)
+        by = choice.hiding(name, b"" if definition.problem else definition.raw, hits=hits)
+        if is_locked(by) and by is not None and name not in self.denied:
+            self.matched.update(hits)
+            self.judged += 1
+            self._deny(name, by, definition)
+        return is_locked(by)
+
+    def _deny(self, name: str, by: Hider, definition: Definition) -> None:
+        self.denied[name] = by
+        self.denied_bytes += len(definition.raw)
+        if is_locked(by):
+            self.faults.append(not_in_lock(name, by))
 
     def snapshot(self, allowed: Definitions) -> Snapshot:
         """Return the snapshot in which these tools are exposed."""
@@ -332,8 +371,10 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
             return None
         change = f"the upstream changed the tool {shown(name)}"
         return f"{change}: still serving the version seen at start-up"
-    if name in snapshot.hidden_names or snapshot.choice.hiding(name, definition.raw):
-        return None
+    if (by := snapshot.hiding(name)) in (None, UNDECIDED):
+        by = snapshot.choice.hiding(name, definition.raw)
+    if by is not None:
+        return not_in_lock(name, by) if is_locked(by) else None
     if (carrying := _carrying(name)) in snapshot.faults:
         return carrying
     return (
@@ -368,6 +409,16 @@ def _too_long(name: str) -> str:
 
 def _carrying(name: str) -> str:
     return f"the tool {shown(name)} has the definition of another tool: not exposed"
+
+
+def not_in_lock(name: str, by: Hider | None) -> str:
+    """Say why the lock does not let a tool pass."""
+    return f"the tool {shown(name)} is {by.says if by else ''}{IN_LOCK}"
+
+
+def is_about_lock(sentence: str) -> bool:
+    """Tell whether this is such a sentence: it holds for all kinds of asker."""
+    return sentence.endswith(IN_LOCK)
 
 
 def listed_twice(name: str) -> str:
@@ -413,6 +464,8 @@ class UnlistedTools:
         sorting = self._sorting
         of_page = _Sorting(sorting.choice, self._hidden)
         allowed = Definitions()
+        if sorting.choice.lock is not None:
+            yield from self._deny_changed(page, pins=pins)
         if pins and sorting.choice.needs_definitions:
             yield from self._foresee(page)
         for some in few_of(page.definitions):
@@ -421,15 +474,27 @@ class UnlistedTools:
                 if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
                     self._pin(one)
                 known = self.pinned.get(name)
-                if known is not None and name in sorting.denied:
+                is_denied = known is not None or sorting.choice.lock is not None
+                if is_denied and name in sorting.denied:
                     of_page.denied[name] = sorting.denied[name]
-                    of_page.denied_bytes += len(known.raw)
+                    of_page.denied_bytes += len((known or one).raw)
                 elif name not in allowed.names and (
                     known is not None or of_page.judge(one) is Standing.ALLOWED
                 ):
                     allowed.add(name, (known or one).raw)
             yield LET_OTHERS_GO_ON
         return replace(of_page.snapshot(allowed), by_name=self._hidden)
+
+    def _deny_changed(self, page: Listing, *, pins: bool) -> Deciding[None]:
+        """Deny what the lock does not approve, also if it approved another definition before."""
+        for some in few_of(page.definitions):
+            for one in some:
+                if self._sorting.deny_changed(one) and one.name is not None:
+                    self._known[one.name] = self._sorting.denied[one.name]
+                    if one.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
+                        self.pinned[one.name] = one
+                        self.size += len(one.raw)
+            yield LET_OTHERS_GO_ON
 
     def _foresee(self, page: Listing) -> Deciding[None]:
         """Note the tools that a page's definitions hide: no other of its tools may carry one."""

@@ -25,6 +25,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.background import in_background
+from mcp_tool_filter.adapters.lock_file import with_lock
 from mcp_tool_filter.adapters.mitmproxy import connections
 from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
 from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
@@ -147,7 +148,7 @@ class ToolFilter:
             parse_modes(ctx.options.mode)
             refuse_no_mode(ctx.options)
         if updated & KEYS.keys():
-            config = self._config_reader.read(ctx.options)
+            config = with_lock(self._config_reader.read(ctx.options), self.proxy.config)
             if config != self.proxy.config:  # a reverted edit also comes here
                 self.views.note_refused_edit(None)
             if self._is_forward:

@@ -25,6 +25,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.background import Effects, in_background
+from mcp_tool_filter.adapters.lock_file import read_lock, with_lock
 from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
 from mcp_tool_filter.adapters.serving.rules import Rules
 from mcp_tool_filter.adapters.serving.site import (
@@ -39,7 +40,7 @@ from mcp_tool_filter.adapters.serving.site import (
 from mcp_tool_filter.adapters.serving.watchers import Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch_as_client
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.errors import InvalidOption, LostUpstream
+from mcp_tool_filter.errors import InvalidOption, LostUpstream, StartError
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, Mount
 from mcp_tool_filter.observers.sentences import (
@@ -131,8 +132,12 @@ class Proxy:
     # Settings
 
     def adopt(self, config: Config) -> None:
-        """Use another configuration from now on. If it raises StartError, nothing has changed."""
+        """Use another configuration from now on. If it raises StartError, nothing has changed.
+
+        A lock that is in force stays; ``read_lock_again`` reads it again.
+        """
         before = self.config
+        config = with_lock(config, before)
         if self._is_running and self._whole is None:
             refuse_to_open(before, config)
             for option, fixed in _FIXED:
@@ -151,12 +156,27 @@ class Proxy:
             )
             self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
         is_new = before.choice != config.choice
+        if before.choice.lock is not config.choice.lock:
+            self._log.forget_lock()
         if config.shadow is not before.shadow or (is_new and not config.shadow):
             for site in sites:
                 tell_list_changed(site)
         if self._whole is None:
             self.crowd.adopt(config.max_clients)
             self.budget.limit = config.limits.unfinished
+
+    def read_lock_again(self) -> None:
+        """Use what the file of the lock has now, and report it; a broken file changes nothing."""
+        config = self.config
+        if config.choice.lock is None:
+            return
+        try:
+            lock = read_lock(config.lock)
+            if lock.digest != config.choice.lock.digest:
+                self.adopt(replace(config, choice=replace(config.choice, lock=lock)))
+        except StartError as error:
+            why = f"{error.what}. {error.why}"
+            self.warn(f"Warning: SIGHUP: the old lock stays in force: {why}")
 
     # Start
 
@@ -291,6 +311,8 @@ class Proxy:
             names=None if command else await self.around.find_names(target.url),
             keeps_host=keeps_host,
         )
+        if (lock := self.config.choice.lock) and (problem := lock.problem_in(fetched.instructions)):
+            self._log.warn_of([problem])
         who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
         if prefix:
             listener.mount = Mount(prefix, fetched.endpoint)
@@ -312,6 +334,7 @@ class Proxy:
         if site.login:
             report += "\n  Login: requests without their own credentials use yours"
         self.around.report(report)
+        self._log.know(listener.snapshot.faults)
         return site
 
     def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:

@@ -331,6 +331,7 @@ class Changes:
         list."""
         await self._proxy.ready.wait()
         async with self._turn:  # a second SIGHUP must wait for the first
+            self._proxy.read_lock_again()
             sites = list(self._proxy.sites.values())
             for said in await asyncio.gather(*map(self.take_and_describe, sites)):
                 self._proxy.warn(said)

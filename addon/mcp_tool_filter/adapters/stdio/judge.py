@@ -25,6 +25,7 @@ from mcp_tool_filter.conversation.policy_in_force import (
     Observer,
     PolicyInForce,
     Propagate,
+    TellHidden,
     oversized,
 )
 from mcp_tool_filter.errors import ProtocolError
@@ -89,6 +90,7 @@ class LineJudge:
         recorder: LineRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         propagate: Propagate | None = None,
+        tell_hidden: TellHidden | None = None,
         restores_ids: bool = False,
     ) -> None:
         """``links`` come after the tool filter; the session begins ``now``.
@@ -111,6 +113,8 @@ class LineJudge:
             reads_in_steps=False,  # no other client waits to be served
         )
         policy.kinds = self._kinds
+        if tell_hidden is not None:
+            policy.tell_hidden = tell_hidden
         self._session = Session(started=now)
         self._exchanges = Exchanges(most=_MOST_WAITING, most_bytes=_MOST_WAITING_BYTES)
         client = Client(Via.STDIO, self._session)

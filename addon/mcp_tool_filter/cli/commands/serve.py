@@ -36,6 +36,7 @@ from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
 from mcp_tool_filter.policy.choice import NOTHING
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.lock import LockError
 
 _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
 _FIXED = ("audit", "metrics", "dashboard", "otel")  # in ``Config``: they need a new start
@@ -81,7 +82,8 @@ def _plans(sources: Sources) -> list[Plan]:
 def _plan(sources: Sources, name: str) -> Plan:
     try:
         settings = sources.of_server(name)
-    except UnsetVariable as problem:
+        settings.config()
+    except (UnsetVariable, LockError) as problem:
         return Plan(
             name=name,
             config=Config(strict=sources.is_strict),
@@ -234,6 +236,9 @@ class _Filter:
             sources = _read(self._file.sources.typed)
             settings = sources.for_all_servers()
             plans = _plans(sources)
+            for plan in plans:
+                if isinstance(plan.problem, LockError):  # the old lock stays in force
+                    raise plan.problem
             before, config = self.proxy.config, settings.config()
             kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
             self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]

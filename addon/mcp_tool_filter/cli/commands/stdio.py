@@ -140,7 +140,7 @@ class StdioSession:
         log.know(faults)
 
         def observe(judged: Judged) -> None:
-            log.tell(judged.verdict)
+            log.tell_alone(judged)
             for each in self._observers:
                 each(judged)
 
@@ -157,6 +157,7 @@ class StdioSession:
             now=time.monotonic(),
             recorder=self._recorder,
             propagate=self._propagate,
+            tell_hidden=lambda faults, _judged: log.warn_of(faults),
             restores_ids=restores_ids,
         )
         if self._presence:
