@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -38,7 +38,7 @@ from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, is_locked
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, Standing, is_about_lock, shown
@@ -122,7 +122,8 @@ def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
     if reason.thing != TOOL:
         return reason.pattern or None
     found = map(snapshot.hiding, reason.tools)
-    return next((by.text for by in found if by and by.text), None)
+    texts = (f"{by.text}: {by.says}" if is_locked(by) else by.text for by in found if by)
+    return next(filter(None, texts), None)
 
 
 def describe(verdict: Verdict, snapshot: Snapshot) -> str:
@@ -370,9 +371,9 @@ class VerdictLog:
                 self._warn(f"Warning: {text}")
             log.warning("%s", text, extra={"is_said": self._warn is not None})
 
-    def forget_lock(self) -> None:
-        """Tell again what another lock does not approve."""
-        self._once.forget(is_about_lock)
+    def forget_lock(self, still: Collection[str]) -> None:
+        """Forget what a lock did not approve, except what is ``still`` so."""
+        self._once.forget(lambda said: is_about_lock(said) and said not in still)
 
     def tell_alone(self, judged: Judged) -> None:
         """Log the verdict on a message where there is only one client."""
@@ -555,7 +556,8 @@ def hidden_by(snapshot: Snapshot) -> Iterator[str]:
     hidden: dict[str, list[str]] = {}
     for name, by in snapshot.denied.items():
         text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
-        text = f"{text}, {by.says}" if is_locked(by) else text
+        if isinstance(by, Cause) and is_locked(by):
+            text = f"{text}, {by.says}"
         hidden.setdefault(text, []).append(name)
     for text, names in hidden.items():
         yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

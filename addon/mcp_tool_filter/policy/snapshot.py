@@ -31,6 +31,7 @@ from mcp_tool_filter.policy.choice import (
     EVERYTHING,
     NOT_ALLOWED,
     UNDECIDED,
+    Cause,
     Choice,
     Hider,
     is_locked,
@@ -413,7 +414,9 @@ def _carrying(name: str) -> str:
 
 def not_in_lock(name: str, by: Hider | None) -> str:
     """Say why the lock does not let a tool pass."""
-    return f"the tool {shown(name)} is {by.says if by else ''}{IN_LOCK}"
+    says = by.says if isinstance(by, Cause) else ""
+    verb = "has" if says.startswith("changed") else "is"
+    return f"the tool {shown(name)} {verb} {says}{IN_LOCK}"
 
 
 def is_about_lock(sentence: str) -> bool:

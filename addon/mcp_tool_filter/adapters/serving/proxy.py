@@ -52,6 +52,7 @@ from mcp_tool_filter.observers.sentences import (
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
+from mcp_tool_filter.policy.snapshot import is_about_lock
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
@@ -157,13 +158,19 @@ class Proxy:
             self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
         is_new = before.choice != config.choice
         if before.choice.lock is not config.choice.lock:
-            self._log.forget_lock()
+            self._tell_of_lock(sites)
         if config.shadow is not before.shadow or (is_new and not config.shadow):
             for site in sites:
                 tell_list_changed(site)
         if self._whole is None:
             self.crowd.adopt(config.max_clients)
             self.budget.limit = config.limits.unfinished
+
+    def _tell_of_lock(self, sites: list[Site]) -> None:
+        """Tell what another lock hides."""
+        faults = [fault for site in sites for fault in site.listener.snapshot.faults]
+        self._log.forget_lock(faults)
+        self._log.warn_of(filter(is_about_lock, faults))
 
     def read_lock_again(self) -> None:
         """Use what the file of the lock has now, and report it; a broken file changes nothing."""
@@ -173,6 +180,7 @@ class Proxy:
         try:
             lock = read_lock(config.lock)
             if lock.digest != config.choice.lock.digest:
+                self.warn(f"SIGHUP: the lock has changed: tools approved: {len(lock.tools)}")
                 self.adopt(replace(config, choice=replace(config.choice, lock=lock)))
         except StartError as error:
             why = f"{error.what}. {error.why}"

@@ -17,7 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import OnlyKinds
+from mcp_tool_filter.conversation.kinds import Kind, OnlyKinds
 from mcp_tool_filter.conversation.memory import Exchanges, unlisted
 from mcp_tool_filter.conversation.policy_in_force import (
     Arrival,
@@ -232,7 +232,7 @@ class LineJudge:
 
     def fetch_list(self, effect: FetchTools) -> tuple[bytes, ...]:
         """Return all pages of the tool list, or nothing if it is known. Raises CannotList."""
-        if self._kinds.only.is_listed:
+        if isinstance(effect.kind, Kind) and not effect.kind.lacks_list:
             return ()
         return self.asker.ask(cast("Request | Notification", effect.message))
 

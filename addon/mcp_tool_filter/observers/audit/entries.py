@@ -45,6 +45,7 @@ from mcp_tool_filter.observers.redaction.finder import LOOK_AHEAD, redacted_begi
 from mcp_tool_filter.observers.sentences import (
     CLIENT_NAME,
     LONGEST,
+    Once,
     client_name_in,
     error_in,
     facts_about,
@@ -54,7 +55,7 @@ from mcp_tool_filter.observers.sentences import (
     verdict_word,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
-from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, is_about_lock
 from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Place, Request, Response, UnreadPlace
@@ -252,6 +253,7 @@ class Auditor:
         self._is_due = False
         self._has_failed = False
         self._open: OpenRequests[OpenRequest] = OpenRequests()
+        self._once = Once()
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
@@ -410,8 +412,12 @@ class Auditor:
         if not isinstance(verdict, Forward):
             facts = facts_about(verdict, judged.snapshot)
             entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
-            if drift := verdict.reason.drift:
-                entry["drift"] = len(drift)
+            drift = verdict.reason.drift
+            about_lock = [one for one in drift if is_about_lock(one)]
+            if news := [one for one in about_lock if self._once.is_new(one)]:
+                entry["lock"] = news
+            if len(drift) > len(about_lock):
+                entry["drift"] = len(drift) - len(about_lock)
             if verdict.reason.thing != TOOL:
                 entry["hidden"] = len(verdict.reason.tools)
             if is_shadow:
