@@ -552,8 +552,9 @@ def open_listener(
     clock: Callable[[], float] = time.monotonic,
     names: UpstreamNames | None = None,
     keeps_host: bool = False,
+    prefix: str = "",
 ) -> Listener:
-    """Return a listener with its snapshot.
+    """Return a listener with its snapshot, below the ``prefix``.
 
     Raises StartError if the fetched list cannot be judged.
     """
@@ -561,4 +562,7 @@ def open_listener(
     if observe:
         policy.observe = observe
     names = names or UpstreamNames(upstream)
-    return Listener(upstream=upstream, policy=policy, names=names, keeps_host=keeps_host)
+    listener = Listener(upstream=upstream, policy=policy, names=names, keeps_host=keeps_host)
+    if prefix:
+        listener.mount = Mount(prefix, fetched.endpoint)
+    return listener

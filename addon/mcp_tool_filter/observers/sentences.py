@@ -371,9 +371,11 @@ class VerdictLog:
                 self._warn(f"Warning: {text}")
             log.warning("%s", text, extra={"is_said": self._warn is not None})
 
-    def forget_lock(self, still: Collection[str]) -> None:
-        """Forget what a lock did not approve, except what is ``still`` so."""
-        self._once.forget(lambda said: is_about_lock(said) and said not in still)
+    def tell_of_lock(self, faults: Collection[str]) -> None:
+        """Log what another lock does not approve; what is no fault any more may become one
+        again."""
+        self._once.forget(lambda said: is_about_lock(said) and said not in faults)
+        self._tell_hidden(filter(is_about_lock, faults))
 
     def tell_alone(self, judged: Judged) -> None:
         """Log the verdict on a message where there is only one client."""

@@ -42,8 +42,8 @@ from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch_as_client
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, StartError
 from mcp_tool_filter.http.listener import Listener, open_listener
-from mcp_tool_filter.http.mount import ENDPOINT, Mount
 from mcp_tool_filter.observers.sentences import (
+    Introduction,
     VerdictLog,
     introduce,
     render_report,
@@ -52,7 +52,6 @@ from mcp_tool_filter.observers.sentences import (
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
-from mcp_tool_filter.policy.snapshot import is_about_lock
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.sockets.client import Room
@@ -169,8 +168,7 @@ class Proxy:
     def _tell_of_lock(self, sites: list[Site]) -> None:
         """Tell what another lock hides."""
         faults = [fault for site in sites for fault in site.listener.snapshot.faults]
-        self._log.forget_lock(faults)
-        self._log.warn_of(filter(is_about_lock, faults))
+        self._log.tell_of_lock(faults)
 
     def read_lock_again(self) -> None:
         """Use what the file of the lock has now, and report it; a broken file changes nothing."""
@@ -318,13 +316,12 @@ class Proxy:
             fetched=fetched,
             names=None if command else await self.around.find_names(target.url),
             keeps_host=keeps_host,
+            prefix=prefix,
         )
-        if (lock := self.config.choice.lock) and (problem := lock.problem_in(fetched.instructions)):
-            self._log.warn_of([problem])
         who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
         if prefix:
-            listener.mount = Mount(prefix, fetched.endpoint)
-            who = replace(who, listens_at=address + prefix + ENDPOINT)
+            at = listener.mount.outward(fetched.endpoint.partition("?")[0])
+            who = replace(who, listens_at=address + at)
         site = self.add(name, listener, find_target)
         (self._whole or self)._addresses[name] = who.listens_at if prefix else address
         site.find_login()
@@ -338,12 +335,19 @@ class Proxy:
             site.connect = InProcess(command.answer, self.budget.received).connect
             listener.called = command.called
             who = replace(who, upstream=command.called)
+        self._report(site, who)
+        return site
+
+    def _report(self, site: Site, who: Introduction) -> None:
+        listener = site.listener
         report = render_report(who, listener.snapshot, self.rules.names)
         if site.login:
             report += "\n  Login: requests without their own credentials use yours"
         self.around.report(report)
         self._log.know(listener.snapshot.faults)
-        return site
+        lock = listener.config.choice.lock
+        if lock and (problem := lock.problem_in(listener.fetched.instructions)):
+            self._log.warn_of([problem])
 
     def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:
         """Add a site whose listener is open; a forward proxy has one for each upstream."""
