@@ -728,7 +728,11 @@ class Conversation:
 
     def _settled(self, judged: Judged, verdict: Verdict) -> Verdict:
         """Note the verdict; return what happens to the message."""
-        return judged.settle(verdict, is_shadow=self.policy.config.shadow)
+        is_shadow = self.policy.config.shadow
+        if is_shadow or judged.audited:
+            return judged.settle(verdict, is_shadow=is_shadow)
+        judged.verdict = verdict
+        return verdict
 
     @property
     def hidden_names(self) -> Collection[str]:

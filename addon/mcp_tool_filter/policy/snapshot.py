@@ -113,6 +113,7 @@ class HiddenNames(Collection[str]):
         self._choice = choice
         self._known = known
         self._last: tuple[str | None, Hider | None] = (None, None)
+        self._length = 0 if choice.hides_nothing else 1  # each answer asks
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.hiding(name) not in (None, UNDECIDED)
@@ -127,7 +128,7 @@ class HiddenNames(Collection[str]):
         return self._known.get(name, UNDECIDED) if last[1] is UNDECIDED else last[1]
 
     def __len__(self) -> int:
-        return 0 if self._choice.hides_nothing else 1
+        return self._length
 
     def __iter__(self) -> Iterator[str]:
         yield ""  # for searches in text that is not JSON, which could contain any name

@@ -135,12 +135,14 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
             if tool is not None and _says_unknown(message, tool):
                 reason = Reason(Why.UNKNOWN, (tool,))
                 return Rewrite(_not_found(message.id or "null", tool), reason)
-            if asked is not None and describes_tools(asked.method) and message.result is not None:
+            method = asked.method if asked is not None else "tools/list"
+            is_usual = method in ("tools/call", "tools/list")
+            if not is_usual and describes_tools(method) and message.result is not None:
                 limits = situation.limits
                 return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
             if asked is not None and asked.reads_card and message.result is not None:
                 return decide_card(message, situation.snapshot, situation.things, situation.limits)
-            expected = asked is None or asked.method == "tools/list"
+            expected = method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
 

@@ -251,7 +251,7 @@ def besides_content(message: Single) -> str:
 
 def shows_tool_beside_content(message: Single, names: Collection[str]) -> bool:
     """Tell whether a message shows one of these tools outside such content."""
-    return bool(names) and shows_tool(besides_content(message), names)
+    return bool(names) and _shows(besides_content(message), names)
 
 
 def shows_tool(json_text: str, names: Collection[str]) -> bool:
@@ -260,7 +260,11 @@ def shows_tool(json_text: str, names: Collection[str]) -> bool:
     A definition has an ``inputSchema``, or is inside a member called ``tools``. JSON that is too
     long to search counts as showing one.
     """
-    if not names or not _may_show_tool(json_text, names):
+    return bool(names) and _shows(json_text, names)
+
+
+def _shows(json_text: str, names: Collection[str]) -> bool:
+    if not _may_show_tool(json_text, names):
         return False
     return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text)
 
