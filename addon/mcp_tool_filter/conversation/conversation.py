@@ -333,6 +333,9 @@ class Conversation:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
             judged.snapshot = self._without_list(kind, judged, situation.call)
             situation.snapshot = judged.snapshot
+        elif not kind.is_listed and judged.exchange and self.client.via is Via.STDIO:
+            hides = not (kind.snapshot.choice.hides_nothing or self.policy.config.shadow)
+            judged.exchange.is_on_trust = hides  # we do not ask which tools there are
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
 

@@ -132,7 +132,7 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
         case Response():
             asked = situation.exchange
             tool = asked.tool if asked is not None and asked.is_on_trust else None
-            if tool is not None and _says_unknown(message, tool):
+            if tool is not None and _says_unknown(message, tool, situation):
                 reason = Reason(Why.UNKNOWN, (tool,))
                 return Rewrite(_not_found(message.id or "null", tool), reason)
             method = asked.method if asked is not None else "tools/list"
@@ -175,6 +175,7 @@ def _not_found(id: str, name: str) -> bytes:
 
 
 _LONGEST_REFUSAL = 4096  # characters; servers say in one sentence that they have no such tool
+_NO_METHOD = "Method not found"  # over stdio, where we did not ask for a list, it says no more
 _UNKNOWN_TOOL = re.compile(
     r"\b(?:unknown|no such|invalid|unrecogni[sz]ed) tool\b"
     r"|\btool\b.{0,300}\b(?:not (?:be )?found|not exist|unknown|not registered|not available)\b",
@@ -182,7 +183,7 @@ _UNKNOWN_TOOL = re.compile(
 )
 
 
-def _says_unknown(answer: Response, name: str) -> bool:
+def _says_unknown(answer: Response, name: str, situation: Situation) -> bool:
     """Tell whether the upstream says, in its own words, that it has no tool of this name.
 
     It gets our words instead: else these would tell an unknown tool from a denied one.
@@ -197,8 +198,10 @@ def _says_unknown(answer: Response, name: str) -> bool:
     error, result = said.get("error"), said.get("result")
     if isinstance(error, dict):
         words = error.get("message")
-        is_method = error.get("code") == METHOD_NOT_FOUND
-        return is_method or (isinstance(words, str) and bool(_UNKNOWN_TOOL.search(words)))
+        if error.get("code") == METHOD_NOT_FOUND:
+            is_stdio = situation.client is not None and situation.client.via == "stdio"
+            return not (is_stdio and words == _NO_METHOD)
+        return isinstance(words, str) and bool(_UNKNOWN_TOOL.search(words))
     if not isinstance(result, dict) or result.get("isError") is not True:
         return False
     content = result.get("content")

@@ -764,6 +764,28 @@ async def test_no_connection_is_upgraded_to_http_that_we_do_not_read(
         assert not seen.all("Upgrade")
 
 
+@pytest.mark.parametrize("record", [b"\x16\x04\x01", b"\x16\x02\x00", b"\x16\x03\x05", b"\x16P "])
+async def test_a_strange_tls_record_reaches_no_server(
+    record: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some servers take TLS records that we would not read."""
+
+    async def script(peer: Peer) -> None:
+        await peer.left()
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"]) as running,
+        raw_client(running.port) as client,
+    ):
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        await client.say(record + b"\0\x40" + bytes(64))
+        async with asyncio.timeout(TIMEOUT):
+            assert await client.reader.read() == b""
+        assert not upstream.peers
+    assert "a strange TLS record" in caplog.text
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 async def test_what_is_neither_tls_nor_http_passes_only_to_named_hosts(
     is_named: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

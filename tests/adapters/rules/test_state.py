@@ -58,6 +58,18 @@ def test_a_redis_url_that_cannot_be_used_stops_the_start() -> None:
         open_state(StateSettings(url="redis://[", prefix="p"))
 
 
+@pytest.mark.parametrize("rest", ["host:99999x/0", "[::/0", "host:p/x", "ho st:-1/0"])
+def test_no_error_about_a_redis_url_shows_its_password(rest: str) -> None:
+    for url in (
+        f"redis://me:hunter2@{rest}",
+        f"redis://:hunter2/{rest}",
+        f"other://hunter2@{rest}",
+    ):
+        with pytest.raises(StartError) as caught:
+            open_state(StateSettings(url=url, prefix="p"))
+        assert "hunter2" not in str(caught.value)
+
+
 times = st.lists(st.floats(0, 100), max_size=40).map(sorted)
 
 

@@ -24,6 +24,24 @@ def test_any_other_name_is_forwarded_before_the_list_is_known() -> None:
     assert Judged(["^rm"]).client(calling("read_file")) == FORWARDED
 
 
+@pytest.mark.parametrize(("deny", "is_changed"), [(["^rm"], True), (["(?!)"], True), ([], False)])
+def test_before_the_list_an_unknown_name_is_not_found_in_our_words(
+    deny: list[str], is_changed: bool
+) -> None:
+    """The upstream's words would tell it from a denied name, which never gets there."""
+    judged = Judged(deny)
+    assert judged.client(calling("hammer")) == FORWARDED
+    said = judged.upstream(
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Unknown tool: hammer"}}'
+    )
+    if is_changed:
+        assert error_in(said) == (-32601, "Tool not found: hammer")
+    else:
+        assert said == FORWARDED
+    assert judged.client(calling("hammer", id="2")) == FORWARDED
+    assert judged.upstream(answering('{"content":[]}', id="2")) == FORWARDED
+
+
 def test_a_name_that_no_allow_pattern_matches_is_refused_before_the_list_is_known() -> None:
     judged = Judged(config=parse_config(allow=["^read"]))
     assert isinstance(judged.client(calling("write_file")), Reply)
