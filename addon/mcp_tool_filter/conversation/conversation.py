@@ -127,6 +127,7 @@ from mcp_tool_filter.protocol.tools import (
 
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _CANCELLED = "notifications/cancelled"
+_REFUSED = -32001  # as SDKs say that they know no such session
 _REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
 _PLAIN = Arrival()
 
@@ -405,6 +406,8 @@ class Conversation:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, judged, situation.call, error)
+            if (refused := _as_upstream(error, situation.call, judged.snapshot)) is not None:
+                return refused
         judged.in_force, call = kind.snapshot, situation.call
         situation = self._situation(message, judged, kind, arrival)
         situation.call = call
@@ -847,6 +850,22 @@ def _lists_in(message: Single) -> Iterator[Listing]:
             isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
         ):
             yield listing
+
+
+def _as_upstream(error: Exception, call: ToolCall | None, snapshot: Snapshot) -> Verdict | None:
+    """Refuse a call as the upstream has refused the list that would decide about it.
+
+    Without the definition we cannot forward the call; but "not found" would hide from a client
+    that its session has ended, or its token.
+    """
+    status = error.status if isinstance(error, CannotList) else 0
+    if not status or call is None or not snapshot.is_undecided(call.tool_name):
+        return None
+    detail = "the upstream refuses the client"
+    reason = Reason(Why.UNKNOWN, (call.tool_name,), detail=detail, status=status)
+    if call.id is None:
+        return Drop(reason)
+    return Reply(render_error(call.id, _REFUSED, "Unknown session or credentials"), reason)
 
 
 def _is_plain(name: str) -> bool:

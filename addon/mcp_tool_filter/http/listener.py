@@ -223,7 +223,7 @@ class Listener:
             case Reply(text, reason):
                 if reason.why is Why.OVERSIZED and not ids_in(text):
                     return Answered(413, text)
-                status = _STATUS.get(reason.why, 200)
+                status = reason.status or _STATUS.get(reason.why, 200)
                 return Answered(status, text, stream if status == 200 else None)
             case Drop():
                 return Answered(202)

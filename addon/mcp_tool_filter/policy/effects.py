@@ -67,10 +67,11 @@ class FetchTools:
 class CannotList(Exception):
     """The upstream did not list its tools. ``str()`` says why."""
 
-    def __init__(self, why: str, *, is_refusal: bool = False) -> None:
-        """``is_refusal`` says that the upstream refuses this client, and its answers say why."""
+    def __init__(self, why: str, *, is_refusal: bool = False, status: int = 0) -> None:
+        """``is_refusal`` says that the upstream refuses this client, and its answers say why;
+        ``status`` is the HTTP status with which it does."""
         super().__init__(why)
-        self.is_refusal = is_refusal
+        self.is_refusal, self.status = is_refusal, status
 
 
 type Effect = Delay | Together | FetchTools | RuleEffect

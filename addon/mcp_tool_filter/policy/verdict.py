@@ -56,6 +56,8 @@ class Reason:
     """What ``tools`` names: tools, or prompts, resources or skills."""
     pattern: str = ""
     """The pattern that denies one that is no tool."""
+    status: int = 0
+    """The HTTP status of our answer, if ``why`` does not decide it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,9 @@ async def fetch_as_client(
     except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError, TypeError) as error:
         # TypeError: orjson does not write half a surrogate pair, such as in an upstream's cursor.
         why = str(error) or "it took too long"
-        raise CannotList(why, is_refusal=_refuses(error, asked_by)) from None
+        is_refusal = _refuses(error, asked_by)
+        status = error.status if isinstance(error, Refused) and is_refusal else 0
+        raise CannotList(why, is_refusal=is_refusal, status=status) from None
     finally:
         await http.close()
 
