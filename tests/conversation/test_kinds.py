@@ -113,6 +113,26 @@ def test_a_list_of_several_pages_is_complete_with_its_last_page() -> None:
     assert isinstance(asked(between, calling("three", id="9")), Reply)
 
 
+def test_what_the_first_page_showed_stays_if_the_patterns_change_before_the_last_page() -> None:
+    """Else a tool that a hint has hidden could come back with a friendlier one."""
+    in_force = policy()
+    in_force.adopt(parse_config(read_only="true"))
+    between = open_session(in_force, like_the_fetch=False)
+    reading = ',"annotations":{"readOnlyHint":true}'
+
+    def page(more: str, next_page: str = "") -> bytes:
+        tools = definition("one", more) + b"," + definition("two", reading)
+        return answering('{"tools":[' + tools.decode() + f"]{next_page}}}")
+
+    assert b"one" not in listed(between, page("", ',"nextCursor":"2"'))
+    in_force.adopt(parse_config(read_only="true", deny=["^rm"]))
+    assert b"one" not in listed(between, page(reading, ',"nextCursor":"2"'))
+    asked(between, asking("tools/list", id="3", params='{"cursor":"2"}'))
+    between.from_upstream(listing("rm", id="3"))
+    assert isinstance(asked(between, calling("one", id="8")), Reply)
+    assert asked(between, calling("two", id="9")) == Forward()
+
+
 def test_other_patterns_apply_to_every_kind() -> None:
     in_force = policy("read", "write")
     ann = open_session(in_force, like_the_fetch=False)

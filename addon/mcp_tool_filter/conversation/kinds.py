@@ -279,7 +279,7 @@ class Kind:
         """Use other patterns from now on."""
         self._config, self._listed = config, prepared
         if self._next is not None:
-            self._next = UnlistedTools(config.choice)
+            self._next = self._next.under(config.choice)
         self._follow_list()
 
     def follow(self, config: Config) -> None:

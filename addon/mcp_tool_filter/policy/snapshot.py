@@ -463,6 +463,14 @@ class UnlistedTools:
         """All definitions seen so far, in the upstream's order."""
         return (*self.pinned.values(), *self._faulty)
 
+    def under(self, choice: Choice) -> UnlistedTools:
+        """Return the same definitions, judged by another choice."""
+        new = UnlistedTools(choice)
+        if definitions := self.definitions:
+            at_once(new.judge_page(Listing(definitions, None, None, "", "")))
+        new._next = self._next
+        return new
+
     def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
         """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
         sorting = self._sorting
