@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, UNDECIDED, Choice, claims_in
+from mcp_tool_filter.policy.choice import UNDECIDED, Cause, Choice, claims_in
 from mcp_tool_filter.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, take_snapshot
@@ -39,35 +40,70 @@ def is_hidden(
     return worst[hint] and read_only != "true"
 
 
+NOT_APPROVED, CHANGED = Cause("--lock", "not approved"), Cause("--lock", "changed")
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A lock of one tool, with a definition that may be another one."""
+
+    name: str = "delete_file"
+    is_same: bool = True
+
+    def hiding(self, name: str, definition: bytes | None) -> Cause | None:
+        if name != self.name:
+            return NOT_APPROVED
+        if definition is None:
+            return UNDECIDED
+        return None if self.is_same else CHANGED
+
+
+LOCKS = (None, Approved(), Approved(is_same=False), Approved("other"))
+
+
 @pytest.mark.parametrize("deny", [None, ["^del"], ["^x"]])
 @pytest.mark.parametrize("allow", [None, ["_file$"], ["^x"]])
 @pytest.mark.parametrize("spare", [None, ["file"], ["^x"]])
-def test_every_combination_of_patterns_hints_and_definitions(
-    deny: list[str] | None, allow: list[str] | None, spare: list[str] | None
+@pytest.mark.parametrize("lock", LOCKS, ids=repr)
+def test_every_combination_of_patterns_hints_lock_and_definitions(
+    deny: list[str] | None, allow: list[str] | None, spare: list[str] | None, lock: Approved | None
 ) -> None:
     """A tool is exposed if (allow is not set, or matches) and (except matches, or (no deny matches
-    and no hint hides it))."""
+    and no hint hides it)), and if the lock agrees. The reason names what hides it: what a name
+    alone tells comes first."""
     is_allowed, is_spared = allow in (None, ["_file$"]), spare == ["file"]
     for read_only, *hints in product(("false", "true"), *[("", hint) for hint in HINTS]):
         given = [hint for hint in hints if hint]
         choice = parse_config(
             {"deny": deny, "allow": allow, "except": spare, "read_only": read_only},
-            deny_hint=given or None,
+            deny_hint=given[::-1] or None,
         ).choice
-        decisive = [*(["read-only"] if read_only == "true" else []), *given]
+        choice = replace(choice, lock=lock)
+        flags = {hint: f"--deny-hint {hint}" for hint in given}
+        flags = {"read-only": "--read-only", **flags} if read_only == "true" else flags
+        surely = None
+        if deny == ["^del"] and not is_spared:
+            surely = "^del"
+        elif not is_allowed:
+            surely = ""
+        elif lock == LOCKS[3]:
+            surely = "--lock"
+        needs_definition = lock is not None or (bool(flags) and not is_spared)
+        by_name = choice.hiding("delete_file")
+        if surely is not None:
+            assert by_name is not None
+            assert (by_name.text, by_name is UNDECIDED) == (surely, False)
+        else:
+            assert by_name is (UNDECIDED if needs_definition else None)
         for said in product(("", "true", "false"), repeat=4):
             keys = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
             raw = written("delete_file", annotated(**dict(zip(keys, said, strict=True))))
-            is_denied = deny == ["^del"] or any(is_hidden(hint, *said) for hint in decisive)
-            wanted = is_allowed and (is_spared or not is_denied)
-            assert (choice.hiding("delete_file", raw) is None) is wanted
-        by_name = choice.hiding("delete_file")
-        if deny == ["^del"] and not is_spared:
-            assert by_name is choice.deny[0]
-        elif not is_allowed:
-            assert by_name is NOT_ALLOWED
-        else:
-            assert by_name is (UNDECIDED if decisive and not is_spared else None)
+            by, wanted = choice.hiding("delete_file", raw), surely
+            if wanted is None and lock == LOCKS[2]:
+                wanted = "--lock"
+            if wanted is None and not is_spared:
+                wanted = next((flags[hint] for hint in flags if is_hidden(hint, *said)), None)
+            assert (by and by.text) == wanted
 
 
 @pytest.mark.parametrize("hint", ["read-only", *HINTS])
