@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import cast
 
 import pytest
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied
-from mcp_tool_filter.policy.choice import UNDECIDED, Cause, Choice, claims_in
+from mcp_tool_filter.policy.choice import UNDECIDED, Choice, claims_in
 from mcp_tool_filter.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.policy.effects import at_once
+from mcp_tool_filter.policy.lock import Lacks, Lock
 from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, take_snapshot
 from tests.make import answering, page
 
@@ -40,9 +42,6 @@ def is_hidden(
     return worst[hint] and read_only != "true"
 
 
-NOT_APPROVED, CHANGED = Cause("--lock", "not approved"), Cause("--lock", "changed")
-
-
 @dataclass(frozen=True)
 class Approved:
     """A lock of one tool, with a definition that may be another one."""
@@ -50,12 +49,14 @@ class Approved:
     name: str = "delete_file"
     is_same: bool = True
 
-    def hiding(self, name: str, definition: bytes | None) -> Cause | None:
+    @property
+    def tools(self) -> set[str]:
+        return {self.name}
+
+    def judge(self, name: str, _definition: bytes) -> Lacks | None:
         if name != self.name:
-            return NOT_APPROVED
-        if definition is None:
-            return UNDECIDED
-        return None if self.is_same else CHANGED
+            return Lacks.NEW
+        return None if self.is_same else Lacks.CHANGED
 
 
 LOCKS = (None, Approved(), Approved(is_same=False), Approved("other"))
@@ -78,7 +79,7 @@ def test_every_combination_of_patterns_hints_lock_and_definitions(
             {"deny": deny, "allow": allow, "except": spare, "read_only": read_only},
             deny_hint=given[::-1] or None,
         ).choice
-        choice = replace(choice, lock=lock)
+        choice = replace(choice, lock=cast("Lock | None", lock))
         flags = {hint: f"--deny-hint {hint}" for hint in given}
         flags = {"read-only": "--read-only", **flags} if read_only == "true" else flags
         surely = None
