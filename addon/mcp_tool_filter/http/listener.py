@@ -145,8 +145,13 @@ class Listener:
         return target == self.policy.fetched.endpoint or target in self.legacy.endpoints
 
     def serves(self, method: str, target: str) -> bool:
-        """Tell whether we serve a path when only MCP and logins are served."""
-        return self.takes_headers(target) or self.logins.has(method, target)
+        """Tell whether we serve a path when only MCP and logins are served.
+
+        Of several servers, one serves only the very URL of its endpoint: with another query, or a
+        slash more, it may be that of another server.
+        """
+        is_mcp = self._is_endpoint(target) if self.mount.prefix else self.takes_headers(target)
+        return is_mcp or self.logins.has(method, target)
 
     def takes_headers(self, target: str) -> bool:
         """Tell whether the user's headers are sent to a path: an MCP endpoint, or a path that the

@@ -245,6 +245,39 @@ def names_over_sse(it: Serving, path: str, endpoint: str) -> list[str]:
         return [one["name"] for one in found["result"]["tools"]]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
+    host: str, tmp_path: Path
+) -> None:
+    """A gateway has several servers; each of ours has another policy."""
+    text = f"[servers.one]\n{command('read_file,delete_file')}[servers.two]\n{command('b')}"
+    with serving(tmp_path, text) as gateway:
+        (folder := tmp_path / "front").mkdir()
+        text = f"""
+            [servers.one]
+            url = "http://127.0.0.1:{gateway.port}/one/mcp?set=1"
+            deny = "^delete_"
+            [servers.two]
+            url = "http://{host}:{gateway.port}/two/mcp"
+        """
+        with serving(folder, text) as it:
+            it.says("2 servers")
+            one, two = it.at("one"), it.at("two")
+            assert (one.tools(), two.tools()) == (["read_file"], ["b"])
+            assert "result" in one.calls("read_file")
+            for path in (
+                "/two/one/mcp", "/two/one/sse", "/two/one/mcp?set=1", "/two/mcp/", "/two/mcp?a=1",
+                "/one/mcp?set=2", "/two/", "/two/one/mcp/", "/two/messages?sessionId=1",
+            ):  # fmt: skip
+                for method in ("POST", "GET", "DELETE", "OPTIONS"):
+                    answer = it.send(method, path, INITIALIZE if method == "POST" else b"")
+                    assert answer.status == 404, (path, method, answer)
+            file = it.file.read_text()
+            it.reads(file.replace('deny = "^delete_"', 'deny = "^read_"'), "one: SIGHUP: ")
+            assert (one.tools(), two.tools()) == (["delete_file"], ["b"])
+            assert it.send("POST", "/two/one/mcp", INITIALIZE).status == 404
+
+
 def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Path) -> None:
     port = free_port()
     text = f"""
@@ -439,12 +472,13 @@ def page_of(it: Serving, folder: Path) -> Iterator[Page]:
 
 def press(page: Page, label: str) -> None:
     """Click, also if the page is drawn anew at this moment."""
-    for _ in range(5):
+    for _ in range(100):
         try:
             return page.find(f'button[aria-label="{label}"]').click()
         except WebDriverError as error:
             if "stale" not in str(error):
                 raise
+            time.sleep(0.05)
     raise AssertionError(label)
 
 

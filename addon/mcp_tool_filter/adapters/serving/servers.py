@@ -73,6 +73,8 @@ class Plan:
     find_target: TargetFinder
     identity: object = field(repr=False)
     """What a running server cannot change: how it is reached or started."""
+    origin: object = None
+    """The same for all servers of one origin; None for a command."""
     command: CommandPlan | None = None
     problem: StartError | None = None
     """Why it cannot run as things are."""

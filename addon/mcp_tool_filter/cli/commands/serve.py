@@ -6,7 +6,8 @@ import asyncio
 import os
 import ssl
 from asyncio import CancelledError
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 
@@ -34,8 +35,9 @@ from mcp_tool_filter.cli.saving import FileOfPatterns
 from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
 from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.choice import NOTHING
-from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.config import Config, is_loopback
 from mcp_tool_filter.policy.lock import LockError
 
 _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
@@ -73,13 +75,24 @@ def _read(typed: Given) -> Sources:
     return sources
 
 
-def _plans(sources: Sources) -> list[Plan]:
+def _plans(sources: Sources, check: Callable[[Settings], None] = refuse_strangers) -> list[Plan]:
     """Return how to run each server. Raises StartError for a mistake in any of them."""
     assert sources.file
-    return [_plan(sources, name) for name in sources.file.servers]
+    plans = [_plan(sources, name, check) for name in sources.file.servers]
+    several = {
+        origin for origin, count in Counter(one.origin for one in plans).items() if count > 1
+    }
+    return [_apart(one) if one.origin and one.origin in several else one for one in plans]
 
 
-def _plan(sources: Sources, name: str) -> Plan:
+def _apart(plan: Plan) -> Plan:
+    """Let only MCP at its own endpoint and logins pass to one of several servers of an origin: at
+    the endpoint of another one, its policy would be bypassed."""
+    config = replace(plan.config, only_mcp=True)
+    return replace(plan, config=config, identity=(plan.identity, "apart"))
+
+
+def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Plan:
     try:
         settings = sources.of_server(name)
         settings.config()
@@ -91,7 +104,7 @@ def _plan(sources: Sources, name: str) -> Plan:
             identity=None,
             problem=problem,
         )
-    refuse_strangers(settings)
+    check(settings)
     command = None
     if settings.command:
         command = CommandPlan(
@@ -114,6 +127,7 @@ def _plan(sources: Sources, name: str) -> Plan:
         config=config,
         find_target=partial(_target, in_front.origin, tls),
         identity=_identity(settings, config),
+        origin=None if command else _origin(settings),
         command=command,
     )
 
@@ -122,6 +136,12 @@ def _config_of(settings: Settings) -> Config:
     """A lost server ends the process only if the user is strict."""
     config = settings.config()
     return replace(config, fail_fast=config.fail_fast and config.strict)
+
+
+def _origin(settings: Settings) -> object:
+    """Return the same for all URLs that lead to one server."""
+    found = parse_origin(settings.origin)
+    return "loopback" if is_loopback(found.host) else found.host, found.port
 
 
 @cache
@@ -217,7 +237,8 @@ class _Filter:
         """Use these patterns for a server, until the file is read again; return the problem."""
         own = {"deny": [one for one in deny if one != NOTHING], "except": exceptions}
         try:
-            self._servers.edit(_plan(self._file.with_patterns(name, own), name))
+            plans = _plans(self._file.with_patterns(name, own), _no_check)
+            self._servers.edit(next(one for one in plans if one.name == name))
         except StartError as error:
             return str(error)
         return ""
@@ -257,6 +278,10 @@ class _Filter:
 
 def _ignore(_text: str) -> None:
     """The servers have one report together."""
+
+
+def _no_check(_settings: Settings) -> None:
+    """Only patterns have changed."""
 
 
 def _nothing() -> None:
