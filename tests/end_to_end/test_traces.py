@@ -158,7 +158,7 @@ async def test_audit_entries_and_durations_are_sent_too(host: str, tmp_path: Pat
     """Also without an audit log; clients cannot make up series or see arguments there."""
     secret = call("read").replace(b'"s":"', b'"s":"hunter2')
     with collector() as sent_to:
-        async with filtering(host, tmp_path, sent_to, FAILED) as (port, _):
+        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
             await say(port, *map(post, (call("read"), call("rm", 8), call("made-up", 5), secret)))
             await asyncio.to_thread(sent_to.until, lambda one: len(one.logs) >= 4)
             await asyncio.to_thread(
@@ -182,8 +182,35 @@ async def test_audit_entries_and_durations_are_sent_too(host: str, tmp_path: Pat
         }
         assert timed_by(sent_to, CLIENT_TIMES) == {("tools/call", "read", "-32602"): 2}
         [point, *_] = sent_to.durations[SERVER_TIMES]
-        assert list(point.explicit_bounds)[:2] == [0.01, 0.02]
+        assert list(point.explicit_bounds) == [
+            0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
+        ]  # fmt: skip
         assert 0 < point.sum < 10
+        assert "server.address" not in attributes(point)
+        [point] = sent_to.durations[CLIENT_TIMES]
+        assert attributes(point)["server.address"] == "127.0.0.1"
+        ports = [one.value.int_value for one in point.attributes if one.key == "server.port"]
+        assert ports == [int(upstream.url.rpartition(":")[2])]
+
+
+async def test_no_secret_of_a_uri_or_an_error_is_sent(tmp_path: Path) -> None:
+    token = "ghp_" + "Ab3dE6gH9j" * 4
+    failed = FAILED.replace(b"No such file", f"No rights for {token}".encode())
+    uri = f"https://bob:hunter2@files.example/a?key={token}"
+    read = json.dumps(
+        {"jsonrpc": "2.0", "id": 7, "method": "resources/read", "params": {"uri": uri}}
+    )
+    with collector() as sent_to:
+        async with filtering("mcp-tool-filter", tmp_path, sent_to, failed) as (port, upstream):
+            await say(port, post(read.encode()))
+            assert uri in upstream.of("resources/read")[0].body.decode()
+            [span] = await asyncio.to_thread(sent_to.wait_for, 1)
+            await asyncio.to_thread(sent_to.until, lambda one: len(one.logs) >= 1)
+    assert attributes(span)["mcp.resource.uri"] == "https://…@files.example/a?key=…"
+    assert span.status.message.startswith("No rights for ")
+    said = f"{span} {sent_to.logs}"
+    assert "hunter2" not in said
+    assert token[4:] not in said
 
 
 async def test_the_length_of_sessions_is_sent_when_they_end(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mcp_tool_filter.adapters.serving.site import Site, client_of, site_of
 from mcp_tool_filter.conversation.policy_in_force import Judged, Observer, PolicyInForce
 from mcp_tool_filter.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.http.bodies import may_be_event_stream
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.sentences import VerdictLog
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.policy.config import Config
@@ -214,11 +215,20 @@ def _trace(tracer: Tracer, judged: Judged) -> None:
         return
     address = (exchange.down.host.peer, exchange.down.host.port)
     if exchange.seat is not None:  # its headers belong to the connection, not to a message
-        tracer.observe(judged, peer=address)
+        tracer.observe(judged, peer=address, server=_server_at(exchange))
         return
-    tracer.observe(judged, _trace_headers(exchange), address)
+    tracer.observe(judged, _trace_headers(exchange), address, _server_at(exchange))
     for name, value in tracer.headers_for(judged).items():
         exchange.added = (*exchange.added, (name.lower().encode(), value.encode()))
+
+
+def _server_at(exchange: Exchange) -> dict[str, str | int]:
+    """Return the address of the upstream as attributes; none for a command."""
+    service = exchange.service
+    if not isinstance(service, Site) or service.listener.called:
+        return {}
+    origin = parse_origin(service.listener.upstream)
+    return {"server.address": origin.host, "server.port": origin.port}
 
 
 def _trace_headers(exchange: Exchange) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 The metrics are the four histograms of OpenTelemetry's conventions for MCP: as the receiver of
 requests (``server``) we count from their arrival, as their sender (``client``) from when we sent
-them on (https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/).
+them on (https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md).
 
 Each kind of signal has a bounded queue and a thread of OpenTelemetry's: no message waits for a
 collector. A collector that does not answer costs one warning, however many kinds it does not take:
@@ -29,6 +29,7 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.watch.metrics import Names
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry, is_refused, method_of, render
+from mcp_tool_filter.observers.redaction.shown import shown_url
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -49,7 +50,18 @@ _MEASURED = frozenset({
 _OF_SESSIONS = frozenset({"mcp.protocol.version", "network.transport", "network.protocol.name"})
 _NOT_SENT = frozenset({"arguments", "result"})
 
+_TEXTS = {
+    "mcp.client.operation.duration": "The duration of the MCP request or notification as observed"
+    " on the sender from the time it was sent until the response or ack is received.",
+    "mcp.server.operation.duration": "MCP request or notification duration as observed on the"
+    " receiver from the time it was received until the result or ack is sent.",
+    "mcp.client.session.duration": "The duration of the MCP session as observed on the MCP client.",
+    "mcp.server.session.duration": "The duration of the MCP session as observed on the MCP server.",
+}
+
 type Attributes = Mapping[str, str]
+type ServerAt = Mapping[str, str | int]
+"""The attributes ``server.address`` and ``server.port``; none over stdio."""
 
 
 # Exporters
@@ -177,6 +189,7 @@ class Timed:
     asked: float
     sent: float | None
     """None if the other side does not get it."""
+    server: ServerAt
 
 
 @dataclass(slots=True)
@@ -184,6 +197,7 @@ class _Seen:
     """A session, from its first to its last message."""
 
     attributes: Attributes
+    server: ServerAt
     first: float
     last: float
 
@@ -226,13 +240,11 @@ class Otlp:
         )
         self.providers.append(provider)
         meter = provider.get_meter(SCOPE, __version__)
-        for side in ("client", "server"):
-            for what in ("operation", "session"):
-                name = f"mcp.{side}.{what}.duration"
-                histogram = meter.create_histogram(
-                    name, "s", explicit_bucket_boundaries_advisory=list(_BOUNDARIES)
-                )
-                self._records[name] = histogram.record
+        for name, text in _TEXTS.items():
+            histogram = meter.create_histogram(
+                name, "s", text, explicit_bucket_boundaries_advisory=list(_BOUNDARIES)
+            )
+            self._records[name] = histogram.record
 
     def _open_logs(self, resource: Resource) -> Callable[..., None]:
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -255,13 +267,15 @@ class Otlp:
 
     # Requests and sessions
 
-    def begin(self, attributes: Attributes, asked: float, *, is_sent: bool) -> Timed:
+    def begin(
+        self, attributes: Attributes, asked: float, *, is_sent: bool, server: ServerAt
+    ) -> Timed:
         """Note that a request has come."""
         kept = {name: value for name, value in attributes.items() if name in _MEASURED}
         if not is_sent:  # clients make up names
             kept.pop("gen_ai.tool.name", None)
             kept.pop("gen_ai.prompt.name", None)
-        return Timed(kept, asked, self._clock() if is_sent else None)
+        return Timed(kept, asked, self._clock() if is_sent else None, server)
 
     def end(self, timed: Timed, outcome: Attributes) -> None:
         """Note that a request was answered, or that it never will be."""
@@ -271,16 +285,18 @@ class Otlp:
         said = self._bounded(known)
         self._record("mcp.server.operation.duration", now - timed.asked, said)
         if timed.sent is not None:
-            self._record("mcp.client.operation.duration", now - timed.sent, said)
+            self._record(
+                "mcp.client.operation.duration", now - timed.sent, {**said, **timed.server}
+            )
 
-    def see(self, session: Session, attributes: Attributes) -> None:
+    def see(self, session: Session, attributes: Attributes, server: ServerAt) -> None:
         """Note a message of a session. It ends when nothing refers to it any more."""
         now = self._clock()
         if (seen := self._sessions.get(session.serial)) is not None:
             seen.last = now
             return
         kept = {name: value for name, value in attributes.items() if name in _OF_SESSIONS}
-        self._sessions[session.serial] = _Seen(kept, now, now)
+        self._sessions[session.serial] = _Seen(kept, server, now, now)
         # Not recorded there: the garbage collector may call it while OpenTelemetry holds a lock.
         weakref.finalize(session, self._ended.append, session.serial).atexit = False
 
@@ -290,9 +306,9 @@ class Otlp:
 
     def _record_session(self, serial: int) -> None:
         if (seen := self._sessions.pop(serial, None)) is not None:
-            said = self._bounded(seen.attributes)
-            for side in ("client", "server"):
-                self._record(f"mcp.{side}.session.duration", seen.last - seen.first, said)
+            said, lasted = self._bounded(seen.attributes), seen.last - seen.first
+            self._record("mcp.server.session.duration", lasted, said)
+            self._record("mcp.client.session.duration", lasted, {**said, **seen.server})
 
     def _bounded(self, attributes: Attributes) -> Attributes:
         """Return attributes that make a bounded number of series."""
@@ -302,19 +318,21 @@ class Otlp:
             for name, value in attributes.items()
         }
 
-    def _record(self, name: str, seconds: float, attributes: Attributes) -> None:
+    def _record(self, name: str, seconds: float, attributes: ServerAt) -> None:
         if record := self._records.get(name):
             record(max(0.0, seconds), attributes)
 
     # Audit entries
 
     def show(self, entry: Entry) -> None:
-        """Send an entry of the audit log, without arguments and results."""
+        """Send an entry of the audit log, without arguments, results and secrets in URIs."""
         if self._emit is None:
             return
         from opentelemetry._logs import SeverityNumber
 
         kept = {name: value for name, value in entry.items() if name not in _NOT_SENT}
+        if isinstance(uri := kept.get("uri"), str):
+            kept["uri"] = shown_url(uri)
         known = {
             "event.name": f"{SCOPE}.audit",
             "mcp.method.name": None if "event" in entry else method_of(entry),

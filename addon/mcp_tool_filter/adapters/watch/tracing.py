@@ -40,6 +40,7 @@ from mcp_tool_filter.adapters.watch.otlp import (
     Failures,
     HonestExporter,
     Otlp,
+    ServerAt,
     Timed,
     is_wanted,
     refuse_protocols,
@@ -54,6 +55,8 @@ from mcp_tool_filter.observers.open_requests import (
     RequestKey,
     key_of,
 )
+from mcp_tool_filter.observers.redaction.finder import redacted_beginning
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import (
     error_in,
     facts_about,
@@ -145,6 +148,7 @@ def _only(value: Value | None, key: str) -> Value | None:
 
 
 _LONGEST_ERROR = 256  # characters
+_NOWHERE: ServerAt = {}
 _NAMES = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "uri": "mcp.resource.uri"}
 _PROTOCOL_NAMES = {Via.HTTP: "http", Via.LEGACY_SSE: "http", Via.WEBSOCKET: "websocket"}
 
@@ -176,13 +180,25 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
         "network.protocol.name": _PROTOCOL_NAMES.get(client.via),
         "gen_ai.operation.name": "execute_tool" if request.method == "tools/call" else None,
         "mcp_tool_filter.from": str(judged.direction),
-        **({_NAMES[subject[0]]: subject[1]} if subject else {}),
+        **_naming(subject),
     }
     facts = facts_about(judged.verdict, judged.snapshot)
     if judged.would is not None:
         facts = {**facts_about(judged.would, judged.snapshot), **facts, "shadow": "true"}
     known |= {f"mcp_tool_filter.{name}": fact for name, fact in facts.items()}
     return {name: value[:_LONGEST_ERROR] for name, value in known.items() if value}
+
+
+def _naming(subject: tuple[str, str] | None) -> dict[str, str]:
+    """Name what a request is about; a URI without its secrets.
+
+    >>> _naming(("uri", "https://bob:pw@h/a?key=k"))
+    {'mcp.resource.uri': 'https://…@h/a?key=…'}
+    """
+    if subject is None:
+        return {}
+    kind, name = subject
+    return {_NAMES[kind]: shown_url(name) if kind == "uri" else name}
 
 
 def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]:
@@ -318,10 +334,12 @@ class Tracer:
         judged: Judged,
         headers: TraceHeaders | None = None,
         peer: tuple[str, int] | None = None,
+        server: ServerAt = _NOWHERE,
     ) -> None:
         """Begin a span for each request, and end the span that was answered.
 
-        ``peer`` is the address and the port of the client, where it has some.
+        ``peer`` is the address and the port of the client, where it has some; ``server`` those of
+        the upstream.
         """
         try:
             with self._lock:
@@ -333,7 +351,7 @@ class Tracer:
                             outcome = outcome_of(one, one.message)
                             self._finish(answered.span, answered.timed, *outcome)
                     else:
-                        self._note_asked(one, headers or {}, peer)
+                        self._note_asked(one, headers or {}, peer, server)
         except Exception:
             self._fail_once()
 
@@ -386,7 +404,11 @@ class Tracer:
             self._fail_once()
 
     def _note_asked(
-        self, judged: Judged, headers: TraceHeaders, peer: tuple[str, int] | None
+        self,
+        judged: Judged,
+        headers: TraceHeaders,
+        peer: tuple[str, int] | None,
+        server: ServerAt,
     ) -> None:
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Notification) and (
@@ -400,7 +422,7 @@ class Tracer:
         carrier = context_of(headers.get("traceparent"), headers.get("tracestate"))
         waited = max(0.0, self._clock() - exchange.asked_at) if exchange else 0.0
         attributes = attributes_of(message, judged)
-        timed = self._time(judged, attributes, waited) if self._otlp else None
+        timed = self._time(judged, attributes, waited, server) if self._otlp else None
         span = self._tracer.start_span(
             name_of(message, judged),
             context=self._context(said or carrier),
@@ -422,12 +444,14 @@ class Tracer:
         for forgotten in self._open.add(asked):
             self._give_up(forgotten, _NO_ANSWER)
 
-    def _time(self, judged: Judged, attributes: Attributes, waited: float) -> Timed:
+    def _time(
+        self, judged: Judged, attributes: Attributes, waited: float, server: ServerAt
+    ) -> Timed:
         assert self._otlp
         if judged.client.session is not None:
-            self._otlp.see(judged.client.session, attributes)
+            self._otlp.see(judged.client.session, attributes, server)
         is_sent = isinstance(judged.verdict, Forward | Rewrite)
-        return self._otlp.begin(attributes, self._clock() - waited, is_sent=is_sent)
+        return self._otlp.begin(attributes, self._clock() - waited, is_sent=is_sent, server=server)
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -510,6 +534,7 @@ class Tracer:
         for name, value in attributes.items():
             span.set_attribute(name, value)
         if "error.type" in attributes:
+            said = redacted_beginning(said, _LONGEST_ERROR)
             span.set_status(self._status(self._code.ERROR, said or None))
         span.end()
 
