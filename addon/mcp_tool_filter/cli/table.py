@@ -167,7 +167,7 @@ _ALL: Final = (
         " through the filter. It does not filter servers that the client starts as commands: use"
         " wrap for these.",
         flags=(
-            *(OPTIONS[name] for name in (*CHOICE, "new-tools", "rules", "shadow")),
+            *(OPTIONS[name] for name in (*CHOICE, "lock", "new-tools", "rules", "shadow")),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
             Option("server", "another server that must come through the filter", "URL", many=True),
@@ -346,7 +346,7 @@ _ALL: Final = (
         " tools, shows how many are hidden and the change, asks you, and keeps a copy of the old"
         " file in a folder of its own. To list your servers: mcp-tool-filter clients",
         flags=(
-            *(OPTIONS[name] for name in (*CHOICE, "shadow")),
+            *(OPTIONS[name] for name in (*CHOICE, "lock", "shadow")),
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("into", "move the server with its policy into this file of servers, and start"
                  " the filter with --server NAME", "FILE"),

@@ -54,13 +54,24 @@ the upstream."""
 class Listed:
     """A complete list and its snapshot; kinds that get the same list share it."""
 
-    __slots__ = ("__weakref__", "frame", "pages", "size", "snapshot")
+    __slots__ = ("__weakref__", "_locked", "frame", "pages", "size", "snapshot")
 
     def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot, frame: Frame) -> None:
         self.pages = pages
         self.frame = frame
         self.snapshot = snapshot
         self.size = sum(map(len, pages)) + len(snapshot.allowed.tools)
+        self._locked: tuple[tuple[str, bytes], ...] | None = None
+
+    @property
+    def locked(self) -> tuple[tuple[str, bytes], ...]:
+        """The definitions that the lock hides. (Read at the first question: only pages ask.)"""
+        if self._locked is None:
+            names = self.snapshot.locked
+            pages = filter(None, listings_in(self.pages)) if names else ()
+            found = [(one.name, one.raw) for page in pages for one in page.definitions]
+            self._locked = tuple((name, raw) for name, raw in found if name and name in names)
+        return self._locked
 
 
 class Kind:
@@ -134,6 +145,11 @@ class Kind:
     def _note_settled(self) -> None:
         may_grow = self._config.takes_news or bool(self._gone)
         self.is_settled = self.is_listed and not may_grow
+
+    @property
+    def locked(self) -> tuple[tuple[str, bytes], ...]:
+        """The definitions in its list that the lock hides."""
+        return self._listed.locked if self._listed is not None else ()
 
     @property
     def lacks_list(self) -> bool:

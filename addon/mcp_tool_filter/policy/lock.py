@@ -94,6 +94,9 @@ class Lock:
     _equal: dict[str, bytes] = field(default_factory=dict, compare=False)
     """The last bytes of each tool that were equal to its definition."""
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     def __repr__(self) -> str:
         return f"<Lock {self.digest or id(self)}>"
 

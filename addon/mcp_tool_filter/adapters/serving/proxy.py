@@ -229,6 +229,8 @@ class Proxy:
             lambda: [site.listener.snapshot for site in self.sites.values()],
             self.around.edit_deny,
             savings=self.around.savings,
+            policies=lambda: [site.listener.policy for site in self.sites.values()],
+            adopt=self.adopt,
             servers=lambda: {name: part.switches for name, part in self.parts.items()},
         )
 
@@ -243,6 +245,8 @@ class Proxy:
             lambda: [site.listener.snapshot for site in self.sites.values()],
             self.around.edit_deny,
             savings=self.around.savings,
+            policies=lambda: [site.listener.policy for site in self.sites.values()],
+            adopt=self.adopt,
             server=name,
         )
 
@@ -287,7 +291,7 @@ class Proxy:
             server=f"{fetched.server_name} {fetched.server_version}".strip(),
             listens_at=self._addresses.get(site.name),
             has_login=site.login is not None,
-            is_shadow=listener.config.shadow,
+            config=listener.config,
         )
 
     async def open(

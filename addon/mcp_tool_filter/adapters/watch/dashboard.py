@@ -38,8 +38,9 @@ from mcp_tool_filter.adapters.sockets.server import (
     comes_from_here,
     http_server,
 )
+from mcp_tool_filter.adapters.watch.approvals import Approvals
 from mcp_tool_filter.conversation.kinds import listings_in
-from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.errors import StartError, printable, reason_of
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import OUR_COOKIE
@@ -293,6 +294,13 @@ def _short(id: str) -> str:
 type ApplyPatterns = Callable[[list[str], list[str]], str]
 """Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
+type Policies = Callable[[], Sequence[PolicyInForce]]
+type Adopt = Callable[[Config], None]
+
+
+def _adopt_nothing(_config: Config) -> None:
+    """Nothing here has a lock."""
+
 
 class Savings(Protocol):
     """Saves patterns in the file that the settings are from."""
@@ -317,6 +325,8 @@ class Switches:
         edit: ApplyPatterns,
         *,
         savings: Savings | None = None,
+        policies: Policies = tuple,
+        adopt: Adopt = _adopt_nothing,
         server: str = "",
     ) -> None:
         """``server`` is the name of an only one; the patterns of all servers are not its own."""
@@ -324,6 +334,7 @@ class Switches:
         self._snapshots = snapshots
         self._edit = edit
         self._savings = savings
+        self._approvals = Approvals(config, policies, adopt)
         self._server = server
         self._before: list[tuple[list[str], list[str]]] = []
 
@@ -336,6 +347,7 @@ class Switches:
             "command": self._shown(deny, exceptions),
             "can_undo": bool(self._before),
             "file": self._savings.path if self._savings else "",
+            "waiting": self._approvals.waiting(),
         }
 
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
@@ -383,6 +395,10 @@ class Switches:
             return {"problem": "There is no config file: start with --config FILE"}
         return self._savings.save(*self._patterns(), token)
 
+    def approve(self, token: str) -> dict[str, object]:
+        """Take a definition that waits into the lock; return the problem with it, if any."""
+        return self._approvals.approve(token)
+
     def _shared(self) -> Choice:
         return self._savings.shared() if self._server and self._savings else Choice()
 
@@ -424,9 +440,11 @@ class Dashboard(Switches):
         edit: ApplyPatterns,
         *,
         savings: Savings | None = None,
+        policies: Policies = tuple,
+        adopt: Adopt = _adopt_nothing,
         servers: Callable[[], Mapping[str, Switches]] = dict,
     ) -> None:
-        super().__init__(config, snapshots, edit, savings=savings)
+        super().__init__(config, snapshots, edit, savings=savings, policies=policies, adopt=adopt)
         self._overview = overview
         self._servers = servers
         self.has_flows = False
@@ -514,6 +532,8 @@ def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, o
             return switches.apply(_names(said["deny"]), exceptions)
         case "undo":
             return switches.undo()
+        case "approve":
+            return switches.approve(str(said["token"]))
         case "save":
             return switches.save(str(said["token"]))
         case "details":

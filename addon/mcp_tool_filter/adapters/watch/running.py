@@ -213,8 +213,7 @@ def describe_server(
     server: str = "",
     listens_at: str | None = None,
     has_login: bool = False,
-    lock: str | None = None,
-    is_shadow: bool = False,
+    config: Config,
 ) -> JsonObject:
     """Return what a filter says about one of its servers.
 
@@ -238,7 +237,8 @@ def describe_server(
         "refused": counted.refused,
         "calls_by_tool": dict(calls.most_common(_MOST_NAMES)),
         "refused_by_tool": dict(refused.most_common(_MOST_NAMES)),
-        "lock": lock,
-        "shadow": is_shadow,
+        "lock": os.path.abspath(config.lock) if config.lock else None,
+        "waiting": len(snapshot.locked) if snapshot else 0,
+        "shadow": config.shadow,
         "login": has_login,
     }

@@ -440,7 +440,7 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
-    config = parse_config(texts_of(typed, CHOICE))
+    config = parse_config(texts_of(typed, (*CHOICE, "lock")))
     if config.denies_nothing and "into" not in typed:
         why = "Or what to keep: --allow PATTERN, --read-only; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
@@ -454,6 +454,9 @@ def _typed_flags(typed: Given) -> list[str]:
         for value in typed.get(name, ())
         for word in ((f"--{name}", value) if OPTIONS[name].value else (f"--{name}",))
     ]
+    # The client starts the filter in a folder that we do not know.
+    locks = [os.path.abspath(os.path.expanduser(file)) for file in typed.get("lock", ())]
+    flags += [word for file in locks for word in ("--lock", file)]
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]

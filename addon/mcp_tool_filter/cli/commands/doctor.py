@@ -21,10 +21,10 @@ from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
 from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
-from mcp_tool_filter.cli.terminal import Colour, paint
+from mcp_tool_filter.cli.terminal import Colour, count, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.observers.sentences import estimate_tokens, hidden_by
-from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.snapshot import is_about_lock, shown
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.run import Last, Server
@@ -204,13 +204,38 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)
     for fault in snapshot.faults:
+        if is_about_lock(fault):
+            yield Finding(False, f"Waits for approval: {fault}", _APPROVE)
+            continue
         yield Finding(
             False, f"In the upstream's list: {fault}", "Report it to the upstream's authors"
         )
+    yield from _lock(known)
     if not exposed:
         yield Finding(False, "No tool is exposed", "Deny less, or allow more")
 
 
+_APPROVE = "Read what it says, then approve it: mcp-tool-filter lock --approve NAME FILE"
+
+
+def _lock(known: KnownTools) -> Iterator[Finding]:
+    """Compare what is approved with what there is, besides the definitions."""
+    snapshot = known.snapshot
+    if (lock := snapshot.choice.lock) is None:
+        return
+    yield Finding(True, f"The lock approves {count(len(lock.tools), 'tool')}")
+    if problem := lock.problem_in(known.fetched.instructions):
+        advice = "mcp-tool-filter lock --check FILE shows them"
+        yield Finding(False, f"Waits for approval: {problem}", advice)
+    gone = [name for name in lock.tools if name not in {*snapshot.allowed, *snapshot.denied}]
+    if gone:
+        names = ", ".join(map(shown, gone[:_MOST_GONE]))
+        more = f" and {len(gone) - _MOST_GONE} more" if len(gone) > _MOST_GONE else ""
+        advice = "To remove one from the lock: mcp-tool-filter lock --approve NAME FILE"
+        yield Finding(False, f"The lock has tools that are not there: {names}{more}", advice)
+
+
+_MOST_GONE = 12
 _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it has seen"
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -42,6 +43,7 @@ from mcp_tool_filter.errors import ListsAfterLogin, StartError, printable
 from mcp_tool_filter.observers.redaction.shown import shown_command, shown_url
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.choice import Choice
+from mcp_tool_filter.policy.lock import LockError
 from mcp_tool_filter.policy.snapshot import shown
 
 _AT_ONCE = 16  # servers that are asked at the same time
@@ -167,6 +169,8 @@ async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
     except ListsAfterLogin:
         row.is_reached, row.login = True, "needed"
         row.problem = "Its tools are listed after a login"
+    except LockError as error:
+        row.problem = with_flags(f"{error.what}: {error.why}")
     except StartError as error:
         row.problem = with_flags(
             f"{error.what}: {error.why}" if row.settings is None else error.why
@@ -200,7 +204,10 @@ def _dead_patterns(rows: Sequence[_Row], sources: Sources) -> Callable[[_Row], l
 
 
 def _patterns(settings: Settings | None) -> set[str]:
-    choice = settings.config().choice if settings else Choice()
+    try:
+        choice = settings.config().choice if settings else Choice()
+    except LockError:  # its row says so
+        return set()
     return {one.text for one in (*choice.deny, *(choice.allow or ()), *choice.exceptions)}
 
 
@@ -257,10 +264,18 @@ def _lock(row: _Row) -> str | None:
     return str(lock) if lock else None
 
 
+def _waiting(row: _Row) -> int:
+    """Return how many tools only the lock hides, as far as anybody knows."""
+    if row.known:
+        return len(row.known.snapshot.locked)
+    return next((int(one.get("waiting") or 0) for one in row.running), 0)
+
+
 def _is_shadow(row: _Row) -> bool:
     """Tell whether the filter only reports."""
     if row.settings:
-        return row.settings.config().shadow
+        with suppress(LockError):
+            return row.settings.config().shadow
     return any(one.get("shadow") is True for one in row.running)
 
 
@@ -278,6 +293,7 @@ def _as_json(row: _Row, dead: list[str]) -> JsonObject:
         "hidden": hidden,
         "dead_patterns": dead,
         "lock": _lock(row),
+        "waiting": _waiting(row),
         "login": row.login,
         "shadow": _is_shadow(row),
         "running": row.running,
@@ -310,7 +326,7 @@ def _cells(row: _Row, dead: Sequence[str]) -> tuple[str, ...]:
         f"login {row.login}" if row.login == "needed" else "",
         f"{len(row.running)} running" if row.running else "",
         f"{len(dead)} dead" if dead else "",
-        "locked" if _lock(row) else "",
+        f"{_waiting(row)} waiting" if _waiting(row) else "locked" if _lock(row) else "",
         "shadow" if _is_shadow(row) else "",
     ]
     reached = {True: "yes", False: "no", None: "?"}[row.is_reached]
@@ -322,6 +338,9 @@ def _lines_about(row: _Row, dead: Sequence[str]) -> Iterator[str]:
         yield f"not reached: {row.problem}" if row.is_reached is False else row.problem
     if row.login == "needed":
         yield f"mcp-tool-filter login {row.target}"
+    if waiting := _waiting(row):
+        are = "waits" if waiting == 1 else "wait"
+        yield f"{count(waiting, 'tool')} {are} for approval: mcp-tool-filter help lock"
     for pattern in dead:
         yield f'the pattern "{pattern}" matches no tool'
     for one in row.running:

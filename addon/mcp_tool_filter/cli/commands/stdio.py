@@ -248,7 +248,7 @@ class _Presence:
                 server=judge.server.name,
                 listens_at="stdio",
                 has_login=has_login,
-                is_shadow=settings.config().shadow,
+                config=settings.config(),
             )
             return describe_filter([server], settings.config(), started=self._started)
 

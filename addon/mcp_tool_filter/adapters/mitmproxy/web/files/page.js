@@ -541,6 +541,31 @@ function activity() {
   showMessages();
 }
 
+// What waits for approval, because only the lock hides it
+
+function waiting() {
+  const servers = ownSwitches();
+  const all = (servers.length ? servers : [""]).flatMap((server) =>
+    ((server ? state.servers[server] : state).waiting || []).map((one) => [server, one]));
+  const place = document.getElementById("waiting");
+  place.hidden = !all.length;
+  place.replaceChildren(...(all.length ? [element("h2", {}, "Waiting for approval"),
+    element("p", { class: "quiet" }, "The lock hides these tools. Read what they say before you approve.")] : []),
+  ...all.map(([server, one]) => approval(server, one)));
+}
+
+function approval(server, one) {
+  const said = element("pre", { class: "diff" });
+  one.lines.forEach(({ indent, pieces }) => said.append(" ".repeat(Math.max(0, indent - 2)),
+    ...pieces.map(({ text, style }) => element({ "-": "del", "+": "ins", "!": "strong" }[style] || "span", {}, text)), "\n"));
+  if (one.more) said.append(`… and ${counted(one.more, "line")} more`);
+  const title = element("h3", {}, one.is_new ? "New: " : "Changed: ", named(one.name),
+    server ? ` of ${server}` : "");
+  return element("div", { "data-waiting": one.name }, title, said,
+    button("Approve", `Approve ${one.name}${of(server)}`,
+      () => change("approve", server, { token: one.token }).catch(late)));
+}
+
 // Changes by a click
 
 async function pending() {
@@ -620,6 +645,7 @@ function draw() {
     document.getElementById("listeners").replaceChildren(...state.listeners.map(section));
   }
   activity();
+  waiting();
   pending().catch(late);
   if (focused) {  // a keyboard stays where it was
     const again = [...document.querySelectorAll("button")].find((one) =>

@@ -1,0 +1,122 @@
+"""What waits for approval: the tools that only the lock hides, with the difference as ``lock
+--check`` prints it; and approving one of them, which writes the file of the lock.
+
+Each has a token of its definition and of the lock, so that nobody approves anything else than the
+page has shown. There may be several of one name: not every client gets the same tools.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+
+from mcp_tool_filter.adapters.lock_file import read_bytes, replace_lock
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.changes import Kind, compare
+from mcp_tool_filter.observers.shown_changes import Line, lines_of_tool
+from mcp_tool_filter.observers.statistics import JsonObject
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.lock import Lock, doubled_in, parse_json, parse_lock, render_lock
+from mcp_tool_filter.policy.snapshot import shown
+
+log = logging.getLogger(__name__)
+
+_MOST = 200  # that are shown at a time
+_MOST_LINES = 200  # of one tool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A definition that is not approved."""
+
+    name: str
+    raw: bytes
+
+    def token(self, lock: Lock) -> str:
+        return sha256(b"\0".join([lock.digest.encode(), self.name.encode(), self.raw])).hexdigest()
+
+
+class Approvals:
+    """The approvals of one server; or of all, if they share a lock."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        policies: Callable[[], Iterable[PolicyInForce]],
+        adopt: Callable[[Config], None],
+    ) -> None:
+        self._config = config
+        self._policies = policies
+        self._adopt = adopt
+
+    def waiting(self) -> list[JsonObject]:
+        """Return what waits, and the lines that show how it differs."""
+        lock = self._config().choice.lock
+        return [_described(lock, one) for one in self._all()[:_MOST]] if lock else []
+
+    def _all(self) -> list[Waiting]:
+        found = {
+            Waiting(name, raw): None
+            for policy in self._policies()
+            for kind in (policy.kinds.start, *(kind for _, kind in policy.kinds))
+            for name, raw in kind.locked
+        }
+        return sorted(found, key=lambda one: (one.name, one.raw))
+
+    def approve(self, token: str) -> dict[str, object]:
+        """Take a definition into the lock, and use that; return the problem with it, if any."""
+        config = self._config()
+        lock = config.choice.lock
+        if lock is None:
+            return {"problem": "There is no lock"}
+        wanted = [one for one in self._all() if one.token(lock) == token]
+        if not wanted:
+            return {"problem": "This does not wait any more: look at the page again"}
+        try:
+            raw = read_bytes(config.lock)
+            if sha256(raw).hexdigest() != lock.digest:
+                why = "The file of the lock has changed since the filter read it: send SIGHUP first"
+                return {"problem": why}
+            new = _with(parse_lock(raw, config.lock), wanted[0])
+            replace_lock(config.lock, raw, written := render_lock(new))
+            new = parse_lock(written, config.lock)
+            self._adopt(replace(config, choice=replace(config.choice, lock=new)))
+        except (StartError, ValueError) as error:
+            return {"problem": str(error)}
+        name = shown(wanted[0].name)
+        log.warning("The tool %s was approved on the page: %s has it now", name, config.lock)
+        return {"problem": ""}
+
+
+def _with(lock: Lock, one: Waiting) -> Lock:
+    definition = parse_json(one.raw)
+    if (twice := doubled_in(definition)) is not None:
+        raise ValueError(f'It cannot be approved: it has "{shown(twice)}" twice')
+    return replace(lock, tools={**lock.tools, one.name: definition})
+
+
+@lru_cache(maxsize=2 * _MOST)  # the page asks every second
+def _described(lock: Lock, one: Waiting) -> JsonObject:
+    before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
+    try:
+        definition = parse_json(one.raw)
+    except (ValueError, RecursionError):
+        definition = {}
+    changes = compare(Lock(tools=before), Lock(tools={one.name: definition}))
+    lines = [line for tool in changes.tools for line in lines_of_tool(tool)]
+    return {
+        "name": shown(one.name),
+        "token": one.token(lock),
+        "is_new": [tool.kind for tool in changes.tools] == [Kind.ADDED],
+        "lines": [*map(_line, lines[1:_MOST_LINES])],
+        "more": max(0, len(lines) - _MOST_LINES),
+    }
+
+
+def _line(line: Line) -> JsonObject:
+    pieces = [{"text": one.text, "style": one.style} for one in line.pieces]
+    return {"indent": line.indent, "pieces": pieces}

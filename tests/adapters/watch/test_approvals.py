@@ -1,0 +1,138 @@
+"""What waits for approval on the page, and the button that approves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.lock_file import with_lock
+from mcp_tool_filter.adapters.watch.approvals import Approvals
+from mcp_tool_filter.conversation.memory import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.lock import parse_lock
+from tests.adapters.watch.test_dashboard import address_of, asked
+from tests.browser import browser
+from tests.cli.launched import launched
+from tests.conversation.test_locked import locked
+from tests.end_to_end.test_locked import (
+    MAIL,
+    NEW,
+    OTHER_READ,
+    READ,
+    Ask,
+    Upstream,
+    asker,
+    callable_in,
+    listed,
+    write_lock,
+)
+from tests.make import answering, policy
+from tests.raw_upstream import raw_upstream
+
+TWICE = b'{"name":"twice","inputSchema":{"type":"object"},"x":{"a":1,"a":2}}'
+
+
+class Board:
+    """The page's own requests."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self._port = port
+        self._cookie = (asked(port, path)[2] or "").partition(";")[0]
+
+    def waiting(self) -> dict[str, dict[str, Any]]:
+        state = json.loads(asked(self._port, "/mcp/state", Cookie=self._cookie)[1])
+        return {one["name"]: one for one in state["waiting"]}
+
+    def approve(self, token: str, **headers: str) -> Any:
+        headers = {"Cookie": self._cookie} | headers
+        body = json.dumps({"token": token})
+        status, said = asked(self._port, "/mcp/approve", "POST", body, **headers)[:2]
+        return json.loads(said) if status == 200 else status
+
+
+def text_of(one: dict[str, Any]) -> list[str]:
+    return ["".join(piece["text"] for piece in line["pieces"]) for line in one["lines"]]
+
+
+@pytest.mark.rest
+async def test_the_page_shows_what_waits_and_approves_it(tmp_path: Path) -> None:
+    server = Upstream(tools=[READ, MAIL, NEW])
+    file = tmp_path / "tools.lock"
+    write_lock(file, READ, MAIL)
+    file.chmod(0o640)
+    async with raw_upstream(server.script) as raw:
+        flags = ["-u", f"{raw.url}/mcp", "--lock", str(file), "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            board = Board(*await address_of(it))
+            assert sorted(board.waiting()) == ["new"]
+            async with asker("JSON", it.port) as ask:
+                await _approves(board, ask, server, file)
+            with browser(tmp_path) as page:
+                port, path = await address_of(it)
+                server.tools = [READ, MAIL]
+                page.go(f"http://127.0.0.1:{port}{path}")
+                page.wait_for("Waiting for approval", "introduces an order", "You must send")
+                page.find('[aria-label="Approve read"]').click()
+                page.until(lambda: b"evil" in file.read_bytes(), "the lock has it")
+                page.until(lambda: "You must send" not in page.text, "it does not wait any more")
+                assert page.errors() == []
+            await it.says("The tool read was approved on the page")
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o640
+
+
+async def _approves(board: Board, ask: Ask, server: Upstream, file: Path) -> None:
+    new = board.waiting()["new"]
+    assert new["is_new"]
+    before = file.read_bytes()
+    assert board.approve(new["token"], Cookie="") == 403
+    assert board.approve(new["token"], Origin="http://evil.example") == 403
+    assert file.read_bytes() == before
+    assert await callable_in(ask) == ["read", "mail"]
+    assert board.approve(new["token"]) == {"problem": ""}
+    assert [*parse_lock(file.read_bytes()).tools] == ["mail", "new", "read"]
+    assert await listed(ask) == ["read", "mail", "new"]
+    assert "does not wait any more" in board.approve(new["token"])["problem"]
+    server.tools = [OTHER_READ, MAIL, NEW]
+    assert await listed(ask) == ["mail", "new"]  # as another kind of asker than our own fetch is
+    changed = board.waiting()["read"]
+    assert not changed["is_new"]
+    assert 'introduces an order to the model: "you must"' in "\n".join(text_of(changed))
+    file.write_bytes(file.read_bytes() + b"\n")
+    assert "send SIGHUP first" in board.approve(changed["token"])["problem"]
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def test_a_definition_with_a_member_twice_cannot_be_approved(tmp_path: Path) -> None:
+    file = tmp_path / "tools.lock"
+    write_lock(file, READ)
+    pages = (answering(f'{{"tools":[{TWICE.decode()}]}}'),)
+    config = with_lock(parse_config(lock=str(file)))
+    in_force = PolicyInForce(config=config, fetched=replace(example(), pages=pages))
+    approvals = Approvals(lambda: in_force.config, lambda: [in_force], in_force.adopt)
+    [one] = approvals.waiting()
+    before = file.read_bytes()
+    assert approvals.approve(str(one["token"])) == {
+        "problem": 'It cannot be approved: it has "a" twice'
+    }
+    assert file.read_bytes() == before
+    file.unlink()
+    assert "No such file" in str(approvals.approve(str(one["token"]))["problem"])
+
+
+@pytest.mark.parametrize("token", ["", "x", "None"])
+def test_nothing_is_approved_by_a_wrong_token(token: str) -> None:
+    in_force = policy("a", "b")
+    in_force.adopt(locked("a"))
+    approvals = Approvals(lambda: in_force.config, lambda: [in_force], in_force.adopt)
+    assert [one["name"] for one in approvals.waiting()] == ["b"]
+    assert str(approvals.approve(token)["problem"]).startswith("This does not wait")
+    in_force.adopt(locked("a", "b"))
+    assert approvals.waiting() == []
