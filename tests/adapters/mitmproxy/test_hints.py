@@ -10,6 +10,7 @@ import pytest
 from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
+from mcp_tool_filter.adapters.mitmproxy.options import edit_deny
 from tests.adapters.mitmproxy.filtered import LIST, call, filtered
 from tests.adapters.mitmproxy.test_rules_everywhere import Ask, Echo, legacy, over, read
 from tests.make import asking
@@ -201,3 +202,22 @@ async def test_hints_and_exceptions_can_be_edited_while_mitmproxy_runs(
                 with pytest.raises(OptionsError, match=r"^Error: "):
                     ctx.options.set(bad)
             await agree_on(*exposed)
+
+
+async def test_a_click_in_mitmweb_adds_an_exception_to_a_hint(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"deny": ["^never$"], "read_only": ["true"]}
+
+    def listed(_request: RawRequest, id: str) -> bytes:
+        return answer(tool_list([READ, WRITE], id=id))
+
+    async with filtered(tmp_path, lists=listed, respond=Echo().respond, **given) as between:
+
+        async def names() -> list[str]:
+            return names_in(read((await between.ask(LIST)).body))
+
+        assert edit_deny(["^never$"], ["^write_file$"]) == ""
+        assert await names() == ["read_file", "write_file"]
+        assert edit_deny(["("], ["^x$"]).startswith("Error: Invalid regex pattern")
+        assert len(await names()) == 2
+        assert edit_deny(["^never$"], []) == ""
+        assert await names() == ["read_file"]
