@@ -78,11 +78,13 @@ async def connect(
     writer: asyncio.StreamWriter,
     target: str = "/mcp",
     subprotocols: Sequence[str] = (),
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> WebSocketEnd:
     """Ask for the upgrade. Raises AssertionError if it is refused."""
     connection = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
     end = WebSocketEnd(reader, writer, connection)
-    await end._send(Request(host="localhost", target=target, subprotocols=list(subprotocols)))
+    asked = Request("localhost", target, subprotocols=list(subprotocols), extra_headers=[*headers])
+    await end._send(asked)
     first = await end._event()
     assert isinstance(first, AcceptConnection), first
     return end

@@ -266,13 +266,14 @@ async def environment(home: Path) -> Opened:
 
 
 @asynccontextmanager
-async def web_socket(home: Path) -> Opened:
+async def web_socket(home: Path, **headers: str) -> Opened:
     async with (
         server() as there,
         launched("--upstream", there.url, *FLAGS, home=home) as it,
         raw_client(await it.serving()) as client,
     ):
-        socket = await connect(client.reader, client.writer)
+        own = [(name.encode(), value.encode()) for name, value in headers.items()]
+        socket = await connect(client.reader, client.writer, headers=own)
 
         async def tell(said: object) -> None:
             await socket.say(json.dumps(said).encode())
@@ -441,3 +442,18 @@ async def test_lists_and_calls_agree_in_every_shape(
         for one in ("say", "open_file"):
             assert (await shape.ask(call(one)))[1] == not_found(one)
         assert sorted(shape.called()) == sorted(3 * EXPOSED)
+
+
+async def test_over_a_websocket_we_ask_for_nobody_so_who_has_not_listed_yet_calls_nothing(
+    tmp_path: Path,
+) -> None:
+    """Somebody else's list, such as that of our own fetch, does not judge the tool."""
+    async with web_socket(tmp_path, Authorization="Bearer ann") as shape:
+        for name in ("read_file", "write_file"):
+            assert (await shape.ask(call(name)))[1] == not_found(name)
+        assert "result" in (await shape.ask(call("write_mine")))[1]  # needs no definition
+        listed = (await shape.ask(message("tools/list")))[1]["result"]["tools"]
+        assert [one["name"] for one in listed] == EXPOSED
+        assert "result" in (await shape.ask(call("read_file")))[1]
+        assert (await shape.ask(call("write_file")))[1] == not_found("write_file")
+        assert shape.called() == ["write_mine", "read_file"]
