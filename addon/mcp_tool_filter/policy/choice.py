@@ -31,6 +31,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.policy.patterns import Pattern, deny_for, exactly, in_any_case
@@ -221,6 +222,14 @@ def claims_in(definition: bytes) -> Claims:
     """
     if b"nnotations" not in definition and b"\\u" not in definition:
         return _UNCLEAR
+    return _read(definition) if len(definition) <= _SHORT else _read.__wrapped__(definition)
+
+
+_SHORT = 4096  # bytes
+
+
+@lru_cache(1024)  # where new tools are judged, each list has the same ones
+def _read(definition: bytes) -> Claims:
     try:
         tool = json.loads(definition, object_pairs_hook=_Members, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
