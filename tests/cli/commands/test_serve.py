@@ -21,7 +21,7 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
-from tests.browser import Page, WebDriverError, browser
+from tests.browser import Page, browser
 from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
 from tests.cli.launched import surroundings
 from tests.login_browser import browse
@@ -471,15 +471,10 @@ def page_of(it: Serving, folder: Path) -> Iterator[Page]:
 
 
 def press(page: Page, label: str) -> None:
-    """Click, also if the page is drawn anew at this moment."""
-    for _ in range(100):
-        try:
-            return page.find(f'button[aria-label="{label}"]').click()
-        except WebDriverError as error:
-            if "stale" not in str(error):
-                raise
-            time.sleep(0.05)
-    raise AssertionError(label)
+    """Click, although the page is drawn anew each second."""
+    css = f'button[aria-label="{label}"]'
+    page.find(css)
+    page.run("document.querySelector(arguments[0]).click()", css)
 
 
 @pytest.mark.rest
