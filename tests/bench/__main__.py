@@ -40,6 +40,7 @@ from tests.bench.ways import (
     ADDON,
     AUDITED,
     DIRECT,
+    ENVOY,
     FASTMCP_PROXY,
     LAUNCHER,
     NGINX,
@@ -55,7 +56,7 @@ from tests.bench.ways import (
     why_absent,
 )
 
-_ALL = (DIRECT, NGINX, STOCK, SCRIPT, LAUNCHER, FASTMCP_PROXY)
+_ALL = (DIRECT, NGINX, ENVOY, STOCK, SCRIPT, LAUNCHER, FASTMCP_PROXY)
 _SHORT = (DIRECT, STOCK, SCRIPT, LAUNCHER)
 _PROGRAMS = (STOCK, SCRIPT, LAUNCHER)
 _TOOLS = (20, 200, 2000, 10_000)
@@ -180,7 +181,7 @@ def _measure_resources(
     results: Results, ports: dict[int, int], home: Path, args: argparse.Namespace
 ) -> None:
     fewest = ports[min(ports)]
-    present = [name for name in (NGINX, *_PROGRAMS, FASTMCP_PROXY) if not why_absent(name)]
+    present = [name for name in (NGINX, ENVOY, *_PROGRAMS, FASTMCP_PROXY) if not why_absent(name)]
     results.start_up = resources.start_up(present, fewest, home, args.rounds)
     for number, port in ports.items():
         results.resident[number] = resources.resident(_PROGRAMS, port, home)

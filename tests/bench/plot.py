@@ -12,10 +12,10 @@ from typing import Any
 
 from tests.bench.rounds import Measured, Table
 from tests.bench.targets import Results
-from tests.bench.ways import DIRECT, FASTMCP_PROXY, LAUNCHER, NGINX, SCRIPT, STOCK
+from tests.bench.ways import DIRECT, ENVOY, FASTMCP_PROXY, LAUNCHER, NGINX, SCRIPT, STOCK
 
 _COLOURS = {
-    DIRECT: "#b8bec6", NGINX: "#8a94a0", STOCK: "#e0a458", SCRIPT: "#5b8fc7",
+    DIRECT: "#b8bec6", NGINX: "#8a94a0", ENVOY: "#a78bb5", STOCK: "#e0a458", SCRIPT: "#5b8fc7",
     LAUNCHER: "#1f5fa8", FASTMCP_PROXY: "#b5544d",
 }  # fmt: skip
 _OTHERS = ("#2c8c6b", "#7a5ca8")

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.bench.load import Question, Slice, connected, drive
-from tests.bench.ways import DIRECT, NGINX, STOCK, Running
+from tests.bench.ways import DIRECT, ENVOY, NGINX, STOCK, Running
 
 MEBIBYTE = 1024 * 1024
-_WITHOUT_FILTER = frozenset({DIRECT, NGINX, STOCK})
+_WITHOUT_FILTER = frozenset({DIRECT, NGINX, ENVOY, STOCK})
 
 
 @dataclass(frozen=True, slots=True)

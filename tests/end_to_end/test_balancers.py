@@ -26,7 +26,7 @@ from ruamel.yaml import YAML
 
 from tests import websocket
 from tests.adapters.watch.test_metrics import fetched
-from tests.cli.launched import RunningLauncher, launched
+from tests.cli.launched import RunningLauncher, launched, run
 from tests.end_to_end.logins import log_in
 from tests.mcp_upstream import tool, tool_list
 from tests.oauth_upstream import oauth_upstream
@@ -493,6 +493,36 @@ async def test_a_session_that_moves_gets_the_same_answers_everywhere(
             )
             event = (await client.until(b"}\n\n")).partition(b"data: ")[2]
             assert [one["name"] for one in json.loads(event)["result"]["tools"]] == ["read_file"]
+
+
+async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> None:
+    """Whatever the upstream lists to each of them."""
+    lock = tmp_path / "tools.lock"
+    changed = TOOLS[0].replace(b"1.0", b"1.5")
+    lists = {"": TOOLS, "0": [NEW, *TOOLS], "1": [*TOOLS, NEW], "2": [TOOLS[1], NEW, TOOLS[0]]}
+    upstream = Upstream(lists=lists)
+    async with raw_upstream(upstream.serve) as raw:
+        done = await asyncio.to_thread(
+            run, "lock", str(lock), "-u", f"{raw.url}/mcp", home=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    async with replicas(tmp_path, "--lock", str(lock), upstream=upstream) as ours:
+        said = []
+        for port in ours.ports:
+            async with raw_client(port) as client:
+                said.append((await client.ask(asking("tools/list", "1"))).body)
+                refused = json.loads((await client.ask(asking("tools/call", "2", "new_here"))).body)
+                assert refused["error"]["message"] == "Tool not found: new_here"
+        assert {tuple(_names_in(b"\r\n\r\n" + one)) for one in said} == {("read_file",)}
+        assert not upstream.executed
+        # A definition that is not in the lock is exposed by none, old replica or new.
+        upstream.lists = {name: [changed, NEW] for name in lists}
+        await ours.end(0, signal.SIGTERM)
+        await ours.start(0)
+        for port in ours.ports:
+            async with raw_client(port) as client:
+                got = (await client.ask(asking("tools/list", "1"))).body
+                assert _names_in(b"\r\n\r\n" + got) == []
 
 
 @pytest.mark.parametrize(("balancer", "one"), [("nginx", "ts2"), ("haproxy", "mcp2")])
