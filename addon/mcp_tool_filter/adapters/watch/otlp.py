@@ -2,7 +2,7 @@
 
 The metrics are the four histograms of OpenTelemetry's conventions for MCP: as the receiver of
 requests (``server``) we count from their arrival, as their sender (``client``) from when we sent
-them on (https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md).
+them on (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md).
 
 Each kind of signal has a bounded queue and a thread of OpenTelemetry's: no message waits for a
 collector. A collector that does not answer costs one warning, however many kinds it does not take:
