@@ -102,6 +102,15 @@ def test_a_pinned_definition_stays_within_its_kind() -> None:
     assert listed(bob, changed) == changed
 
 
+def test_a_description_of_some_tools_is_never_taken_for_a_list() -> None:
+    """Its definitions may be in another form, or for this one request."""
+    between = open_session(policy("x"))
+    assert asked(between, asking("tools/describe", id="2")) == Forward()
+    described = definition("comes", ',"title":"described"').decode()
+    finished(between.from_upstream(answering(f'{{"tools":[{described}]}}', id="2")))
+    assert listed(between, listing("stays", "comes")) == listing("stays", "comes")
+
+
 def test_a_list_of_several_pages_is_complete_with_its_last_page() -> None:
     in_force = policy()
     between = open_session(in_force)
