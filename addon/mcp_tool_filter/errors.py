@@ -88,11 +88,10 @@ class NothingDenied(StartError):
 
 
 class UnmatchedPattern(StartError):
-    def __init__(self, pattern: str, *, hint: str | None = None) -> None:
-        what = f'The pattern "{pattern}" matches no tool'
-        super().__init__(
-            what, why="With the option strict, every pattern must match a tool", hint=hint
-        )
+    def __init__(self, pattern: str, *, thing: str = "tool", hint: str | None = None) -> None:
+        what = f'The pattern "{pattern}" matches no {thing}'
+        why = f"With the option strict, every pattern must match a {thing}"
+        super().__init__(what, why=why, hint=hint)
 
 
 class InvalidOption(StartError):

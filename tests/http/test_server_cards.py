@@ -69,6 +69,8 @@ def card(url: str) -> dict[str, Any]:
         ("/.well-known/mcp.json", b"application/json"),
         ("/mcp/server-card", b"application/mcp-server-card+json"),
         ("/any", b"application/mcp-server-card+json; v=1"),
+        ("/.well-known//%6dcp.json;v=1", b"application/json"),
+        ("/.well-known/mcp/server-card/?x=/y", b"text/plain"),
     ],
 )
 async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
@@ -77,7 +79,7 @@ async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
     async def respond(request: RawRequest, peer: Peer) -> None:
         body = json.dumps(card(upstream.url)).encode()
         whole = answer(gzip.compress(body) if coding else body)
-        head = b'ETag: "1"\r\nContent-Digest: sha-256=:x:\r\nContent-Type: ' + kind + b"\r\n"
+        head = ABOUT_IT + b"Content-Type: " + kind + b"\r\n"
         await peer.say(whole.replace(b"Content-Type: application/json\r\n", head + coding))
 
     async with mcp_upstream(tools=[tool("read"), tool("rm")], respond=respond) as upstream:
@@ -93,5 +95,84 @@ async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
     expected["tools"], expected["prompts"] = [{"name": "read"}], [{"name": "rm_is_no_tool"}]
     del expected["signature"]
     assert json.loads(got.body) == expected
-    for gone in (b"etag", b"content-digest", b"content-encoding"):
-        assert gone not in got.head.lower()
+    assert_ours(got.head)
+
+
+ABOUT_IT = b"".join(
+    field + b"\r\n"
+    for field in (
+        b'ETag: "1"', b"Content-Digest: sha-256=:x:", b"Signature: s", b"Expires: tomorrow",
+        b"Last-Modified: yesterday", b"Accept-Ranges: bytes", b"Cache-Control: public",
+    )
+)  # fmt: skip
+
+
+def assert_ours(head: bytes) -> None:
+    """A document that we change is not kept for long, nor asked for as what it was."""
+    said = head.lower().replace(b": ", b":")
+    assert b"cache-control:private, max-age=60\r\n" in said
+    for gone in (
+        b"etag", b"digest", b"signature", b"encoding", b"expires", b"modified", b"ranges",
+        b"public",
+    ):  # fmt: skip
+        assert gone not in said, gone
+
+
+async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        length = b"Content-Length: 284\r\nContent-Type: application/json\r\n\r\n"
+        await peer.say(b"HTTP/1.1 200 OK\r\n" + ABOUT_IT + length)
+
+    async with (
+        mcp_upstream(tools=[tool("read")], respond=respond) as upstream,
+        served(to=upstream.url, deny=["^rm"], endpoint=["/mcp"]) as running,
+        raw_client(running.port) as it,
+    ):
+        got = await it.ask(get(path="/.well-known/mcp.json").replace(b"GET", b"HEAD", 1))
+    assert got.status == 200
+    assert b"284" not in got.head
+    assert_ours(got.head)
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "is_changed"),
+    [
+        ("/status.json", '{"mcp":"%s/mcp","x":1.0}', True),
+        ("/status.json", '{"mcp":"%s\\/mcp","x":1.0}', True),
+        ("/status.json", '{"home":"%s/","x":1.0}', False),
+        ("/status.json", '{"mcp":"http://elsewhere.example/mcp"}', False),
+        ("/status.json", "see %s/mcp", False),
+        ("/.well-known/oauth-authorization-server", '{"issuer":"%s/mcp"}', False),
+        ("/.well-known/mcp.json", '{"name":"x"}', False),
+    ],
+)
+async def test_any_document_that_names_the_endpoint_leads_to_us(
+    path: str, before: str, *, is_changed: bool
+) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        whole = answer(before.replace("%s", upstream.url).encode())
+        await peer.say(whole.replace(b"Content-Type", ABOUT_IT + b"Content-Type"))
+
+    async with mcp_upstream(tools=[tool("read")], respond=respond) as upstream:
+        options: dict[str, Any] = {"deny": ["^rm"], "endpoint": ["/mcp"]}
+        async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
+            got = await it.ask(get(path=path))
+    assert got.status == 200
+    if is_changed:
+        assert json.loads(got.body) == {"mcp": "http://localhost/mcp", "x": 1.0}
+        assert_ours(got.head)
+    else:
+        assert got.body == before.replace("%s", upstream.url).encode()
+        assert b'etag: "1"' in got.head.lower()
+
+
+async def test_a_card_that_may_not_be_stored_still_may_not() -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        whole = answer(json.dumps(card(upstream.url)).encode())
+        await peer.say(whole.replace(b"Content-Type", b"Cache-Control: No-Store\r\nContent-Type"))
+
+    async with mcp_upstream(tools=[tool("read")], respond=respond) as upstream:
+        options: dict[str, Any] = {"deny": ["^rm"], "endpoint": ["/mcp"]}
+        async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
+            got = await it.ask(get(path="/.well-known/mcp.json"))
+    assert b"cache-control: no-store\r\n" in got.head.lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -389,6 +390,56 @@ def test_what_is_long_is_not_remembered() -> None:
     assert things.remembered == 0
     assert things.denying_uri("file:///a") is None
     assert things.remembered == 1
+
+
+def page(**result: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+
+
+@pytest.mark.parametrize(
+    ("answers", "unmatched"),
+    [
+        ({}, []),
+        ({"prompts/list": ()}, ["^p"]),
+        ({"prompts/list": (page(prompts=[{"name": "a"}]), page(prompts=[{"name": "p"}]))}, []),
+        ({"prompts/list": (b"[]", b"?", page(prompts=1), page(x=1))}, ["^p"]),
+        ({"resources/list": ()}, []),  # it may have templates
+        ({"resources/list": (), "resources/templates/list": ()}, ["^r:"]),
+        (
+            {"resources/list": (page(resources=[{"uri": "R:1"}]),), "resources/templates/list": ()},
+            [],
+        ),
+        (
+            {
+                "resources/list": (),
+                "resources/templates/list": (page(resourceTemplates=[{"uriTemplate": "{a}"}]),),
+            },
+            [],  # that may become anything
+        ),
+        ({"skills/list": (page(skills=[]),), "resources/list": ()}, []),  # none has to be listed
+        ({"skills/list": (page(skills=[{"name": "t"}]),), "resources/list": ()}, ["^s$"]),
+        (
+            {
+                "skills/list": (page(skills=[{"name": "t"}]),),
+                "resources/list": (page(resources=[{"uri": "skill://s/a.md"}]),),
+            },
+            [],
+        ),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_found(
+    answers: dict[str, tuple[bytes, ...]], unmatched: list[str]
+) -> None:
+    config = parse_config(deny_prompts=["^p"], deny_resources=["^r:"], deny_skills=["^s$"])
+    things = config.things
+    assert things is not None
+    assert things.lists == (
+        "prompts/list", "resources/list", "resources/templates/list", "skills/list",
+    )  # fmt: skip
+    assert [one.text for one in things.survey(answers)[1]] == unmatched
+    policy = PolicyInForce(config=config, fetched=replace(example("a"), others=answers))
+    assert [one.text for one in policy.snapshot.unmatched] == unmatched
+    assert policy.snapshot is policy.snapshot
 
 
 CARD = {

@@ -9,7 +9,7 @@ And what an upstream told our fetch about itself and its tools, unchanged (``Fet
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
@@ -305,6 +305,8 @@ class Fetched:
     """Whether the upstream gave us an ``Mcp-Session-Id``."""
     pages: tuple[bytes, ...] = ()
     """Each answer to tools/list, unchanged."""
+    others: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """The answers to other methods that list something; only for the report."""
     is_for_all: bool = False
     """True if every kind of asker gets the same list, as in a recording."""
     is_listed: bool = True

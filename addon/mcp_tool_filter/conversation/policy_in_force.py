@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.conversation.memory import Fetched, HeldRequests, JudgedLists
@@ -222,6 +222,7 @@ class PolicyInForce:
     held: HeldRequests = field(default_factory=HeldRequests)
     kinds: Kinds = field(init=False)
     judged: JudgedLists = field(default_factory=JudgedLists)
+    _whole: tuple[object, Snapshot] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.kinds = Kinds(self.config, self.clock)
@@ -229,8 +230,16 @@ class PolicyInForce:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot of our own fetch."""
-        return self.kinds.start.snapshot
+        """The snapshot of our own fetch, with what it says of other things than tools."""
+        snapshot, things = self.kinds.start.snapshot, self.config.things
+        if things is None or not self.fetched.others:
+            return snapshot
+        basis = snapshot, things, self.fetched
+        if self._whole is None or self._whole[0] != basis:
+            listed, unmatched = things.survey(self.fetched.others)
+            unmatched = [*snapshot.unmatched, *unmatched]
+            self._whole = basis, replace(snapshot, things=listed, unmatched=tuple(unmatched))
+        return self._whole[1]
 
     def take(self, fetched: Fetched) -> Deciding[None]:
         """Make this the snapshot of the start. If it raises, nothing has changed."""

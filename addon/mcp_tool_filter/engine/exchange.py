@@ -59,6 +59,7 @@ from mcp_tool_filter.http.head import (
     RequestNotes,
     describes_body,
     fields_for_upstream,
+    fields_of_our_copy,
     is_websocket,
     links_in,
     text_of,
@@ -866,6 +867,8 @@ class Exchange:
         if answer is None or asked is None:
             raise RuntimeError("an answer to nothing")
         if self.head.method == "HEAD":
+            if is_card(self.head.target, notes.kind):  # its body would be another one
+                answer.fields, answer.length = fields_of_our_copy(answer.fields), None
             answer.body = b""
             return go_on()
         answer.body = raw
@@ -890,7 +893,7 @@ class Exchange:
         if self.service.rewrite_body is not None:
             self.service.rewrite_body(self)
         if self.head.method == "GET" and not self.service.listener.is_forward:
-            self._keep_card(answer)
+            self._keep_card(answer, was_changed=answered is not None)
         listener = self.service.listener
         if (
             (listener.policy.config.only_mcp or self.service.learns_logins)
@@ -900,21 +903,35 @@ class Exchange:
             listener.logins.learn_document(answer.body)
         go_on()
 
-    def _keep_card(self, answer: Answer) -> None:
-        """Let a document about the server name us in place of the upstream."""
+    def _keep_card(self, answer: Answer, *, was_changed: bool) -> None:
+        """Let a document about the server, or one that names its endpoint, name us in its place."""
         kind, listener = answer.get(b"content-type"), self.service.listener
-        if not 200 <= answer.status < 300 or not is_card(self.head.target, kind):
+        if not 200 <= answer.status < 300 or is_login_document(self.head.target):
             return
         limit = listener.policy.config.limits.message
         body = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
-        if not looks_like_json(body):
+        is_of_server = is_card(self.head.target, kind)
+        if not looks_like_json(body) or not (is_of_server or self._may_name_endpoint(body)):
             return
         from mcp_tool_filter.http.server_cards import with_our_urls  # seldom needed
 
-        new = with_our_urls(body, self.our_address, listener.names, listener.mount)
+        try:
+            new = with_our_urls(body, self.our_address, listener.names, listener.mount)
+        except ProtocolError:
+            if is_of_server:
+                raise
+            return
         if new is not None:
-            answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
             answer.body = new
+        if new is not None or (was_changed and is_of_server):
+            answer.fields = fields_of_our_copy(answer.fields)
+
+    def _may_name_endpoint(self, body: bytes) -> bool:
+        listener, said = self.service.listener, body.replace(b"\\/", b"/").lower()
+        endpoint = listener.policy.fetched.endpoint.lower().encode()
+        return endpoint in said and any(
+            host and host.encode() in said for host in listener.names.hosts
+        )
 
     @property
     def our_address(self) -> str:

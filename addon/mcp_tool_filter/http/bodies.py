@@ -27,6 +27,7 @@ import zlib
 from collections.abc import Collection
 from functools import lru_cache
 from itertools import pairwise
+from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
@@ -135,8 +136,8 @@ def is_event_stream(content_type: str) -> bool:
 
 
 _CARD = re.compile(
-    r"(?:/[^?]*)?/(?:\.well-known/(?:mcp|ai-catalog|ai-plugin|agent)[^?]*"
-    r"|[^/?]*server-?card(?:\.json)?|server\.json)/?(?:\?.*)?",
+    r"(?:/[^?]*)?/(?:\.well-known/+(?:mcp|ai-catalog|api-catalog|ai-plugin|agent)[^?]*"
+    r"|[^/?]*server[-_]?card(?:\.json)?|server\.json)(?:;[^/?]*)?/*(?:\?.*)?",
     re.IGNORECASE | re.DOTALL,
 )
 _CARDS = frozenset({
@@ -151,7 +152,7 @@ def is_card(target: str, content_type: str) -> bool:
     >>> is_card("/.well-known/mcp.json", ""), is_card("/mcp/server-card", ""), is_card("/a", "")
     (True, True, False)
     """
-    return kind_of(content_type) in _CARDS or _CARD.fullmatch(target) is not None
+    return kind_of(content_type) in _CARDS or _CARD.fullmatch(unquote(target)) is not None
 
 
 def may_be_event_stream(content_type: str) -> bool:

@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import assert_never
 
 import orjson
@@ -41,7 +40,7 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.patterns import EXCEPT, Pattern
-from mcp_tool_filter.policy.snapshot import Snapshot, Standing, is_about_lock, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, Standing, Thing, is_about_lock, shown
 from mcp_tool_filter.policy.verdict import (
     TOOL,
     Drop,
@@ -471,8 +470,7 @@ def warnings_about(config: Config) -> list[str]:
     shadow = [_NOTHING_ENFORCED] if config.shadow else []
     if config.denies_nothing:
         return [*shadow, _NOTHING_DENIED]
-    others = chain.from_iterable(config.things.patterns) if config.things else ()
-    patterns = [one for one in (*config.choice.patterns, *others) if one.option != EXCEPT]
+    patterns = [one for one in config.patterns if one.option != EXCEPT]
     return shadow + [
         f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
     ]
@@ -512,6 +510,7 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     else:
         yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from (f"    {one}" for one in hidden_by(snapshot))
+    yield from _lines_about_things(snapshot.things, is_shadow=who.is_shadow)
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
@@ -530,7 +529,7 @@ def warnings_in(snapshot: Snapshot) -> Iterator[str]:
 def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
     """Yield what may be wrong with the user's choice, as its effect on a tool list shows."""
     for pattern in snapshot.unmatched:
-        yield f'the pattern "{pattern.text}" matches no tool'
+        yield f'the pattern "{pattern.text}" matches no {pattern.thing}'
     [*hiders] = dict.fromkeys(snapshot.denied.values())
     is_empty = bool(hiders) and not snapshot.allowed
     for pattern in snapshot.too_wide:
@@ -551,6 +550,33 @@ def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
 
 def _in_words(by: Hider) -> str:
     return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
+
+
+def counted_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[tuple[str, str]]:
+    """Yield each kind of thing, and how many there are of it.
+
+    >>> things = [Thing("prompt", "a", "^a"), Thing("prompt", "b")]
+    >>> list(counted_things(things, is_shadow=False))
+    [('prompt', 'Prompts: 2, of which 1 denied, 1 exposed')]
+    """
+    for kind in dict.fromkeys(one.kind for one in things):
+        hides = [bool(one.pattern) for one in things if one.kind == kind]
+        every, gone = len(hides), sum(hides)
+        said = f"of which {gone} denied, {every - gone} exposed"
+        if is_shadow:
+            said = f"all exposed; {gone} would be denied"
+        yield kind, f"{kind.capitalize()}s: {every}, {said}"
+
+
+def _lines_about_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[str]:
+    for kind, said in counted_things(things, is_shadow=is_shadow):
+        yield f"  {said}"
+        hidden: dict[str, list[str]] = {}
+        for one in things:
+            if one.pattern and one.kind == kind:
+                hidden.setdefault(one.pattern, []).append(one.name)
+        for pattern, names in hidden.items():
+            yield f'    "{pattern}": {_listed(names, _MOST_IN_REPORT)}'
 
 
 def hidden_by(snapshot: Snapshot) -> Iterator[str]:

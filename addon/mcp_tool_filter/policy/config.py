@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -272,7 +273,8 @@ class Config:
     def refuse_unmatched(self, unmatched: Sequence[Pattern]) -> None:
         """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
         if self.strict and unmatched:
-            raise UnmatchedPattern(unmatched[0].text, hint=unmatched[0].hint)
+            first = unmatched[0]
+            raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
 
     @property
     def replaces_credentials(self) -> bool:
@@ -298,6 +300,12 @@ class Config:
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
         return self.choice.hides_nothing and self.things is None and not self.lock
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        """All patterns, for tools and for other things."""
+        others = chain.from_iterable(self.things.patterns) if self.things else ()
+        return [*self.choice.patterns, *others]
 
 
 class _Given:

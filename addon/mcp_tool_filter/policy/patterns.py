@@ -77,6 +77,11 @@ class Pattern:
             return self.option not in ("allow", EXCEPT)
 
     @property
+    def thing(self) -> str:
+        """What it hides: tools, or other things."""
+        return self.option[len("deny_") : -1] if self.option in OF_THINGS else "tool"
+
+    @property
     def says(self) -> str:
         """Why a tool is hidden that this pattern denies."""
         return f"denied by {self.text}"

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import batched
 from types import MappingProxyType
+from typing import NamedTuple
 
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.choice import (
@@ -134,6 +135,16 @@ class HiddenNames(Collection[str]):
         yield ""  # for searches in text that is not JSON, which could contain any name
 
 
+class Thing(NamedTuple):
+    """A prompt, a resource or a skill that the upstream lists."""
+
+    kind: str
+    name: str
+    """In a form that is safe to show."""
+    pattern: str = ""
+    """The pattern that hides it."""
+
+
 _MOST_NEWS = 12  # changes that we list
 
 
@@ -153,6 +164,8 @@ class Snapshot:
     """The problems of tools that cannot be exposed."""
     choice: Choice = EVERYTHING
     """The choice that it was made with."""
+    things: tuple[Thing, ...] = ()
+    """What else the upstream lists, if patterns judge that and we have asked for it."""
     by_name: HiddenNames | None = None
     """If the list is not known completely: also denies names that are not in it."""
     is_open: bool = False

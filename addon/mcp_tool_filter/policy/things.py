@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.patterns import Pattern
-from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.snapshot import Thing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.limits import R2026_07_28
+from mcp_tool_filter.protocol.limits import R2026_07_28, Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
     Request,
@@ -39,6 +40,7 @@ from mcp_tool_filter.protocol.messages import (
     fold,
     is_misleading,
     is_too_long_to_search,
+    parse_message,
     quote_harmlessly,
     refuse_misreadable,
 )
@@ -101,6 +103,11 @@ _ASKING: Final = {
 }
 """The beginnings of methods that name a thing: its kind, and the members that name it. (A member
 with an s at its end names several.)"""
+_LISTED_BY: Final = {
+    PROMPT: ("prompts/list",),
+    RESOURCE: ("resources/list", "resources/templates/list"),
+    SKILL: ("skills/list", "resources/list"),
+}
 _COMPLETE, _LISTEN = "completion/complete", "subscriptions/listen"
 _NAMED_EXACTLY: Final = (
     *(method for method in _LISTING if "list" not in method),
@@ -203,6 +210,47 @@ class Things:
             if denied := _first(SKILL, self._skills, uri, _ways_to_name(folder)):
                 return denied
         return None
+
+    # What the upstream lists
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The methods that list what the patterns judge."""
+        asked = [method for kind in self._used for method in _LISTED_BY[kind]]
+        return tuple(dict.fromkeys(asked))
+
+    @property
+    def _used(self) -> list[str]:
+        """The kinds for which there are patterns."""
+        return [kind for kind, patterns in zip(_LISTED_BY, self.patterns, strict=True) if patterns]
+
+    def survey(
+        self, answers: Mapping[str, Sequence[bytes]]
+    ) -> tuple[tuple[Thing, ...], list[Pattern]]:
+        """Return what an upstream lists, given its answers to ``lists``, and the patterns that
+        match nothing of that. Raises ProtocolError.
+
+        Those that may match what is not listed do not count: expansions of a template, and files
+        of a skill, which need no listing.
+        """
+        listed = list(_elements_of(answers))
+        has_templates = any(method == "resources/templates/list" for method, *_ in listed)
+        has_skills = any(method == "skills/list" for method, *_ in listed)
+        things = []
+        for _, text, element, how in listed:
+            names = [value.text for name in how.named_by if (value := element.get(name))]
+            name = next((one for one in names if one), "?")
+            denied = self._judge_element(text, element, how)
+            things.append(Thing(how.kind, shown(name), denied.pattern or "?" if denied else ""))
+        is_telling = {PROMPT: True, RESOURCE: not has_templates, SKILL: has_skills}
+        unmatched = [
+            pattern
+            for kind, patterns in zip(_LISTED_BY, self.patterns, strict=True)
+            if is_telling[kind] and all(method in answers for method in _LISTED_BY[kind])
+            for pattern in patterns
+            if not _hits(pattern, kind, listed)
+        ]
+        return tuple(things), unmatched
 
     # What clients ask for
 
@@ -495,6 +543,28 @@ def _first(
         if any(map(pattern.matches, texts)):
             return Denied(kind, name, f"denied by {pattern.text}", pattern.text)
     return None
+
+
+type _Listed = tuple[str, str, Value, _List]
+"""The method, the text and the place of one thing, and how it is listed."""
+
+
+def _elements_of(answers: Mapping[str, Sequence[bytes]]) -> Iterator[_Listed]:
+    for method, pages in answers.items():
+        member = _LISTING[method]
+        for page in pages:
+            with suppress(ProtocolError):  # clients will not get such a list
+                message = parse_message(page, Limits(message=len(page)))
+                if isinstance(message, Response) and message.result:
+                    text, found = message.place.text, message.result.get(member)
+                    opened = open_value(text, found, {EACH: {}}) if found else None
+                    for element in (opened.elements if opened else None) or ():
+                        yield method, text, element, _LISTS[member]
+
+
+def _hits(pattern: Pattern, kind: str, listed: Sequence[_Listed]) -> bool:
+    alone = Things(*([pattern] if kind == one else [] for one in _LISTED_BY))
+    return any(alone._judge_element(text, element, how) for _, text, element, how in listed)
 
 
 def _refuse_alike(holder: Value) -> None:

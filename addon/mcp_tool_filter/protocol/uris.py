@@ -141,9 +141,9 @@ def _spelled(text: str) -> Iterator[str]:
     parsed = _URI.fullmatch(text if "/" in text else text.replace("\\", "/"))
     if parsed is None:  # relative: some servers accept it
         yield from map("/".join, _readings([text]))
-    if parsed is None or len(parsed[1]) == 1:  # a path: many only remove file:// from its beginning
-        if text[:1] in ("/", "\\") or parsed:
-            yield from _spelled(f"file:///{text.lstrip('/')}")
+    if text[:1] in ("/", "\\") or (parsed and len(parsed[1]) == 1):
+        yield from _spelled(f"file:///{text.lstrip('/')}")  # some only look for file:// and drop it
+    if parsed is None:
         return
     scheme, authority, path = parsed[1].lower(), parsed[2] or "", parsed[3]
     query = (parsed[4] or "") + (parsed[5] or "")

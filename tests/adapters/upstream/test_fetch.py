@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from mcp_tool_filter.adapters.upstream import fetch as fetch_module
 from mcp_tool_filter.adapters.upstream import search
 from mcp_tool_filter.adapters.upstream.fetch import AskedBy, fetch, fetch_as_client, hint_for
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin
@@ -479,3 +482,50 @@ async def test_a_failed_fetch_has_a_reason() -> None:
         == 'The tool list never ends: it repeats the cursor "1"'
     )
     assert "HTTP 403 Forbidden" in await problem_for_a_client(refusing("403 Forbidden"))
+
+
+OTHERS = ("prompts/list", "resources/list", "skills/list")
+
+
+async def fetch_others_from(say: Callable[[RawRequest], bytes]) -> dict[str, list[object]]:
+    async with raw_upstream(dialogue(say)) as upstream:
+        wanted = replace(target(upstream.url), other_lists=OTHERS)
+        found = (await fetch(wanted)).others
+    return {
+        method: [json.loads(page)["result"] for page in pages] for method, pages in found.items()
+    }
+
+
+async def test_other_lists_are_fetched_for_the_report() -> None:
+    tools = streamable(tool_list("a"), session="s")
+
+    def say(request: RawRequest) -> bytes:
+        message = message_in(request)
+        match message.get("method"):
+            case "prompts/list" if message["params"].get("cursor"):
+                return answer(result(request, {"prompts": []}))
+            case "prompts/list":
+                return answer(result(request, {"prompts": [1], "nextCursor": "2"}))
+            case "resources/list":
+                return answer(error(request, -32603, "broken"))
+            case "skills/list":
+                return answer(error(request, -32601, "unknown"))
+        return tools(request)
+
+    assert await fetch_others_from(say) == {
+        "prompts/list": [{"prompts": [1], "nextCursor": "2"}, {"prompts": []}],
+        "skills/list": [],
+    }
+
+
+@pytest.mark.parametrize("failing", [b"", b"HTTP/1.1 200 OK\r\n\r\n", NOT_ALLOWED])
+async def test_no_failure_of_another_list_matters(
+    failing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_OTHERS_TIMEOUT", 0.2)
+    tools = streamable(tool_list("a"))
+
+    def say(request: RawRequest) -> bytes:
+        return failing if message_in(request).get("method") in OTHERS else tools(request)
+
+    assert await fetch_others_from(say) == {}

@@ -24,6 +24,7 @@ from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.raw_upstream import Peer, raw_upstream
+from tests.stdio_client import upstream
 
 TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), tool("a\x1b[31m")]
 
@@ -96,6 +97,71 @@ async def test_json_has_a_stable_form(tmp_path: Path) -> None:
         "faults": [],
     }
     assert stderr == ""
+
+
+OF_THINGS = (
+    "--deny-prompts", "^secret,^gone", "--deny-resources", "^file:///etc/,^nix", "--deny-skills",
+    "^hide$,^no$",
+)  # fmt: skip
+
+
+async def ask_command(home: Path, *words: str) -> tuple[int, str, str]:
+    """The same, before a command with prompts, resources and skills."""
+    async with launched(*words, "--port", "0", *OF_THINGS, "--", *upstream(), home=home) as it:
+        return await it.exit_code(), it.stdout, it.stderr
+
+
+async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: Path) -> None:
+    status, stdout, stderr = await ask_command(tmp_path, "--list-tools")
+    assert status == 0
+    assert stdout.partition("\n\n")[2].splitlines() == [
+        "KIND\tNAME\tSTATUS",
+        'prompt\tsecret\tdenied by "^secret"',
+        "prompt\tgreet\texposed",
+        'resource\tfile:///etc/a\tdenied by "^file:///etc/"',
+        "resource\tfile:///b\texposed",
+        'resource\tfile:///etc/{a}\tdenied by "^file:///etc/"',
+        "resource\tfile:///{a}\texposed",
+        'skill\tskill://hide/SKILL.md\tdenied by "^hide$"',
+        "skill\tskill://a/SKILL.md\texposed",
+    ]
+    warnings = [
+        'Warning: the pattern "^gone" matches no prompt',
+        'Warning: the pattern "^no$" matches no skill',
+    ]  # "^nix" may match an expansion of a template
+    assert stderr.splitlines()[1:] == [
+        "Prompts: 2, of which 1 denied, 1 exposed",
+        "Resources: 4, of which 2 denied, 2 exposed",
+        "Skills: 2, of which 1 denied, 1 exposed",
+        *warnings,
+    ]
+    _, stdout, _ = await ask_command(tmp_path, "--list-tools", "--format", "json")
+    document = json.loads(stdout)
+    assert document["unmatchedPatterns"] == ["^gone", "^no$"]
+    assert document["things"][:2] == [
+        {"kind": "prompt", "name": "secret", "exposed": False, "pattern": "^secret"},
+        {"kind": "prompt", "name": "greet", "exposed": True, "pattern": None},
+    ]
+    _, stdout, stderr = await ask_command(tmp_path, "--dry-run")
+    assert '  Prompts: 2, of which 1 denied, 1 exposed\n    "^secret": secret\n' in stdout
+    assert [line in stdout + stderr for line in warnings] == [True, True]
+    _, stdout, _ = await ask_command(tmp_path, "--dry-run", "--shadow")
+    assert "  Skills: 2, all exposed; 1 would be denied\n" in stdout
+
+
+async def test_strict_wants_every_pattern_to_match_something(tmp_path: Path) -> None:
+    status, _, stderr = await ask_command(tmp_path, "--list-tools", "--strict")
+    assert (status, stderr.splitlines()) == (
+        1,
+        [
+            'Error: The pattern "^gone" matches no prompt',
+            "With the option strict, every pattern must match a prompt",
+        ],
+    )
+    status, stdout, _ = await ask_command(tmp_path, "doctor")
+    assert status == 1
+    assert 'FAIL The pattern "^no$" matches no skill' in stdout
+    assert "ok   Prompts: 2, of which 1 denied, 1 exposed" in stdout
 
 
 async def test_a_dry_run_prints_the_start_report_and_ends(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class Servers:
                 return _named(one.plan.name, error)
         dead = self._dead_defaults()
         if self.is_strict and dead:
-            return UnmatchedPattern(dead[0].text, hint=dead[0].hint)
+            return UnmatchedPattern(dead[0].text, thing=dead[0].thing, hint=dead[0].hint)
         return None
 
     def _lines(self) -> list[str]:
@@ -194,14 +194,14 @@ class Servers:
         defaults = self._defaults()
         said = _grouped([one.warnings(defaults) for one in self._at.values()])
         dead = [
-            f'Warning: the pattern "{one.text}" matches no tool of any server'
+            f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
             for one in self._dead_defaults()
         ]
         return [*down, *said, *dead]
 
     def _defaults(self) -> list[Pattern]:
         """Return the patterns for all servers."""
-        return list(self.whole.config.choice.patterns)
+        return self.whole.config.patterns
 
     def _own_unmatched(self, one: Running) -> list[Pattern]:
         shared = set(map(_key, self._defaults()))

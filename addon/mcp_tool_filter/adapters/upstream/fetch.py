@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,6 +70,7 @@ _HINTS = {  # part of a reason: what to do about it
 _NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
 _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
 _DOCUMENTS_TIMEOUT = 5.0  # seconds for all documents about logins
+_OTHERS_TIMEOUT = 5.0  # seconds for all lists that are only for the report
 _LONGEST_DOCUMENT = 64 * 1024
 _NO_SUCH_PAGE = re.compile(r"HTTP 40[45]\b")
 
@@ -110,6 +111,7 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
                 pages = await fetch_pages(
                     found.client.request, target.limit, may_lack_tools=not has_tools
                 )
+            others = await fetch_others(found.client.request, target.other_lists, target.limit)
         except LoginNeeded as needed:
             raise needed.error from None
         except (TimeoutError, Refused, ProtocolError, HttpFailed) as error:
@@ -123,6 +125,7 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
         instructions=found.introduction.instructions,
         sessions=found.client.has_session,
         pages=pages,
+        others=others,
     )
 
 
@@ -154,6 +157,32 @@ async def fetch_pages(
         if len(pages) == MAX_PAGES:
             raise ProtocolError(f"The tool list has more than {MAX_PAGES} pages")
         cursors.append(cursor)
+
+
+async def fetch_others(
+    ask: Ask, methods: Sequence[str], limit: int
+) -> dict[str, tuple[bytes, ...]]:
+    """Return all pages of other lists than that of the tools, as far as the upstream has them.
+
+    They are only for the report, so that no failure matters.
+    """
+    found: dict[str, tuple[bytes, ...]] = {}
+    with suppress(TimeoutError, ProtocolError, HttpFailed, LoginNeeded):
+        async with asyncio.timeout(_OTHERS_TIMEOUT if methods else None):
+            for method in methods:
+                pages: list[bytes] = []
+                cursor: object = None
+                try:
+                    while (cursor or not pages) and sum(map(len, pages)) < limit:
+                        reply = await ask(method, {"cursor": cursor} if cursor else {})
+                        pages.append(reply.raw)
+                        cursor = reply.result.get("nextCursor")
+                except Refused as refused:
+                    if refused.code != METHOD_NOT_FOUND:
+                        continue
+                if not cursor:
+                    found[method] = tuple(pages)
+    return found
 
 
 async def _problem(error: Exception, target: Target, *, has_connected: bool) -> StartError:

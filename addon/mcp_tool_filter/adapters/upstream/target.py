@@ -48,6 +48,8 @@ class Target:
     tls: ssl.SSLContext | None
     limit: int
     """Bytes of one message."""
+    other_lists: tuple[str, ...] = ()
+    """Methods besides tools/list whose answers the report wants."""
     uses_login: bool = False
     """Use a stored login for the upstream, if there is one."""
     answer: AnswerRequest | None = None
@@ -66,6 +68,7 @@ def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
         list_timeout=config.tool_list_timeout,
         tls=tls,
         limit=config.limits.message,
+        other_lists=config.things.lists if config.things else (),
         uses_login=config.uses_login,
     )
 

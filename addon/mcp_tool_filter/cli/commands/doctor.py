@@ -23,7 +23,7 @@ from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
 from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
-from mcp_tool_filter.observers.sentences import estimate_tokens, hidden_by
+from mcp_tool_filter.observers.sentences import counted_things, estimate_tokens, hidden_by
 from mcp_tool_filter.policy.snapshot import is_about_lock, shown
 
 if TYPE_CHECKING:
@@ -200,9 +200,11 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
         yield Finding(True, f"{word}{by} {hidden}")
     for pattern in snapshot.too_wide:
         yield Finding(True, f'Warning: the pattern "{pattern.text}" matches every tool')
+    for _, said in counted_things(snapshot.things, is_shadow=known.who.is_shadow):
+        yield Finding(True, said)
     for pattern in snapshot.unmatched:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
-        yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)
+        yield Finding(False, f'The pattern "{pattern.text}" matches no {pattern.thing}', advice)
     for fault in snapshot.faults:
         if is_about_lock(fault):
             yield Finding(False, f"Waits for approval: {fault}", _APPROVE)

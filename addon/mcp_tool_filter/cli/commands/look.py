@@ -35,7 +35,7 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.policy.patterns import Pattern, deny_for
-from mcp_tool_filter.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, Thing, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,23 @@ def _as_json(known: KnownTools) -> dict[str, object]:
             }
             for one in known.tools
         ],
+        **(
+            {"things": list(map(_thing_as_json, known.snapshot.things))}
+            if known.snapshot.things
+            else {}
+        ),
         "savedBytes": known.snapshot.denied_bytes,
         "unmatchedPatterns": [pattern.text for pattern in known.snapshot.unmatched],
         "faults": list(known.snapshot.faults),
+    }
+
+
+def _thing_as_json(thing: Thing) -> dict[str, object]:
+    return {
+        "kind": thing.kind,
+        "name": thing.name,
+        "exposed": not thing.pattern,
+        "pattern": thing.pattern or None,
     }
 
 
@@ -218,6 +232,20 @@ def _print_tools(known: KnownTools) -> None:
     gone = len(known.snapshot.denied)
     tools = count(len(known.snapshot.allowed) + gone, "tool")
     say(f"{tools}, {gone} would be hidden: about {tokens} tokens per tools/list")
+    if known.snapshot.things:
+        print()
+        print_table(
+            ("KIND", "NAME", "STATUS"),
+            [
+                (one.kind, one.name, f'denied by "{one.pattern}"' if one.pattern else "exposed")
+                for one in known.snapshot.things
+            ],
+            lambda row: None if row[2] == "exposed" else Colour.RED,
+            is_cut=True,
+            always_has_head=True,
+        )
+    for _, said in sentences.counted_things(known.snapshot.things, is_shadow=False):
+        say(said)
     for warning in sentences.warnings_in(known.snapshot):
         say(warning)
 
