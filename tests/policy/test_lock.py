@@ -162,3 +162,30 @@ def test_the_file_is_as_people_expect_it() -> None:
 def test_a_member_that_is_there_twice_is_found_at_any_depth() -> None:
     assert doubled_in(parse_json('{"a":[{"b":1,"c":2,"b":1}]}')) == "b"
     assert doubled_in(parse_json('{"a":[{"b":1},{"b":1}]}')) is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+        b'{"name":"t"',
+        b"\xff",
+        b'{"name":"t","x":NaN}',
+        b'{"name":"t","x":[-0]}',
+        b'{"name":"t","x":[0],"__proto__":{}}',
+        b'{"name":"t","x":[0],"x":[0]}',
+    ],
+    ids=["deep", "cut off", "not UTF-8", "not JSON", "-0", "__proto__", "twice"],
+)
+def test_what_cannot_be_read_for_sure_equals_nothing(sent: bytes) -> None:
+    lock = parse_lock(b'{"version":1,"tools":{"t":{"name":"t","x":[0]}}}')
+    for _ in range(2):  # what was equal once is remembered
+        assert lock.judge("t", sent) is Lacks.CHANGED
+        assert lock.judge("t", b'{"n\\u0061me":"t","x":[0]}') is None
+
+
+def test_other_spellings_of_a_name_are_not_approved() -> None:
+    lock = parse_lock('{"version":1,"tools":{"caf\u00e9":{},"__proto__":{}}}'.encode())
+    assert lock.judge("cafe\u0301", b"{}") is Lacks.NEW
+    assert lock.judge("__proto__", b"{}") is None
+    assert lock.judge("constructor", b"{}") is Lacks.NEW

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import stat
 import subprocess
+import sys
 from asyncio import to_thread
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.changing_server import write_tools
 from tests.cli.launched import run
 from tests.mcp_upstream import mcp_upstream, tool
+from tests.proxy import REPOSITORY
 
 READ = '{"name":"read_file","description":"Reads a file.","inputSchema":{"type":"object","x":1.0}}'
 MAIL = '{"name":"send_email","inputSchema":{"type":"object"}}'
@@ -272,3 +277,59 @@ async def test_nothing_of_the_url_or_the_command_is_in_the_file(tmp_path: Path) 
     assert '"x": 1.0' in text
     assert "hunter2" not in text
     assert "127.0.0.1" not in text
+
+
+def ci_examples() -> list[Any]:
+    page = (REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "lock.md").read_text("utf-8")
+    return [
+        YAML(typ="safe").load(one) for one in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+    ]
+
+
+def test_the_examples_for_ci_run_as_they_are_shown(it: Locked) -> None:
+    """Only the server is another one. A changed tool fails them, and the findings are there."""
+    hooks, workflow = ci_examples()
+    [hook] = hooks["repos"][0]["hooks"]
+    assert (hook["language"], hook["pass_filenames"], hook["always_run"]) == ("system", False, True)
+    steps = workflow["jobs"]["lock"]["steps"]
+    [ran] = [step["run"] for step in steps if "run" in step]
+    [upload] = [step for step in steps if "upload-sarif" in step.get("uses", "")]
+    assert workflow["permissions"]["security-events"] == "write"
+    assert upload["if"].startswith("always()")
+    sarif = upload["with"]["sarif_file"]
+    for line in (hook["entry"], ran.removeprefix("uvx ")):
+        program, *words = shlex.split(line)
+        assert program == "mcp-tool-filter"
+        end = words.index("--" if "--" in words else "--upstream")
+        words = [str(it.folder / one) if one in (it.file.name, sarif) else one for one in words]
+        it.serve(READ, MAIL)
+        it.lock()
+        assert run(*words[:end], "--", *it._command, home=it.folder).returncode == 0
+        it.serve(EVIL, MAIL)
+        assert run(*words[:end], "--", *it._command, home=it.folder).returncode == 1
+    check_sarif(json.loads((it.folder / sarif).read_bytes()))
+
+
+def test_check_cannot_tell_from_a_list_that_is_cut_off(it: Locked) -> None:
+    it.lock()
+    file = it.folder / "cut.py"
+    file.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    if asked['method'] == 'tools/list':\n"
+        "        if 'cursor' in asked.get('params', {}): sys.exit(3)\n"
+        f'        said = \'"tools":[{READ}],"nextCursor":"2"\'\n'
+        "    elif asked['method'] == 'initialize':\n"
+        '        said = \'"protocolVersion":"2025-06-18","capabilities":{"tools":{}},\'\n'
+        '        said += \'"serverInfo":{"name":"srv","version":"1"}\'\n'
+        "    else: continue\n"
+        '    print(\'{"jsonrpc":"2.0","id":%s,"result":{%s}}\' % (json.dumps(asked["id"]), said))\n'
+        "    sys.stdout.flush()\n"
+    )
+    words = [str(it.file), "--", sys.executable, str(file)]
+    before = it.file.read_bytes()
+    assert run("lock", "--check", *words, home=it.folder).returncode == 2
+    for command in (["lock"], ["lock", "--approve"]):
+        assert run(*command, *words, home=it.folder).returncode == 1
+    assert it.file.read_bytes() == before
