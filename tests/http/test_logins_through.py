@@ -18,12 +18,15 @@ from mcp_tool_filter.http.logins_through import (
     authorize,
     come_back,
     may_be_sent_to,
+    our_url,
     registration_answer,
     registration_request,
     their_resource,
     token_request,
     with_their_resource,
 )
+from mcp_tool_filter.http.mount import Mount
+from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS, THEIRS = "http://localhost:6273", "https://mcp.example"
@@ -303,3 +306,12 @@ def test_clients_that_are_given_the_same_id_do_not_end_each_others_logins() -> N
     registration = login.between.registrations.of("me")
     assert registration
     assert len(registration.redirect_uris) == 20
+
+
+def test_an_endpoint_at_the_root_of_its_host_is_below_the_name_of_its_server() -> None:
+    """The address of the server alone belongs to nobody."""
+    names, ours = UpstreamNames("https://mcp.example"), "http://localhost:1/files"
+    for url in ("https://mcp.example", "https://mcp.example/"):
+        named = our_url(url, ours, names, Mount("/files", "/"))
+        assert named == "http://localhost:1/files/mcp"
+    assert our_url("https://mcp.example", ours, names, Mount("/files", "/mcp")) == ours

@@ -81,7 +81,8 @@ def our_url(url: str, ours: str, upstream: UpstreamNames, mount: Mount = ALONE) 
     kept = kept_with_us(url, upstream)
     if kept is None or not kept.startswith("/"):
         return None
-    return ours if kept == "/" and not url.endswith("/") else mount.url(ours, kept)
+    named = mount.url(ours, kept)
+    return named.removesuffix("/") if kept == "/" and not url.endswith("/") else named
 
 
 def our_issuer(issuer: str, ours: str) -> str:
