@@ -405,6 +405,14 @@ def test_a_client_has_one_seat_however_many_streams() -> None:
     assert not peer.at.is_open
 
 
+def test_the_seat_of_a_client_that_leaves_is_free() -> None:
+    seats = Seats(1)
+    peer = Peer(Table(seats=seats))
+    peer.asks()
+    peer.engine.gone()
+    assert len(seats) == 0
+
+
 def test_an_exception_in_our_code_ends_only_its_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table()
     peer = Peer(table)

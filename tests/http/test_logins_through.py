@@ -259,6 +259,15 @@ def test_registrations_are_bounded_in_bytes() -> None:
     assert login.between.registrations.of("other-199") is not None
 
 
+def test_a_client_that_registers_again_takes_no_more_room() -> None:
+    login = Login()
+    login.register(name="stays")
+    uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
+    for _ in range(200):
+        login.register(*uris, name="again")
+    assert login.between.registrations.of("stays") is not None
+
+
 def test_hosts_that_are_no_longer_allowed_are_not_redirected_to() -> None:
     hosts = AllowedHosts(frozenset({"pages.example"}))
     registrations = Registrations()
