@@ -5,7 +5,7 @@
 opentelemetry is imported only if traces are wanted. Its own thread sends the spans from a bounded
 queue, so no message waits for a collector. The OTEL_* variables configure it. A failure to send is
 logged only once: OpenTelemetry would log each one. Attributes never contain arguments or results
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/).
+(https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md).
 
 The context of who asks (``params._meta`` first, then a client's HTTP header) is the parent. Where
 it came from, we put our span for the other side; a message without a context stays unchanged:
