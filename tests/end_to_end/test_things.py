@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.upstream.mcp_script import Legacy
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as program
-from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 from tests.stdio_client import filtered, upstream
 from tests.stdio_upstream import THINGS
+from tests.websocket import accept, connect
 
 type Ask = Callable[[object], Awaitable[Any]]
 
@@ -178,3 +180,54 @@ async def test_over_http_in_front_of_a_command(tmp_path: Path) -> None:
     async with launched("--port", "0", *FLAGS, "--", *command, home=tmp_path) as it:
         port = await it.serving()
         await assert_filtered(await over_http(port), journal.read_text)
+
+
+NEWS = {"jsonrpc": "2.0", "method": "notifications/resources/updated"}
+
+
+async def test_over_a_websocket(tmp_path: Path) -> None:
+    """News of a denied resource are dropped there, too."""
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (said := await socket.hear()) is not None:
+            heard.append(said)
+            for uri in ("file:///etc/a", "file:///b"):
+                await socket.say(json.dumps({**NEWS, "params": {"uri": uri}}).encode())
+            await socket.say(json.dumps(_result(json.loads(said))).encode())
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as there,
+        _host("launcher", there.url, tmp_path) as port,
+        raw_client(port) as client,
+    ):
+        socket = await connect(client.reader, client.writer)
+
+        async def ask(said: object) -> Any:
+            await socket.say(json.dumps(said).encode())
+            while "id" not in (got := json.loads(await socket.hear() or b"")):
+                assert got["params"]["uri"] == "file:///b"
+            return got
+
+        await assert_filtered(ask, lambda: heard)
+
+
+async def test_over_the_older_transport(tmp_path: Path) -> None:
+    results: dict[str, Any] = {**THINGS, "tools/list": {"tools": [json.loads(x) for x in TOOLS]}}
+    script = Legacy(**{method.replace("/", "_"): result for method, result in results.items()})
+    async with (
+        raw_upstream(script) as there,
+        launched("--upstream", f"{there.url}/sse", "--port", "0", *FLAGS, home=tmp_path) as it,
+        raw_client(await it.serving()) as stream,
+        raw_client(it.port) as poster,
+    ):
+        await stream.say(get(path="/sse"))
+        await stream.head()
+        place = (await stream.chunk()).decode().partition("data: ")[2].strip()
+
+        async def ask(said: object) -> Any:
+            await poster.ask(post(json.dumps(said).encode(), path=place))
+            return json.loads((await stream.chunk()).partition(b"data: ")[2])
+
+        await assert_filtered(ask, lambda: [one.body for one in there.requests])
