@@ -89,6 +89,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
             named={"command": "mcp-tool-filter", "args": ["--server", "files"]},
             plain={"command": "npx", "args": ["x"]},
             gone={"command": "mcp-tool-filter", "args": ["--deny", "x", "--", *gone]},
+            unsafe={"command": "mcp-tool-filter", "args": ["--deny", "(a+)+", "--", *command]},
         )
         write_cursor(
             home, "project/.cursor/mcp.json", evil={"command": "mcp-tool-filter", "args": evil}
@@ -114,7 +115,11 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert (named["target"], named["exposed"]) == (files["target"], 1)
         assert rows["gone", "windsurf (user)"]["reachable"] is False
         assert rows["evil", "cursor (project)"]["reachable"] is None
-        assert len(rows) == 9, "an entry without the filter is no concern of ours"
+        unsafe = rows["unsafe", "windsurf (user)"]
+        assert unsafe["reachable"] is False
+        assert "catastrophic backtracking" in unsafe["problem"]
+        assert unsafe["target"] == files["target"]
+        assert len(rows) == 10, "an entry without the filter is no concern of ours"
         assert not left.exists()
         ended = run("status", "--timeout", "3000", home=home)
         assert (ended.returncode, "s3cret" in ended.stdout + ended.stderr) == (1, False)

@@ -160,7 +160,9 @@ async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
     try:
         async with gate:
             settings = row.find_settings()
-            row.target, row.settings = settings.shown_upstream, settings
+            row.target = settings.shown_upstream
+            settings.config()  # a bad pattern of one server must not hide the others
+            row.settings = settings
             texts = settings.texts | dict.fromkeys(_TIMEOUTS, patience)
             settings = replace(settings, texts=texts)
             row.login = "stored" if not settings.command and login_to(target_of(settings)) else None
