@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.cli.launched import RunningLauncher, launched
 from tests.make import calling
@@ -24,7 +27,7 @@ JSON = [
 
 @asynccontextmanager
 async def two(
-    folder: Path, respond: Respond | None = None
+    folder: Path, respond: Respond | None = None, top: str = ""
 ) -> AsyncIterator[tuple[RunningLauncher, int, McpUpstream, McpUpstream]]:
     """Serve two upstreams with the tools a and b: one denies a, the other b."""
     tools = [tool("a"), tool("b")]
@@ -33,7 +36,7 @@ async def two(
         other = await opened.enter_async_context(mcp_upstream(tools=tools))
         file = folder / "servers.toml"
         file.write_text(
-            f"[servers.one]\nurl = '{one.url}'\ndeny = '^a$'\n"
+            f"{top}\n[servers.one]\nurl = '{one.url}'\ndeny = '^a$'\n"
             f"[servers.other]\nurl = '{other.url}'\ndeny = '^b$'\n"
         )
         it = await opened.enter_async_context(launched("serve", "--config", str(file), home=folder))
@@ -149,3 +152,38 @@ async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> Non
         assert [b'"result"' in one.body for one in answers] == [False] + [True] * 59
         it.process.terminate()
         assert await it.exit_code() == 0
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_open_calls_are_answered_when_a_server_or_the_process_ends(
+    drains: bool, tmp_path: Path
+) -> None:
+    """A call of a removed server gets an error; SIGTERM waits for the others as --drain says."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        asked.set()
+        await may_answer.wait()
+        await peer.say(answer(RESULT))
+
+    async with two(tmp_path, respond, "drain = 20") as (it, port, _, _), raw_client(port) as client:
+        await client.say(post(calling("b"), path="/one/mcp"))
+        async with asyncio.timeout(20):
+            await asked.wait()
+        if drains:
+            it.process.terminate()
+            may_answer.set()
+            assert b'"result"' in (await client.answer()).body
+            assert await it.exit_code() == 0
+            return
+        file = tmp_path / "servers.toml"
+        file.write_text(
+            "drain = 20\n[servers.other]" + file.read_text().split("[servers.other]")[1]
+        )
+        it.process.send_signal(signal.SIGHUP)
+        error = json.loads((await client.answer()).body)["error"]
+        assert error["code"] == -32000
+        assert not may_answer.is_set()
+        async with raw_client(port) as other:
+            assert b'"result"' in (await other.ask(post(calling("a"), path="/other/mcp"))).body
+        may_answer.set()
