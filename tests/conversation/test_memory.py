@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.conversation.conversation import exchange_for
-from mcp_tool_filter.conversation.memory import Exchanges, Sessions
+from mcp_tool_filter.conversation.memory import Exchanges, HeldRequests, Sessions
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from tests.make import answering, asking, message
@@ -120,6 +121,15 @@ def test_notifications_and_answers_do_not_wait() -> None:
 
 def test_the_oldest_of_too_many_exchanges_are_forgotten() -> None:
     assert waiting("1", "2", "3", most=2).take_all() == ["2", "3"]
+
+
+def test_the_oldest_of_too_many_held_requests_can_no_longer_be_cancelled() -> None:
+    held, client = HeldRequests(most=2), Client(claimed_session="one")
+    for id in "123":
+        exchange = exchange_for(message(asking("ping", id=id)), 1, 0.0)
+        assert exchange is not None
+        held.add(client, exchange)
+    assert [held.cancel(client, id) for id in "123"] == [False, True, True]
 
 
 def test_a_waiting_request_can_be_taken_only_once() -> None:

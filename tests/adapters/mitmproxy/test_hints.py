@@ -147,6 +147,7 @@ async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) ->
             assert answered["error"]["message"] == "Tool not found: write_file"
 
 
+@pytest.mark.rest
 async def test_mitmdump_takes_the_options(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[READ, WRITE]) as upstream:
         options = ("--set", "read_only=true", "--set", "deny_hint=open-world", "--set")

@@ -167,6 +167,7 @@ def check_sarif(log: Any) -> None:
                 assert " " not in place["artifactLocation"]["uri"]
 
 
+@pytest.mark.rest
 def test_approve_takes_the_named_tools_or_all(it: Locked) -> None:
     it.lock()
     it.file.chmod(0o640)
