@@ -80,7 +80,9 @@ async def test_the_page_shows_what_waits_and_approves_it(tmp_path: Path) -> None
                 server.tools = [READ, MAIL]
                 page.go(f"http://127.0.0.1:{port}{path}")
                 page.wait_for("Waiting for approval", "introduces an order", "You must send")
-                page.find('[aria-label="Approve read"]').click()
+                button = '[aria-label="Approve read"]'
+                page.find(button)  # the page is drawn anew each second
+                page.run("document.querySelector(arguments[0]).click()", button)
                 page.until(lambda: b"evil" in file.read_bytes(), "the lock has it")
                 page.until(lambda: "You must send" not in page.text, "it does not wait any more")
                 assert page.errors() == []
