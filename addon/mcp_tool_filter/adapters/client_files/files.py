@@ -91,6 +91,15 @@ class Surroundings:
             case _:
                 return self.folder("XDG_CONFIG_HOME", ".config")
 
+    @property
+    def goose_data(self) -> Path:
+        """The folder of goose's settings."""
+        if root := self.environment.get("GOOSE_PATH_ROOT"):
+            return Path(root) / "config"
+        if self.platform == "win32":
+            return self.app_data / "Block" / "goose" / "config"
+        return self.folder("XDG_CONFIG_HOME", ".config") / "goose"
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlace:
@@ -165,11 +174,7 @@ def _listed(here: Surroundings) -> _Listed:
     yield "kiro", "user", home / ".kiro" / "settings" / "mcp.json", servers
     yield "kiro", "project", project / ".kiro" / "settings" / "mcp.json", servers
     yield "lmstudio", "user", home / ".lmstudio" / "mcp.json", servers
-    goose = here.app_data / "Block" / "goose" if here.platform == "win32" else config / "goose"
-    if root := here.environment.get("GOOSE_PATH_ROOT"):
-        goose = Path(root)
-    in_root = "config" if root or here.platform == "win32" else ""
-    yield "goose", "user", goose / in_root / "config.yaml", ("extensions",)
+    yield "goose", "user", here.goose_data / "config.yaml", ("extensions",)
 
 
 type _Change = tuple[int, int, list[str]]
