@@ -203,7 +203,7 @@ def row(page: Page, kind: str, tool: str) -> list[str]:
         ".map(row => [...row.cells].map(cell => cell.innerText))"
     )
     rows: list[list[str]] = page.run(script, kind)
-    return next(cells for cells in rows if cells[0] == tool)
+    return next(cells for cells in rows if f"{cells[0]} ".startswith(f"{tool} "))  # marks may follow
 
 
 def rule_table(page: Page) -> str:

@@ -56,9 +56,10 @@ def run(typed: Given) -> int:
     """Run the client until it ends; return its exit status. Raises StartError."""
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
+    own = {name: values for name, values in typed.items() if name != "server"}  # here a URL
     given = {
         name: values
-        for name, values in gather(typed, os.environ).items()
+        for name, values in gather(own, os.environ).items()
         if name not in _OF_ONE_UPSTREAM
     }
     settings = settle(given)
