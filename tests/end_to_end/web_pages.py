@@ -197,13 +197,13 @@ def figure(page: Page, label: str) -> str:
 
 
 def row(page: Page, kind: str, tool: str) -> list[str]:
-    """Return the cells of a tool's row."""
+    """Return the cells of a tool's row; marks may follow its name."""
     script = (
         "return [...document.querySelectorAll(`tr.${arguments[0]}`)]"
         ".map(row => [...row.cells].map(cell => cell.innerText))"
     )
     rows: list[list[str]] = page.run(script, kind)
-    return next(cells for cells in rows if f"{cells[0]} ".startswith(f"{tool} "))  # marks may follow
+    return next(cells for cells in rows if f"{cells[0]} ".startswith(f"{tool} "))
 
 
 def rule_table(page: Page) -> str:
