@@ -66,8 +66,19 @@ class Element:
     page: Page
     id: str
 
-    def click(self) -> None:
-        self.page.order("POST", f"/element/{self.id}/click", {})
+    def click(self, *, seconds: float = 0) -> None:
+        """Press and release it; hold it down for some seconds in between."""
+        if not seconds:
+            self.page.order("POST", f"/element/{self.id}/click", {})
+            return
+        steps = [
+            {"type": "pointerMove", "origin": {_ELEMENT: self.id}, "x": 0, "y": 0},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pause", "duration": round(1000 * seconds)},
+            {"type": "pointerUp", "button": 0},
+        ]
+        mouse = {"type": "pointer", "id": "mouse", "actions": steps}
+        self.page.order("POST", "/actions", {"actions": [mouse]})
 
     def type(self, text: str) -> None:
         self.page.order("POST", f"/element/{self.id}/value", {"text": text})

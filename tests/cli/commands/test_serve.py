@@ -470,11 +470,12 @@ def page_of(it: Serving, folder: Path) -> Iterator[Page]:
         assert page.errors() == []
 
 
-def press(page: Page, label: str) -> None:
-    """Click, although the page is drawn anew each second."""
+def press(page: Page, label: str, *, seconds: float = 0) -> None:
+    """Click, and hold the button down meanwhile."""
     css = f'button[aria-label="{label}"]'
-    page.find(css)
-    page.run("document.querySelector(arguments[0]).click()", css)
+    found = page.find(css)
+    page.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", css)
+    found.click(seconds=seconds)
 
 
 @pytest.mark.rest
@@ -490,7 +491,8 @@ deny = ["^env$"]  # not this
 {command("read_file,delete_file")}"""
     with serving(tmp_path, text) as it, page_of(it, tmp_path) as page:
         files, other = it.at("files"), it.at("other")
-        press(page, "Hide read_file of files")
+        # The page shows other seconds in between, because there are sessions.
+        press(page, "Hide read_file of files", seconds=2.5)
         press(page, "Show delete_file of files")
         page.wait_for("1 tool to hide, 1 to show", 'deny = ["^env$", "^read_file$"]')
         press(page, "Apply the changes of files")

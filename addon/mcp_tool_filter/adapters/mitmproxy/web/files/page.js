@@ -27,9 +27,53 @@ function drawn(name, attributes, ...children) {
 
 function button(text, label, action) {
   const made = element("button", { type: "button", "aria-label": label }, text);
-  made.addEventListener("click", action);
+  made.onclick = action;
   return made;
 }
+
+// Redraws what has changed and leaves the rest in place, so that a click or a selection survives.
+// A button never becomes another one: a click that comes late would press the wrong one.
+function show(place, ...wanted) {
+  const had = [...place.childNodes];
+  wanted.forEach((made, at) => (at < had.length ? renew(had[at], made) : place.append(made)));
+  had.slice(wanted.length).forEach((one) => one.remove());
+}
+
+function renew(old, made) {
+  const isOther = made.nodeName === "BUTTON" && !old.isEqualNode(made);
+  if (old.nodeName !== made.nodeName || isOther) {
+    old.replaceWith(made);
+  } else if (made instanceof Text) {
+    if (old.data !== made.data) old.data = made.data;
+  } else {
+    for (const name of old.getAttributeNames()) {
+      if (!made.hasAttribute(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of made.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    old.onclick = made.onclick;
+    show(old, ...made.childNodes);
+  }
+}
+
+// While something is pressed, nothing moves: a slow click is not lost, and hits what was pressed.
+let pressedSince = -Infinity;
+
+function isPressed() {
+  return performance.now() - pressedSince < 10 * SECOND;  // the release may be lost
+}
+
+function release() {
+  setTimeout(() => { pressedSince = -Infinity; });  // the click comes first
+}
+
+addEventListener("pointerdown", () => { pressedSince = performance.now(); }, true);
+addEventListener("keydown", ({ key }) => {
+  if (key === " ") pressedSince = performance.now();
+}, true);
+for (const end of ["pointerup", "pointercancel", "keyup"]) addEventListener(end, release, true);
+addEventListener("blur", release);  // of the window alone
 
 // A name breaks behind a _ or a -, and only if it has to.
 function named(text, kind, attributes) {
@@ -267,7 +311,7 @@ function at(one) {
 async function lookAround() {
   const answer = await fetch("/mcp/running", { credentials: "same-origin" });
   const text = answer.ok ? await answer.text() : "";
-  if (state && text && text !== running) {
+  if (state && text && text !== running && !isPressed()) {
     runningFilters(JSON.parse(text));
     running = text;
   }
@@ -498,12 +542,10 @@ function recent() {
   const nothing = state.recent.length ? "No message matches." : "Nothing has passed yet.";
   const shown = part("Last messages", heads, rows, nothing);
   if (rows.length) {
-    const kept = document.querySelector(".scrolls");
     const box = element("div",
       { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Last messages" });
     box.append(shown.lastChild);
     shown.append(box);
-    if (kept) requestAnimationFrame(() => { box.scrollTop = kept.scrollTop; });
   }
   return shown;
 }
@@ -523,7 +565,7 @@ function showMessages() {
   const place = document.getElementById("messages");
   const focused = place.contains(document.activeElement)
     && document.activeElement.getAttribute("aria-label");
-  place.replaceChildren(recent(), callers());
+  show(place, recent(), callers());
   const again = focused && [...place.querySelectorAll("[aria-label]")].find((one) =>
     one.getAttribute("aria-label") === focused && one.tabIndex >= 0);
   if (again) again.focus();
@@ -532,7 +574,7 @@ function showMessages() {
 function activity() {
   if (state.only_running) return;  // this page is of no filter
   document.getElementById("activity").hidden = false;
-  document.getElementById("charts").replaceChildren(
+  show(document.getElementById("charts"),
     bars(state.steps), latency(state.steps), savings(state.steps));
   for (const number of opened.keys()) {
     if (!state.recent.some((entry) => entry.number === number)) opened.delete(number);
@@ -549,7 +591,7 @@ function waiting() {
     ((server ? state.servers[server] : state).waiting || []).map((one) => [server, one]));
   const place = document.getElementById("waiting");
   place.hidden = !all.length;
-  place.replaceChildren(...(all.length ? [element("h2", {}, "Waiting for approval"),
+  show(place, ...(all.length ? [element("h2", {}, "Waiting for approval"),
     element("p", { class: "quiet" }, "The lock hides these tools. Read what they say before you approve.")] : []),
   ...all.map(([server, one]) => approval(server, one)));
 }
@@ -573,8 +615,12 @@ async function pending() {
   const servers = ownSwitches();
   const panels = await Promise.all((servers.length ? servers : [""]).map(panel));
   const shown = panels.filter(Boolean);
+  if (isPressed()) {
+    last = "";  // draw it later
+    return;
+  }
   place.hidden = !shown.length;
-  place.replaceChildren(...shown);
+  show(place, ...shown);
   document.documentElement.style.setProperty("--pending", `${place.offsetHeight + 24}px`);
 }
 
@@ -642,7 +688,7 @@ function draw() {
   const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
   document.getElementById("listeners").hidden = Boolean(state.only_running);
   if (state.listeners.length) {
-    document.getElementById("listeners").replaceChildren(...state.listeners.map(section));
+    show(document.getElementById("listeners"), ...state.listeners.map(section));
   }
   activity();
   waiting();
@@ -664,7 +710,7 @@ async function look() {
   const answer = await fetch("/mcp/state", { credentials: "same-origin" });
   if (!answer.ok) throw new Error(answer.status === 403 ? "Log in again" : answer.status);
   const text = await answer.text();
-  if (text !== last) {  // so that a selection in the page survives
+  if (text !== last && !isPressed()) {
     last = text;
     state = JSON.parse(text);
     const refused = state.refused_edit;
