@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import INVALID_SPAN
 
 from mcp_tool_filter.adapters.watch import tracing
-from mcp_tool_filter.adapters.watch.otlp import HonestExporter
+from mcp_tool_filter.adapters.watch.otlp import Failures, HonestExporter, Otlp
 from mcp_tool_filter.adapters.watch.tracing import (
     OpenSpan,
     OpenSpans,
@@ -578,3 +578,13 @@ def test_another_protocol_is_refused(name: str) -> None:
         otlp_exporter({name: "grpc"})
     otlp_exporter({name: "http/protobuf"}).shutdown()
     otlp_exporter({name: ""}).shutdown()
+
+
+def test_sessions_are_not_remembered_if_their_metrics_are_switched_off() -> None:
+    """Nothing would ever take those that have ended."""
+    off = {f"OTEL_{kind}_EXPORTER": "none" for kind in ("METRICS", "LOGS")}
+    otlp = Otlp(Failures(), environment=off)
+    for number in range(3):
+        otlp.see(Session(id=f"s-{number}", revision="2025-06-18"), {}, {})
+    assert not otlp._sessions
+    assert not otlp._ended

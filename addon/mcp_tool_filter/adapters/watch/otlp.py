@@ -291,6 +291,8 @@ class Otlp:
 
     def see(self, session: Session, attributes: Attributes, server: ServerAt) -> None:
         """Note a message of a session. It ends when nothing refers to it any more."""
+        if not self._records:  # nothing would take the sessions that have ended
+            return
         now = self._clock()
         if (seen := self._sessions.get(session.serial)) is not None:
             seen.last = now
