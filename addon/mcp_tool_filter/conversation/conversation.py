@@ -858,11 +858,11 @@ def _as_upstream(error: Exception, call: ToolCall | None, snapshot: Snapshot) ->
     Without the definition we cannot forward the call; but "not found" would hide from a client
     that its session has ended, or its token.
     """
-    status = error.status if isinstance(error, CannotList) else 0
-    if not status or call is None or not snapshot.is_undecided(call.tool_name):
+    answer = error.answer if isinstance(error, CannotList) else None
+    if answer is None or call is None or not snapshot.is_undecided(call.tool_name):
         return None
     detail = "the upstream refuses the client"
-    reason = Reason(Why.UNKNOWN, (call.tool_name,), detail=detail, status=status)
+    reason = Reason(Why.UNKNOWN, (call.tool_name,), detail=detail, by_upstream=answer)
     if call.id is None:
         return Drop(reason)
     return Reply(render_error(call.id, _REFUSED, "Unknown session or credentials"), reason)

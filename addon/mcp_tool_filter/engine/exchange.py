@@ -677,10 +677,7 @@ class Exchange:
         listener.note_answer_head(asked, status, notes.session)
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if listener.policy.config.only_mcp or self.service.learns_logins:
-            listener.logins.learn_head(self.head.target, notes.locations, notes.challenges)
-        if self.service.rewrite_head is not None:
-            self.service.rewrite_head(self)
+        self._note_logins(notes.locations, notes.challenges)
         if status == 101:
             from mcp_tool_filter.engine.websocket import problem_in_handshake  # seldom needed
 
@@ -690,6 +687,14 @@ class Exchange:
         if is_event_stream(notes.kind) and status not in NO_BODY and self.head.method != "HEAD":
             self._open_stream(asked, answer, notes)
         return None
+
+    def _note_logins(self, locations: Sequence[str], challenges: Sequence[str]) -> None:
+        """Learn from the head of an answer where clients log in, and let it name us."""
+        service = self.service
+        if service.listener.policy.config.only_mcp or service.learns_logins:
+            service.listener.logins.learn_head(self.head.target, locations, challenges)
+        if service.rewrite_head is not None:
+            service.rewrite_head(self)
 
     def _send_again(self) -> None:
         """Send the request once more: the hook has renewed its token."""
@@ -1040,6 +1045,9 @@ class Exchange:
         if with_cors and (page := self._page()):
             fields = (*fields, *self.service.listener.cors.headers_for(page))
         answer.fields = fields
+        if challenges := answered.challenges:
+            answer.fields = (*fields, *((b"www-authenticate", one) for one in challenges))
+            self._note_logins((), [one.decode("latin-1") for one in challenges])
         if outcome is not Outcome.ANSWERED:
             return self.point("error", self._deliver)
         return self._shown()

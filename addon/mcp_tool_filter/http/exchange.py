@@ -202,6 +202,8 @@ class Answered:
     stream: LegacyStream | None = None
     """The stream that gets the body instead, in the older transport."""
     content_type: str = JSON
+    challenges: tuple[bytes, ...] = ()
+    """The upstream's WWW-Authenticate headers."""
 
 
 def refused(body: bytes, why: Why, detail: str, limits: Limits) -> Reply:

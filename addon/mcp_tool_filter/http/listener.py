@@ -228,7 +228,10 @@ class Listener:
             case Reply(text, reason):
                 if reason.why is Why.OVERSIZED and not ids_in(text):
                     return Answered(413, text)
-                status = reason.status or _STATUS.get(reason.why, 200)
+                if reason.by_upstream is not None:
+                    status, challenges = reason.by_upstream
+                    return Answered(status, text, challenges=challenges)
+                status = _STATUS.get(reason.why, 200)
                 return Answered(status, text, stream if status == 200 else None)
             case Drop():
                 return Answered(202)

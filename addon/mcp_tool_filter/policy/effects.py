@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # most hosts have no rules and should not import them
     from typing_extensions import TypeIs
 
     from mcp_tool_filter.policy.rule_effects import RuleEffect
+    from mcp_tool_filter.policy.verdict import RefusedBy
 
 
 from collections import deque
@@ -67,11 +68,12 @@ class FetchTools:
 class CannotList(Exception):
     """The upstream did not list its tools. ``str()`` says why."""
 
-    def __init__(self, why: str, *, is_refusal: bool = False, status: int = 0) -> None:
-        """``is_refusal`` says that the upstream refuses this client, and its answers say why;
-        ``status`` is the HTTP status with which it does."""
+    def __init__(
+        self, why: str, *, is_refusal: bool = False, answer: RefusedBy | None = None
+    ) -> None:
+        """``is_refusal`` says that the upstream refuses this client, and its answers say why."""
         super().__init__(why)
-        self.is_refusal, self.status = is_refusal, status
+        self.is_refusal, self.answer = is_refusal, answer
 
 
 type Effect = Delay | Together | FetchTools | RuleEffect

@@ -12,6 +12,9 @@ from enum import StrEnum
 TOOL = "tool"
 """What a tool is called in reasons, as other things are called prompt, resource or skill."""
 
+type RefusedBy = tuple[int, tuple[bytes, ...]]
+"""How the upstream refuses a client: its HTTP status and WWW-Authenticate headers."""
+
 
 class Why(StrEnum):
     DENIED = "denied"
@@ -56,8 +59,8 @@ class Reason:
     """What ``tools`` names: tools, or prompts, resources or skills."""
     pattern: str = ""
     """The pattern that denies one that is no tool."""
-    status: int = 0
-    """The HTTP status of our answer, if ``why`` does not decide it."""
+    by_upstream: RefusedBy | None = None
+    """The HTTP answer to repeat, if ``why`` does not decide about ours."""
 
 
 @dataclass(frozen=True, slots=True)

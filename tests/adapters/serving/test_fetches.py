@@ -23,14 +23,16 @@ CHALLENGE = '401 No\r\nWWW-Authenticate: Bearer resource_metadata="/x"'
 
 
 @asynccontextmanager
-async def hosted(host: str, to: str, home: Path) -> AsyncIterator[tuple[int, Proxy]]:
+async def hosted(
+    host: str, to: str, home: Path, **more: list[str]
+) -> AsyncIterator[tuple[int, Proxy]]:
     if host == "sockets":
-        async with served(to=to, endpoint="/mcp", deny=["^rm_"]) as running:
+        async with served(to=to, endpoint="/mcp", deny=["^rm_"], **more) as running:
             running.server.clients.room.descriptors = 0  # as few connections as there may be
             yield running.port, running.proxy
     else:
         addon = ToolFilter(report=lambda _report: None)
-        options = {"endpoint": ["/mcp"], "deny": ["^rm_"], "max_clients": ["100"]}
+        options = {"endpoint": ["/mcp"], "deny": ["^rm_"], "max_clients": ["100"], **more}
         async with proxy(addon, to=to, home=home, **options) as flowing:
             addon.proxy.crowd.descriptors = 0
             yield flowing.port, addon.proxy
@@ -83,3 +85,29 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
             while taken < MOST:  # all is given back, if not at once
                 taken += room.take()
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
+async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
+    host: str, tmp_path: Path
+) -> None:
+    """If the upstream refuses the list of a client without a token. Its metadata is ours."""
+
+    async def users_only(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            challenge = f'{CHALLENGE[:-3]}{peer.upstream.url}/x"\r\nWWW-Authenticate: Basic'
+            await peer.say(answer(b"no", status=challenge, kind="text/plain"))
+
+    async with raw_upstream(users_only) as upstream:
+        async with hosted(host, upstream.url, tmp_path, deny_hint=["destructive"]) as (port, _):
+            revision = b"Mcp-Protocol-Version: 2025-11-25\r\n"
+            async with raw_client(port) as client:
+                asked = post(CALL % (1, b"read_file"), headers=MCP_HEADERS + revision)
+                got = await client.ask(asked)
+    assert got.status == 401
+    assert got.all("www-authenticate") == [
+        'Bearer resource_metadata="http://localhost/x"',
+        "Basic",
+    ]
+    assert b"Unknown session or credentials" in got.body

@@ -165,7 +165,7 @@ async def refusal(response: HttpResponse) -> Refused:
     if location := response.header(b"location"):
         line += f", to {location.decode('latin-1')}"
     refused = Refused(response.status, line, error)
-    refused.says_how_to_log_in = bool(response.header(b"www-authenticate"))
+    refused.challenges = tuple(response.headers(b"www-authenticate"))
     return refused
 
 

@@ -209,7 +209,7 @@ async def _problem(error: Exception, target: Target, *, has_connected: bool) -> 
 async def _wants_login(refused: Refused, target: Target) -> bool:
     if refused.status not in (401, 403) or has_authorization(target):
         return False
-    return refused.says_how_to_log_in or bool(await fetch_login_documents(target, refused.path))
+    return bool(refused.challenges) or bool(await fetch_login_documents(target, refused.path))
 
 
 def _why(error: Exception, target: Target) -> str:
@@ -331,8 +331,9 @@ async def fetch_as_client(
         # TypeError: orjson does not write half a surrogate pair, such as in an upstream's cursor.
         why = str(error) or "it took too long"
         is_refusal = _refuses(error, asked_by)
-        status = error.status if isinstance(error, Refused) and is_refusal else 0
-        raise CannotList(why, is_refusal=is_refusal, status=status) from None
+        by_upstream = (error.status, error.challenges) if isinstance(error, Refused) else None
+        answer = by_upstream if is_refusal else None
+        raise CannotList(why, is_refusal=is_refusal, answer=answer) from None
     finally:
         await http.close()
 
@@ -343,7 +344,7 @@ def _refuses(error: Exception, asked_by: AskedBy) -> bool:
         return isinstance(error, NotConnected | LoginNeeded)
     if error.status in (400, 404):
         return asked_by.head.said.session_id is not None
-    return error.status == 401 or (error.status == 403 and error.says_how_to_log_in)
+    return error.status == 401 or (error.status == 403 and bool(error.challenges))
 
 
 def _meta_in(written: str | None) -> dict[str, object]:

@@ -70,7 +70,8 @@ class Refused(Exception):
         self.error = error
         self.path = ""
         """The path that refused, if it may be an MCP endpoint."""
-        self.says_how_to_log_in = False
+        self.challenges: tuple[bytes, ...] = ()
+        """The values of the WWW-Authenticate headers: how to log in."""
 
     def __str__(self) -> str:
         if self.error is None:
