@@ -99,12 +99,14 @@ async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
             challenge = f'{CHALLENGE[:-3]}{peer.upstream.url}/x"\r\nWWW-Authenticate: Basic'
             await peer.say(answer(b"no", status=challenge, kind="text/plain"))
 
-    async with raw_upstream(users_only) as upstream:
-        async with hosted(host, upstream.url, tmp_path, deny_hint=["destructive"]) as (port, _):
-            revision = b"Mcp-Protocol-Version: 2025-11-25\r\n"
-            async with raw_client(port) as client:
-                asked = post(CALL % (1, b"read_file"), headers=MCP_HEADERS + revision)
-                got = await client.ask(asked)
+    hints = {"deny_hint": ["destructive"]}
+    async with (
+        raw_upstream(users_only) as upstream,
+        hosted(host, upstream.url, tmp_path, **hints) as (port, _),
+        raw_client(port) as client,
+    ):
+        named = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-11-25\r\n"
+        got = await client.ask(post(CALL % (1, b"read_file"), headers=named))
     assert got.status == 401
     assert got.all("www-authenticate") == [
         'Bearer resource_metadata="http://localhost/x"',
