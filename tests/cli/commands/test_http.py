@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from pathlib import Path
 
@@ -86,12 +87,12 @@ async def test_a_signal_during_the_fetch_ends_the_process_with_0(
 
     async with (
         raw_upstream(script) as upstream,
-        launched("--upstream", upstream.url, home=tmp_path) as it,
+        launched("--upstream", upstream.url, "--dashboard", "0", home=tmp_path) as it,
     ):
         await reached.wait()
         it.interrupt(number)
         assert await it.exit_code() == 0
-        assert it.stderr == ""
+        assert re.fullmatch(r"Dashboard: \S+\n", it.stderr)
 
 
 async def test_a_lost_upstream_ends_the_process_with_1_after_all_waiting_clients_are_answered(

@@ -126,9 +126,11 @@ async def serve_until_the_end(running: Filter) -> int:
         leave = at_second_call(running.server.leave, partial(end_at_once, 0))
         on_signals(asyncio.get_running_loop(), leave)
         await running.server.run()
-    except StartError as error:
+    except (StartError, CancelledError) as error:  # a signal cancels the start
         await running.server.close()
         await running.close()
+        if isinstance(error, CancelledError):
+            raise
         write(with_flags(str(error)))
         return 1
     await running.close()
