@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,21 +24,14 @@ CHALLENGE = '401 No\r\nWWW-Authenticate: Bearer resource_metadata="/x"'
 
 
 @asynccontextmanager
-async def hosted(
-    host: str, to: str, home: Path, hints: list[str]
-) -> AsyncIterator[tuple[int, Proxy]]:
+async def hosted(host: str, to: str, home: Path, **more: Any) -> AsyncIterator[tuple[int, Proxy]]:
     if host == "sockets":
-        async with served(to=to, endpoint="/mcp", deny=["^rm_"], deny_hint=hints) as running:
+        async with served(to=to, endpoint="/mcp", deny=["^rm_"], **more) as running:
             running.server.clients.room.descriptors = 0  # as few connections as there may be
             yield running.port, running.proxy
     else:
         addon = ToolFilter(report=lambda _report: None)
-        options = {
-            "endpoint": ["/mcp"],
-            "deny": ["^rm_"],
-            "max_clients": ["100"],
-            "deny_hint": hints,
-        }
+        options = {"endpoint": ["/mcp"], "deny": ["^rm_"], "max_clients": ["100"], **more}
         async with proxy(addon, to=to, home=home, **options) as flowing:
             addon.proxy.crowd.descriptors = 0
             yield flowing.port, addon.proxy
@@ -64,7 +58,7 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
             else:
                 await peer.say(answer(RESULT))
 
-    async with raw_upstream(users_only) as upstream, hosted(host, upstream.url, tmp_path, []) as it:
+    async with raw_upstream(users_only) as upstream, hosted(host, upstream.url, tmp_path) as it:
         port, process = it
 
         async def call(number: int) -> bytes:
@@ -106,7 +100,7 @@ async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
 
     async with (
         raw_upstream(users_only) as upstream,
-        hosted(host, upstream.url, tmp_path, ["destructive"]) as (port, _),
+        hosted(host, upstream.url, tmp_path, deny_hint=["destructive"]) as (port, _),
         raw_client(port) as client,
     ):
         named = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-11-25\r\n"
