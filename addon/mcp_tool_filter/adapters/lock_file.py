@@ -11,10 +11,9 @@ from stat import S_ISREG
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.lock import Lock, LockError, parse_lock, render_lock
+from mcp_tool_filter.policy.lock import Lock, LockError, looks_like_lock, parse_lock, render_lock
 
 _LARGEST = 256 * 1024 * 1024  # bytes; a list of tools has at most 80 MB
-_LOOKS_LIKE_ONE = b'"tools"'
 
 
 class UnusableLock(LockError):
@@ -64,7 +63,7 @@ def write_lock(path: str, lock: Lock) -> bool:
     """
     file, new = Path(os.path.realpath(Path(path).expanduser())), render_lock(lock)
     old = read_bytes(path) if file.exists() else None
-    if old is not None and old.strip() and _LOOKS_LIKE_ONE not in old:
+    if old is not None and old.strip() and not looks_like_lock(old):
         raise UnusableLock("write", path, "The file is there, and it is not a lock")
     if old == new:
         return False

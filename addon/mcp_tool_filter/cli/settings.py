@@ -269,10 +269,10 @@ def gather(typed: Given, environment: Mapping[str, str]) -> Given:
     return read_sources(typed, environment).given()
 
 
-def chosen(typed: Given, environment: Mapping[str, str]) -> Settings:
+def chosen(typed: Given, environment: Mapping[str, str], ignored: Collection[str] = ()) -> Settings:
     """Return the settings of the server that ``--server`` names, or else of the upstream that is
-    set. Raises StartError."""
-    sources = read_sources(typed, environment)
+    set; without those that are ignored. Raises StartError."""
+    sources = replace(read_sources(typed, environment), ignored=ignored)
     if not (names := typed.get("server")):
         return sources.settled(sources.given())
     _names_upstream(typed)
@@ -317,6 +317,8 @@ class Sources:
     surrounding: Given
     typed: Given
     environment: Mapping[str, str] = field(repr=False)
+    ignored: Collection[str] = ()
+    """Settings that do not count, whoever sets them."""
 
     def given(self) -> Given:
         """Return what is set for one upstream, which may be missing."""
@@ -327,7 +329,7 @@ class Sources:
         for option in RETIRED:
             if given.pop(option.name, None):
                 _warn(f"--{option.name} {option.help}")
-        return given
+        return _without(given, self.ignored)
 
     def settled(self, given: Given) -> Settings:
         """Return the settings for what is given."""
@@ -396,7 +398,7 @@ class Sources:
             given["stdio"] = ["true"]
         else:
             given.setdefault("port", [OPTIONS["port"].default])
-        settings = settle(given)
+        settings = settle(_without(given, self.ignored))
         return replace(settings, allow_too=tuple(other["allow"])) if narrows else settings
 
     def _expanded(self, section: Given) -> Given:

@@ -311,6 +311,7 @@ _ALL: Final = (
         usage=(
             "lock FILE --upstream URL [--deny PATTERN] [FLAGS]",
             "lock FILE [FLAGS] -- COMMAND ARGS",
+            "lock FILE --server NAME [FLAGS]",
             "lock --check FILE [--json] [--sarif FILE] …",
             "lock --approve [NAME …] FILE …",
         ),
@@ -326,6 +327,7 @@ _ALL: Final = (
             Option("json", "with --check: print JSON", only_typed=True),
             Option("sarif", "with --check: also write the findings to this file, for code scanning",
                    "FILE", only_typed=True),
+            OPTIONS["server"],
         ),
         has_settings=True,
         most_words=_ANY_NUMBER, least_words=1,

@@ -248,12 +248,34 @@ def test_mistakes_on_the_command_line(tmp_path: Path, words: tuple[str, ...], wh
     assert (said.returncode, said.stderr.splitlines()[0]) == (2, f"Error: {what}")
 
 
-def test_no_other_file_is_overwritten(it: Locked) -> None:
-    it.file.write_text('{"name": "a package"}')
+def test_a_server_of_the_config_file_is_asked_whatever_its_own_lock_is(it: Locked) -> None:
+    config = it.folder / "config.toml"
+    command = json.dumps(write_tools(it.folder / "tools.json", READ, MAIL))
+    server = f'[servers.one]\ncommand = {command}\ndeny = ["^send"]\nlock = "no-such.lock"\n'
+    config.write_text(f'lock = "no-such-either.lock"\n{server}')
+    named = ("--config", str(config), "--server", "one")
+    written = run("lock", str(it.file), *named, home=it.folder)
+    assert (written.returncode, written.stderr) == (0, "")
+    assert list(it.tools) == ["read_file"]
+    assert run("lock", "--check", str(it.file), *named, home=it.folder).returncode == 0
+    write_tools(it.folder / "tools.json", EVIL)
+    assert run("lock", "--check", str(it.file), *named, home=it.folder).returncode == 1
+    assert run("lock", "--approve", str(it.file), *named, home=it.folder).returncode == 0
+    assert "evil" in it.file.read_text()
+
+
+@pytest.mark.parametrize("other", ['{"name": "a package"}', '{"name": "mine", "tools": {}}'])
+def test_no_other_file_is_overwritten(it: Locked, other: str) -> None:
+    it.file.write_text(other)
     refused = it.lock()
-    assert (refused.returncode, it.file.read_text()) == (1, '{"name": "a package"}')
+    assert (refused.returncode, it.file.read_text()) == (1, other)
     assert "The file is there, and it is not a lock" in refused.stderr
+
+
+def test_what_is_there_keeps_its_kind(it: Locked) -> None:
     it.file.write_text("")
+    assert it.lock().returncode == 0
+    it.file.write_text(f"<<<<<<< HEAD\n{it.file.read_text()}")
     assert it.lock().returncode == 0
     link = it.folder / "link.lock"
     link.symlink_to(it.file)

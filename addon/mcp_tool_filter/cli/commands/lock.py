@@ -20,7 +20,7 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.lock_file import UnusableLock, read_bytes, replace_lock, write_lock
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
 from mcp_tool_filter.cli.flags import EXIT_STATUS, WORDS, Given, UsageError, no_such, with_flags
-from mcp_tool_filter.cli.settings import gather, settle
+from mcp_tool_filter.cli.settings import chosen
 from mcp_tool_filter.cli.terminal import count, has_colour, say
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers import sentences
@@ -70,9 +70,7 @@ def run(typed: Given) -> int:
 def _ask(typed: Given) -> tuple[Lock, list[str]]:
     """Return the lock of what the server says now, and what is wrong with each tool that cannot be
     in it. Raises StartError."""
-    given = gather(typed, os.environ)
-    given.pop("lock", None)  # we look at all that the patterns expose
-    settings = settle(given)
+    settings = chosen(typed, os.environ, ignored=("lock",))  # all that the patterns expose
     known = ask_now(settings)
     settings.config().refuse_unmatched(known.snapshot.unmatched)
     for warning in sentences.warnings_in(known.snapshot):
@@ -192,7 +190,7 @@ def _save(path: str, text: str) -> None:
     try:
         Path(path).write_text(f"{text}\n", encoding="ascii")
     except OSError as error:
-        raise UnusableLock("write", path, reason_of(error)) from None
+        raise StartError(f"Cannot write the findings: {path}", why=reason_of(error)) from None
 
 
 def _as_json(changes: Changes) -> Json:
