@@ -245,13 +245,13 @@ def names_over_sse(it: Serving, path: str, endpoint: str) -> list[str]:
         return [one["name"] for one in found["result"]["tools"]]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "127.1", "0x7f000001"])
 def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
     host: str, tmp_path: Path
 ) -> None:
     """A gateway has several servers; each of ours has another policy."""
     text = f"[servers.one]\n{command('read_file,delete_file')}[servers.two]\n{command('b')}"
-    with serving(tmp_path, text) as gateway:
+    with serving(tmp_path, text, "--allowed-hosts", host) as gateway:
         (folder := tmp_path / "front").mkdir()
         text = f"""
             [servers.one]
@@ -385,6 +385,27 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         assert it.send("POST", "/gone/mcp", INITIALIZE).status == 404
         assert clients["other"].post(asking("tools/list")).status == 404, "it was started anew"
         assert it.at("other").tools() == ["a", "c"]
+
+
+def test_sighup_with_broken_rules_changes_no_server(tmp_path: Path) -> None:
+    rule = "{id: no, conditions: [tool_equals: a], actions: [block: no]}"
+    rules = f"interceptor:\n  rules:\n    - {rule}\n"
+    (tmp_path / "rules.yaml").write_text(rules)
+    first = f"[servers.first]\n{command('a,b')}"
+    second = f"[servers.second]\n{command('a,b')}"
+    with serving(tmp_path, first + second) as it:
+        one, two = it.at("first"), it.at("second")
+        it.reads(
+            f"{first}deny = 'b'\n{second}rules = 'none.yaml'\n",
+            "nothing has changed: second: Cannot read the rules file",
+        )
+        assert (one.tools(), two.tools()) == (["a", "b"], ["a", "b"])
+        it.reads(f"{first}deny = 'b'\n{second}rules = 'rules.yaml'\n", "second: http")
+        assert (one.tools(), it.at("second").calls("a")["error"]["message"]) == (["a"], "no")
+        # Rules cannot be removed from a running server: it starts anew.
+        it.reads(f"{first}deny = 'b'\n{second}deny = 'b'\n", "second: http")
+        assert "result" in it.at("second").calls("a")
+        assert it.at("second").tools() == ["a"]
 
 
 def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:

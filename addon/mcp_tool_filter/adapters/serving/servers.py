@@ -225,7 +225,7 @@ class Servers:
             work: list[Awaitable[object]] = []
             for plan in plans:
                 known = before.pop(plan.name, None)
-                if known and not plan.problem and known.plan.identity == plan.identity:
+                if known and known.can_become(plan):
                     self._at[plan.name] = known
                     work.append(known.change(plan))
                 else:
@@ -387,6 +387,12 @@ class Running:
         return [(self.plan.name, one) for one in found]
 
     # Changes
+
+    def can_become(self, plan: Plan) -> bool:
+        """Tell whether it can go on with another plan. Rules can only be added while it runs."""
+        before = self.plan
+        has_rules = plan.config.rules or not before.config.rules
+        return bool(not plan.problem and before.identity == plan.identity and has_rules)
 
     async def change(self, plan: Plan) -> None:
         """Use a changed policy, and take a new list."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -139,9 +141,15 @@ def _config_of(settings: Settings) -> Config:
 
 
 def _origin(settings: Settings) -> object:
-    """Return the same for all URLs that lead to one server."""
+    """Return the same for all URLs that lead to one server, however its address is written; only
+    two names of it in DNS are different."""
     found = parse_origin(settings.origin)
-    return "loopback" if is_loopback(found.host) else found.host, found.port
+    host = found.host.removesuffix(".")
+    with suppress(OSError):
+        host = socket.inet_ntoa(socket.inet_aton(host))  # as a connection reads 127.1
+    if is_loopback(host) or host in ("0.0.0.0", "::"):  # here, these mean this machine
+        host = "loopback"
+    return host, 443 if found.port == 80 else found.port  # one server has both
 
 
 @cache
@@ -157,7 +165,8 @@ def _target(origin: str, tls: ssl.SSLContext | None, config: Config) -> Target:
 def _identity(settings: Settings, config: Config) -> object:
     """Return what a running server cannot change."""
     if settings.command:
-        return settings.command, dict(settings.env), settings.cwd, settings.max_children
+        has_rules = bool(config.rules)  # their state is for each command
+        return settings.command, dict(settings.env), settings.cwd, settings.max_children, has_rules
     tls = settings.insecure, settings.ca, settings.client_cert
     logins = config.uses_login, config.login_through, config.only_mcp, config.requires_list
     return settings.origin, settings.endpoint, tls, logins, config.upstream_headers
@@ -260,6 +269,8 @@ class _Filter:
             for plan in plans:
                 if isinstance(plan.problem, LockError):  # the old lock stays in force
                     raise plan.problem
+                if plan.config.rules:
+                    _refuse_bad_rules(plan)
             before, config = self.proxy.config, settings.config()
             kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
             self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]
@@ -274,6 +285,17 @@ class _Filter:
         self._file.sources = sources
         self._servers.listener.policy.adopt(self.proxy.config)
         await self._servers.change(plans)
+
+
+def _refuse_bad_rules(plan: Plan) -> None:
+    """Read a server's rules. Raises StartError, also if they cannot be used."""
+    from mcp_tool_filter.adapters.rules.file import read_rules
+
+    try:
+        read_rules(plan.config.rules)
+    except StartError as error:
+        error.what = f"{plan.name}: {error.what}"
+        raise
 
 
 def _ignore(_text: str) -> None:
