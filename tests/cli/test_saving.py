@@ -45,6 +45,14 @@ def saved(file: FileOfPatterns, server: str, *deny: str, spare: tuple[str, ...] 
             "", ["^b", "^it's"], [],
             "deny = [\n  '^b',  # two\n  \"^it's\",\n]\n",
         ),
+        # They stay also if no pattern does.
+        ("deny = '^a'  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
+        ("deny = ['^a']  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
+        (
+            "deny = [ # for us\n  '^a',\n  # more to come\n]\n",
+            "", ["^b"], [],
+            "deny = [ # for us\n  # more to come\n  '^b'\n]\n",
+        ),
         ("deny = '^a,^b'\n", "", ["^b"], [], "deny = '^b'\n"),
         ("deny = '^a'\n", "", ["^a", "^b"], [], "deny = ['^a', '^b']\n"),
         ("deny = '^a'\nquiet = true\n", "", ["(?!)"], [], "quiet = true\n"),
@@ -66,7 +74,7 @@ def saved(file: FileOfPatterns, server: str, *deny: str, spare: tuple[str, ...] 
         ("servers = {s = {url = 'localhost:1'}}\n", "s", ["^a"], [],
          "servers = {s = {url = 'localhost:1',deny = ['^a']}}\n"),
         ("\ufeffdeny = '^a'\r\nquiet = true\r\n", "", ["^b"], [],
-         "\ufeffquiet = true\r\ndeny = ['^b']\r\n"),
+         "\ufeffdeny = ['^b']\r\nquiet = true\r\n"),
     ],
 )  # fmt: skip
 def test_only_the_patterns_change(

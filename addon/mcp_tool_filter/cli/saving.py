@@ -219,6 +219,9 @@ def _edit(wanted: Choice, shared: Choice, table: Any) -> None:
     globs = _keep(table, _GLOB, {*deny, *elsewhere})
     _put(table, _DENY, deny, elsewhere | globs)
     _put(table, _EXCEPT, exceptions, spared)
+    for key in [_key_in(table, name) for name in _KEYS]:
+        if table.get(key) == []:
+            del table[key]
 
 
 def _key_in(table: Any, name: str) -> str:
@@ -233,7 +236,10 @@ def _patterns_in(name: str, text: str) -> list[tuple[str, str]]:
 
 
 def _keep(table: Any, name: str, wanted: Collection[str]) -> set[str]:
-    """Remove what is not wanted; return what is left, as regexes."""
+    """Remove what is not wanted; return what is left, as regexes. The key stays, with its comments:
+    something may be added."""
+    import tomlkit
+
     key, kept = _key_in(table, name), set[str]()
     value = table.get(key, [])
     is_list = isinstance(value, list)
@@ -246,10 +252,8 @@ def _keep(table: Any, name: str, wanted: Collection[str]) -> set[str]:
             del values[at]
         elif len(left) < len(patterns):
             values[at] = _text(",".join(typed for typed, _ in left))
-    if not values:
-        table.pop(key, None)
-    elif not is_list:
-        table[key] = values[0]
+    if not is_list:
+        table[key] = values[0] if values else tomlkit.array()
     return kept
 
 
