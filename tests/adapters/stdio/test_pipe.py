@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -73,6 +74,9 @@ async def piped(
     finally:
         client.close()
         await running
+        for thread in threading.enumerate():  # else it could read what has this number next
+            if "(_read_client)" in thread.name:
+                await asyncio.to_thread(thread.join)
         await http.close()
         os.close(from_client)
         os.close(to_client)

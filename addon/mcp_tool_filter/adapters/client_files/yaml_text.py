@@ -27,6 +27,7 @@ from typing import Any
 from mcp_tool_filter.errors import ProtocolError
 
 _LARGEST = 1024 * 1024  # characters: ruamel needs seconds for more
+_DEEPEST = 100  # brackets and braces within each other
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """What a YAML text cannot contain, or what some readers take for the end of a line."""
 
@@ -58,16 +59,21 @@ def with_mapping(text: str, path: Sequence[str], value: Mapping[str, object]) ->
 
 
 def _read(text: str, how: str) -> Any:
-    from ruamel.yaml import YAML  # which only goose's file needs
+    from ruamel.yaml import YAML, tokens  # which only goose's file needs
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
-    from ruamel.yaml.tokens import AliasToken
 
     if len(text) > _LARGEST:
         raise ProtocolError(f"it has more than {_LARGEST:,} characters")
     try:
-        if any(isinstance(token, AliasToken) for token in YAML(typ="safe", pure=True).scan(text)):
-            # A few lines of them could stand for billions of values, or for endless ones.
-            raise ProtocolError("it has aliases (*name), which the filter does not follow")
+        depth = 0
+        for token in YAML(typ="safe", pure=True).scan(text):
+            if isinstance(token, tokens.AliasToken):
+                # A few lines of them could stand for billions of values, or for endless ones.
+                raise ProtocolError("it has aliases (*name), which the filter does not follow")
+            depth += isinstance(token, tokens.FlowMappingStartToken | tokens.FlowSequenceStartToken)
+            depth -= isinstance(token, tokens.FlowMappingEndToken | tokens.FlowSequenceEndToken)
+            if depth > _DEEPEST:  # ruamel looks at all open brackets for each token
+                raise ProtocolError("it is nested too deeply")
         return getattr(YAML(typ="safe", pure=True), how)(text)
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

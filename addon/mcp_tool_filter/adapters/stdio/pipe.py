@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
@@ -120,15 +120,24 @@ class Pipe:
         parser = LineParser(max_pending=self.limits.pending)
         try:
             while chunk := read_some(self.stdin):
-                self._in_loop(parser.feed(chunk))
-            self._in_loop(parser.finish())
+                if lines := parser.feed(chunk):
+                    self._in_loop(self._from_client(lines)).result()
+            if lines := parser.finish():
+                self._in_loop(self._from_client(lines)).result()
         except OSError:
             pass  # the terminal is gone
-        asyncio.run_coroutine_threadsafe(self._see_out(), self._loop)
+        except RuntimeError:
+            return  # the session has ended
+        with suppress(RuntimeError):
+            self._in_loop(self._see_out())
 
-    def _in_loop(self, lines: list[bytes | CutLine]) -> None:
-        if lines:
-            asyncio.run_coroutine_threadsafe(self._from_client(lines), self._loop).result()
+    def _in_loop(self, work: Coroutine[None, None, None]) -> Future[None]:
+        """Start this in the loop. Raises RuntimeError if that is closed."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise
 
     async def _from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         for line in lines:
