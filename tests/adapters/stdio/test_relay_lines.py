@@ -19,9 +19,9 @@ from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.relay import Happened, RelayedLines
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
-from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.protocol.limits import Limits
-from tests.make import answering, asking, calling, listing
+from tests.make import answering, asking, calling, definition, listing
 
 
 def ruled(policy: Path) -> DecidingThread:
@@ -33,13 +33,16 @@ class Relayed:
     """Lines between a client, whose side is a pipe, and a command."""
 
     def __init__(
-        self, rules: DecidingThread | None = None, command: Sequence[str] = ("cat",)
+        self,
+        rules: DecidingThread | None = None,
+        command: Sequence[str] = ("cat",),
+        config: Config | None = None,
     ) -> None:
         self.child = Child(command)
         self.said: list[str] = []
         self._heard, self._stdout = os.pipe()
         self.judge = LineJudge(
-            parse_config(deny=["^delete_"]),
+            config or parse_config(deny=["^delete_"]),
             observe=lambda _: None,
             on_listed=lambda _: None,
             links=(rules.rules.link("a command"),) if rules else (),
@@ -169,6 +172,33 @@ def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
     finally:
         relayed.close()
         rules.close()
+
+
+@pytest.mark.parametrize("is_ruled", [False, True])
+def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
+    gate: Path, *, is_ruled: bool
+) -> None:
+    """A command may ask for its client's roots before it lists its tools."""
+    rules = ruled(gate.with_name("rules.yaml")) if is_ruled else None
+    relayed = Relayed(rules, config=parse_config(read_only="true"))
+    try:
+        relayed.lines.from_client([calling("read_file", id="1"), asking("ping", id="2")])
+        asked = json.loads(relayed.child.read())
+        assert asked["method"] == "tools/list"
+        roots = answering('{"roots":[]}', id='"r"')
+        relayed.lines.from_client([roots])
+        assert relayed.child_hears() == [roots, b""]
+        tool = definition("read_file", ',"annotations":{"readOnlyHint":true}').decode()
+        relayed.lines.from_child([answering(f'{{"tools":[{tool}]}}', id=f'"{asked["id"]}"')])
+        relayed.lines.wait_for_client()
+        heard = b""
+        while heard.count(b"\n") < 2:
+            heard += relayed.child.read()
+        assert heard.split(b"\n") == [calling("read_file", id="1"), asking("ping", id="2"), b""]
+    finally:
+        relayed.close()
+        if rules:
+            rules.close()
 
 
 def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:

@@ -411,6 +411,15 @@ def cancelled_by(message: Message) -> str | None:
     return message.place.cut(named) if named else None
 
 
+def is_answer(line: bytes | CutLine, limits: Limits) -> bool:
+    """Tell whether a line is an answer. The client's need not wait for its requests before them:
+    the upstream may need them before it can list its tools."""
+    try:
+        return not isinstance(line, CutLine) and isinstance(parse_message(line, limits), Response)
+    except ProtocolError:
+        return False
+
+
 def _with_id(verdict: Verdict, line: bytes | CutLine, id: str | None, asked: str | None) -> Verdict:
     """Write an answer's id as in its request: a server may answer 1.50 with 1.5."""
     if id == asked or asked is None or not isinstance(verdict, Forward | Rewrite):

@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.stdio.http_upstream import (
     StreamableUpstream,
     StreamEnded,
 )
-from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by, routes
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by, is_answer, routes
 from mcp_tool_filter.adapters.stdio.waiting import HeldLines
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
 from mcp_tool_filter.http.head import (
@@ -143,7 +143,8 @@ class Pipe:
         for line in lines:
             try:
                 decision = self.judge.from_client(line)
-                if waits(decision) or not self._held.is_empty:
+                is_behind = not self._held.is_empty and not is_answer(line, self.limits)
+                if waits(decision) or is_behind:
                     await self._held.add(line, decision)
                 else:
                     await self._pass_on_decided(line, decision)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import (
@@ -30,6 +31,7 @@ from mcp_tool_filter.adapters.stdio.child import (
 )
 from mcp_tool_filter.adapters.stdio.judge import (
     LineJudge,
+    is_answer,
     routes,
     show_stray_line,
     without_line_ends,
@@ -320,6 +322,10 @@ class RelayedLines:
         # that, both would wait for ever.
         self.replies = LateWriter(self.child.write, most=most)
         self._to_client = Lock()
+        self._behind: deque[bytes | CutLine] = deque()
+        """What the client says while a call of its waits for the tool list."""
+        self._is_asking = False
+        self._changed = Condition()
         if self.deciding:
             self.deciding.hold_lines(self.judge, self._release, on_bug=self._note_bug, most=most)
         self.judge.asker.send = lambda message: self.child.write(message + b"\n")
@@ -327,27 +333,29 @@ class RelayedLines:
     def _note_bug(self, bug: Exception) -> None:
         self.happened.put(_Broken(bug))
 
-    def wait_for_client(self) -> None:
+    def wait_for_client(self, seconds: float | None = None) -> None:
         """Wait until no line of the client is held."""
         if self.deciding:
             self.deciding.wait_for(self.deciding.held.wait_until_empty())
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_asking, seconds)
 
     def lost_replies(self) -> list[bytes]:
         """Return an error for each request that has no answer yet."""
         deciding = self.deciding
         held = deciding.wait_for(deciding.held.lose()) if deciding else ()
+        if not deciding:
+            self.wait_for_client(_LAST_WORDS)
         return [*self.judge.lost_replies(), *held]
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
+            if self._is_asking and self._puts_behind(line):
+                continue
             decision = self._decide(self.judge.from_client, line)
-            if not (self.deciding or isinstance(decision, VERDICTS)):  # it needs the tool list
-                self._pass_from_client(forwarded, replies)
-                forwarded, replies = [], []
-                decision = self.judge.outcome_of(decision)
-            if isinstance(decision, VERDICTS) and not self._is_holding_client:
+            if isinstance(decision, VERDICTS) and not self._is_behind(line):
                 onward, back = routes(line, decision, from_client=True)
                 forwarded += onward
                 replies += back
@@ -357,13 +365,46 @@ class RelayedLines:
                 self._hold(line, decision)
         self._pass_from_client(forwarded, replies)
 
-    @property
-    def _is_holding_client(self) -> bool:
-        return self.deciding is not None and not self.deciding.held.is_empty
+    def _is_behind(self, line: bytes | CutLine) -> bool:
+        """Tell whether a rule holds a line that this one must not overtake."""
+        if self.deciding is None or self.deciding.held.is_empty:
+            return False
+        return not is_answer(line, self.limits)
 
     def _hold(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        assert self.deciding, "only rules wait"
-        self.deciding.wait_for(self.deciding.held.add(line, decision))
+        if self.deciding:
+            self.deciding.wait_for(self.deciding.held.add(line, decision))
+            return
+        self._is_asking = True  # without rules, only the tool list is waited for
+        Thread(target=self._ask_first, args=(line, decision), daemon=True).start()
+
+    def _ask_first(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
+        """Pass a line once the tool list is known, and then the lines behind it."""
+        try:
+            following: bytes | CutLine | None = line
+            while following is not None:
+                if not isinstance(decision, VERDICTS):
+                    decision = self.judge.outcome_of(decision)
+                onward, back = routes(following, decision, from_client=True)
+                self._pass_from_client([*onward], [*back])
+                with self._changed:
+                    following = self._behind.popleft() if self._behind else None
+                    self._is_asking = following is not None
+                    self._changed.notify_all()
+                if following is not None:
+                    decision = self.judge.from_client(following)
+        except Exception as bug:
+            self._note_bug(bug)
+
+    def _puts_behind(self, line: bytes | CutLine) -> bool:
+        """Put a line behind the call that waits, if one still does; wait while there is no room."""
+        if is_answer(line, self.limits):
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: _size_of(self._behind) <= self.limits.pending)
+            if self._is_asking:
+                self._behind.append(line)
+            return self._is_asking
 
     async def _release(self, line: bytes | CutLine, verdict: Verdict) -> None:
         onward, back = routes(line, verdict, from_client=True)
@@ -420,3 +461,7 @@ class RelayedLines:
 def _joined(lines: list[bytes]) -> bytes:
     lines.append(b"")
     return b"\n".join(lines)
+
+
+def _size_of(lines: Iterable[bytes | CutLine]) -> int:
+    return sum(len(line) for line in lines if isinstance(line, bytes))
