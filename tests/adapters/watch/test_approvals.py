@@ -129,6 +129,22 @@ def test_a_definition_with_a_member_twice_cannot_be_approved(tmp_path: Path) -> 
     assert "No such file" in str(approvals.approve(str(one["token"]))["problem"])
 
 
+@pytest.mark.parametrize("sizes", [(70_000,), (60_000,) * 6])
+def test_what_is_too_long_to_be_compared_at_once_cannot_be_approved(sizes: tuple[int, ...]) -> None:
+    """A server could stop the filter for many seconds, each time that it changes its list."""
+    tools = ",".join(
+        f'{{"name":"t{number}","inputSchema":{{"type":"object"}},"x":"{"x" * size}"}}'
+        for number, size in enumerate(sizes)
+    )
+    pages = (answering(f'{{"tools":[{tools}]}}'),)
+    in_force = PolicyInForce(config=locked(), fetched=replace(example(), pages=pages))
+    approvals = Approvals(lambda: in_force.config, lambda: [in_force], in_force.adopt)
+    *_, last = approvals.waiting()
+    assert (last["name"], last["token"]) == (f"t{len(sizes) - 1}", "")
+    assert "too long to be compared here" in text_of(last)[0]
+    assert str(approvals.approve("")["problem"]).startswith("This does not wait")
+
+
 @pytest.mark.parametrize("token", ["", "x", "None"])
 def test_nothing_is_approved_by_a_wrong_token(token: str) -> None:
     in_force = policy("a", "b")

@@ -2,7 +2,8 @@
 --check`` prints it; and approving one of them, which writes the file of the lock.
 
 Each has a token of its definition and of the lock, so that nobody approves anything else than the
-page has shown. There may be several of one name: not every client gets the same tools.
+page has shown; what is too long to be compared has none. There may be several of one name: not
+every client gets the same tools.
 """
 
 from __future__ import annotations
@@ -17,16 +18,26 @@ from mcp_tool_filter.adapters.lock_file import read_bytes, replace_lock
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.changes import Kind, compare
-from mcp_tool_filter.observers.shown_changes import Line, lines_of_tool
+from mcp_tool_filter.observers.shown_changes import Line, Piece, lines_of_tool
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.lock import Lock, doubled_in, parse_json, parse_lock, render_lock
+from mcp_tool_filter.policy.lock import (
+    Lock,
+    compact,
+    doubled_in,
+    parse_json,
+    parse_lock,
+    render_lock,
+)
 from mcp_tool_filter.policy.snapshot import shown
 
 log = logging.getLogger(__name__)
 
 _MOST = 200  # that are shown at a time
 _MOST_LINES = 200  # of one tool
+_LONGEST = 64 * 1024  # bytes of a definition that is compared here: meanwhile, all others wait
+_MOST_BYTES = 4 * _LONGEST  # of all that are
+_TOO_LONG = "It is too long to be compared here: mcp-tool-filter lock --check FILE shows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +66,15 @@ class Approvals:
 
     def waiting(self) -> list[JsonObject]:
         """Return what waits, and the lines that show how it differs."""
-        lock = self._config().choice.lock
-        return [_described(lock, one) for one in self._all()[:_MOST]] if lock else []
+        lock, room = self._config().choice.lock, _MOST_BYTES
+        found: list[JsonObject] = []
+        if lock is None:
+            return found
+        for one in self._all()[:_MOST]:
+            is_short = len(one.raw) <= min(_LONGEST, room)
+            room -= len(one.raw) if is_short else 0
+            found.append(_described(lock, one) if is_short else _unread(lock, one))
+        return found
 
     def _all(self) -> list[Waiting]:
         found = {
@@ -102,6 +120,8 @@ def _with(lock: Lock, one: Waiting) -> Lock:
 @lru_cache(maxsize=2 * _MOST)  # the page asks every second
 def _described(lock: Lock, one: Waiting) -> JsonObject:
     before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
+    if before and len(compact(before)) > _LONGEST:
+        return _unread(lock, one)
     try:
         definition = parse_json(one.raw)
     except (ValueError, RecursionError):
@@ -115,6 +135,13 @@ def _described(lock: Lock, one: Waiting) -> JsonObject:
         "lines": [*map(_line, lines[1:_MOST_LINES])],
         "more": max(0, len(lines) - _MOST_LINES),
     }
+
+
+def _unread(lock: Lock, one: Waiting) -> JsonObject:
+    """Describe a tool without a token: nobody approves what the page does not show."""
+    lines = [_line(Line(2, (Piece(_TOO_LONG),)))]
+    is_new = one.name not in lock.tools
+    return {"name": shown(one.name), "token": "", "is_new": is_new, "lines": lines, "more": 0}
 
 
 def _line(line: Line) -> JsonObject:

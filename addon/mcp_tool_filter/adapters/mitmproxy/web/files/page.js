@@ -604,8 +604,8 @@ function approval(server, one) {
   const title = element("h3", {}, one.is_new ? "New: " : "Changed: ", named(one.name),
     server ? ` of ${server}` : "");
   return element("div", { "data-waiting": one.name }, title, said,
-    button("Approve", `Approve ${one.name}${of(server)}`,
-      () => change("approve", server, { token: one.token }).catch(late)));
+    one.token ? button("Approve", `Approve ${one.name}${of(server)}`,
+      () => change("approve", server, { token: one.token }).catch(late)) : "");
 }
 
 // Changes by a click
