@@ -19,6 +19,7 @@ from mcp_tool_filter.cli.terminal import (
     log_to_stderr,
     on_signals,
     paint,
+    progress,
     say,
     set_status,
     shortened,
@@ -68,6 +69,15 @@ def test_a_pipe_gets_no_colours(tmp_path: Path) -> None:
 def test_paint_changes_nothing_outside_a_terminal() -> None:
     with open(os.devnull, "w") as nowhere:
         assert paint("x", Colour.RED, nowhere) == "x"
+
+
+def test_another_program_does_not_write_over_what_we_wait_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress("Asking it …", others_write=True):
+        assert capsys.readouterr().err == "Asking it …\n"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
         ({"deny": "a,b"}, "no tool is left"),
         (
             {"deny": "_b", "allow": "b"},
-            "no tool is left: deny wins over allow; to keep a tool that deny hides, use except",
+            "no tool is left: deny wins over allow; to keep a tool that deny hides, use --except",
         ),
         ({"deny": "rm_a"}, None),
     ],

@@ -302,7 +302,7 @@ _ALL: Final = (
         ),
         has_settings=True,
         notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
-        " tools,\n/ searches, enter confirms, q quits.",
+        " tools,\n/ searches, enter confirms, esc clears the search, esc or q quits.",
         runs="commands.look.run_pick",
     ),
     Command(

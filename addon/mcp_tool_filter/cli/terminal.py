@@ -118,9 +118,14 @@ def width() -> int:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Show what we are waiting for, until the block ends."""
-    if not is_terminal(sys.stderr):
+def progress(text: str, *, others_write: bool = False) -> Iterator[None]:
+    """Show what we are waiting for, until the block ends.
+
+    If other programs write to the terminal, too, it is an ordinary line: they would overwrite it.
+    """
+    if others_write or not is_terminal(sys.stderr):
+        if is_terminal(sys.stderr):
+            say(text)
         yield
         return
 

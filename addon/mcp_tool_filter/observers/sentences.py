@@ -544,7 +544,7 @@ def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
         elif choice.hints:
             why = ": " + " and ".join(by.text or "allow" for by in hiders) + " hide all of them"
         elif choice.deny and choice.allow:
-            why = ": deny wins over allow; to keep a tool that deny hides, use except"
+            why = ": deny wins over allow; to keep a tool that deny hides, use --except"
         yield f"no tool is left{why}"
 
 

@@ -317,7 +317,7 @@ def real_servers(home: Path, **more: object) -> Path:
             [
                 "2 tools: 2 hidden",
                 "Warning: no tool is left: deny wins over allow; to keep a tool that deny hides,"
-                " use except",
+                " use --except",
             ],
         ),
     ],
@@ -376,13 +376,31 @@ def test_all_servers_of_a_client_can_be_wrapped_and_restored(
 def test_a_server_listed_twice_needs_a_scope(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (home / "project" / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "x"}}}')
+    text = '{"mcpServers": {"files": {"command": "x"}}}'
+    (home / "project" / ".mcp.json").write_text(text)
     assert main(["wrap", "claude-code", "files", "--deny", "^a", "--yes"]) == 2
     assert "--scope user or --scope project" in capsys.readouterr().err
     assert (
         main(["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]) == 0
     )
     assert file_in(home) == CLAUDE
+    undo = "mcp-tool-filter unwrap claude-code files --scope project"
+    assert undo in capsys.readouterr().err
+    assert main(["unwrap", "claude-code", "files", "--yes"]) == 0, "only one is wrapped"
+    assert (home / "project" / ".mcp.json").read_text() == text
+    both = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "all"]
+    assert main(both) == 0
+    assert main(["unwrap", "claude-code", "files", "--yes"]) == 2
+    assert "--scope user or --scope project" in capsys.readouterr().err
+
+
+def test_other_files_are_not_named_if_nothing_has_changed(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "project" / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "x"}}}')
+    monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", lambda: False)
+    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--scope", "user"]) == 1
+    assert capsys.readouterr().err.endswith("Nothing changed\n")
 
 
 @pytest.mark.parametrize("indent", [None, 2])

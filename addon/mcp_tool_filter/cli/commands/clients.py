@@ -290,7 +290,7 @@ def run_wrap(typed: Given) -> int:
         return _change(listed, wrapped, typed, section)
 
     status = _for_each(found, change)
-    for one in others:
+    for one in [] if status and len(found) == 1 else others:
         place = one.file.place
         say(
             f"Warning: {place.client} also lists {one.name} in {place.file}, without the filter."
@@ -301,7 +301,7 @@ def run_wrap(typed: Given) -> int:
 
 def run_unwrap(typed: Given) -> int:
     """Restore a server, or all of a client; return the exit status."""
-    found, _ = _find(typed)
+    found, _ = _find(typed, of_several=lambda one: is_undoable(one.entry, one.file.place))
     if "all" in typed:
         found = [one for one in found if is_undoable(one.entry, one.file.place)] or found[:1]
     return _for_each(
@@ -483,9 +483,12 @@ def _with_values(text: str) -> str:
     return re.sub(r"\$\{[^}]*\}", "1", text)
 
 
-def _find(typed: Given) -> tuple[list[ListedServer], list[ListedServer]]:
+def _find(
+    typed: Given, of_several: Callable[[ListedServer], bool] = lambda _one: False
+) -> tuple[list[ListedServer], list[ListedServer]]:
     """Return the entries that are meant: one, or with --all or --scope all several.
 
+    If several have the name, the only one that is ``of_several`` is meant.
     Return also other entries with their names that are not filtered: the client may use those.
     """
     client, *named = typed[WORDS]
@@ -508,7 +511,10 @@ def _find(typed: Given) -> tuple[list[ListedServer], list[ListedServer]]:
     if not found:
         what = f"{client} does not list {server or 'a server'} in scope {scope}"
         raise UsageError(what, why=f"Try {scopes}")
-    if server and len(found) > 1 and scope != "all":
+    is_one = bool(server) and scope != "all"
+    if is_one and len(fitting := list(filter(of_several, found))) == 1:
+        found = fitting
+    if is_one and len(found) > 1:
         why = f"Add {scopes}, or --scope all for all of them"
         raise UsageError(f"{client} lists {server} {len(found)} times", why=why)
     names = [one.name for one in found]
@@ -553,8 +559,10 @@ def _change(
     if kept.exists():
         say(f"The file without the filter is kept at {kept}")
     if is_now_filtered := is_undoable(entry, file.place):
-        undo = shlex.join(["mcp-tool-filter", "unwrap", file.place.client, name])
-        say(f"Restart {file.place.client}. Undo: {undo}")
+        undo = ["mcp-tool-filter", "unwrap", file.place.client, name]
+        if "scope" in typed or "all" in typed:  # others may have the name
+            undo += ["--scope", file.place.scope]
+        say(f"Restart {file.place.client}. Undo: {shlex.join(undo)}")
     if is_now_filtered and logs_in(without_filter(entry, file.place)):
         say("The client logged in to this server by itself. Now the filter needs a login:")
         say(f"mcp-tool-filter login {shlex.quote(target_in(replace(listed, entry=entry)))}")

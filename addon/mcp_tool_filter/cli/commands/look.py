@@ -124,7 +124,8 @@ def marks_of(marks: Iterable[str]) -> str:
 
 def ask_now(settings: Settings) -> KnownTools:
     """Do so in a new event loop. Raises StartError."""
-    with progress(f"Asking {settings.origin or settings.shown_upstream} for its tools …"):
+    asked = settings.origin or settings.shown_upstream
+    with progress(f"Asking {asked} for its tools …", others_write=bool(settings.command)):
         return asyncio.run(ask(settings))
 
 
@@ -292,7 +293,8 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
 def choose(tools: Sequence[Tool]) -> list[str] | None:
     """Let the user choose tools to hide, those that are hidden now marked; None if they quit."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise UsageError("pick needs a terminal", why="In a script, name the tools: --names a,b")
+        why = "In a script: pick --names a,b, or wrap --deny PATTERN"
+        raise UsageError("pick needs a terminal", why=why)
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
     from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
