@@ -5,7 +5,8 @@ A test may be a coroutine function; it gets an event loop of its own.
 A plain ``pytest`` runs, on all cores, what a newcomer has minutes and Python for; it says at the
 end what it has left out. ``pytest --rest`` runs just that, ``pytest --whole`` both. A run of named
 files or tests leaves nothing out. Left out are tests marked ``rest`` (minutes, or programs that pip
-does not install), and of a table of attacks with many rows all but every so many.
+does not install; ``rest(but=1)``: but the first row), and of a table of attacks with many rows all
+but every so many.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ def _takes_all_files(config: pytest.Config) -> bool:
 
 def _quick(table: list[pytest.Item]) -> list[pytest.Item]:
     """Return the rows of one test that a quick run takes, spread over the table."""
-    if table[0].get_closest_marker("rest"):
-        return []
-    step = max(1, len(table) // _ROWS) if "/attacks/" in table[0].nodeid else 1
-    return table[::step]
+    kept = [item for item in table if not item.get_closest_marker("rest")]
+    if not kept and (marker := table[0].get_closest_marker("rest")):
+        return table[: marker.kwargs.get("but", 0)]
+    step = max(1, len(kept) // _ROWS) if "/attacks/" in table[0].nodeid else 1
+    return kept[::step]
 
 
 def _is_quick(config: pytest.Config) -> bool:

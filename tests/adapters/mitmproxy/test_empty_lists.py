@@ -25,6 +25,7 @@ WARNING = "Warning: nothing is denied: there is no deny or allow pattern\n"
 NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
 
 
+@pytest.mark.rest(but=2)
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
@@ -54,6 +55,7 @@ async def test_a_list_without_a_pattern_stops_the_start(
         assert said in running.stderr
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("text", ["deny: []", "deny:", 'deny: ""', "deny: ['']", "allow: []"])
 async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_start(
     text: str, tmp_path: Path
@@ -65,6 +67,7 @@ async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_st
         assert running.stderr.startswith("Error: ")
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("name", "quiet"), [("mitmdump", []), ("mitmdump", ["-q"]), ("mitmweb", [])], ids=str
 )
@@ -85,6 +88,7 @@ async def test_a_host_without_any_pattern_warns_once(
     await beside_upstream(main)
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
 async def test_the_launcher_without_any_pattern_warns_even_if_it_is_quiet(
     words: list[str], tmp_path: Path
@@ -109,6 +113,7 @@ UNMATCHED = (
 )
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
@@ -151,6 +156,7 @@ def strictly(
     return launched("-u", f"{upstream.url}/mcp", "--strict", *flags, home=home)
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("way", [["--stdio"], ["--list-tools"], ["--dry-run"]], ids=str)
 @pytest.mark.parametrize(("words", "said"), [([], STRICT), (["--deny", "^no"], UNMATCHED)], ids=str)
 async def test_strict_applies_to_every_way_to_start(
@@ -172,6 +178,7 @@ ODD = {
 }
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("quiet", [[], ["-q"]], ids=str)
 async def test_each_odd_pattern_gets_a_warning_even_if_quiet(
     quiet: list[str], tmp_path: Path

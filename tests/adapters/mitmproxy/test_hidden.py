@@ -141,6 +141,7 @@ async def test_an_option_shows_the_secrets(tmp_path: Path) -> None:
     assert [one for one in found if one not in shown] == []
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", ["launcher", "mitmdump", "mitmweb"])
 async def test_no_host_shows_a_login(tmp_path: Path, host: str) -> None:
     """Neither in what it prints, nor in a recording, nor in mitmweb."""

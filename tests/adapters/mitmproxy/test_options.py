@@ -409,6 +409,7 @@ def running():
 """
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     "edit",
     [
@@ -459,6 +460,7 @@ async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
         assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -71,6 +71,7 @@ async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more:
     return True
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("name", TOOLS)
 async def test_the_script_loads_from_a_bare_checkout(name: str, checkout: Path) -> None:
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
@@ -79,6 +80,7 @@ async def test_the_script_loads_from_a_bare_checkout(name: str, checkout: Path) 
         assert await is_filtered(running)
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("name", "number", "reason"),
     [
@@ -137,6 +139,7 @@ async def test_an_old_mitmproxy_is_named(checkout: Path) -> None:
     assert why.startswith("cannot import name 'Nothing'")
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
 async def test_changing_or_removing_the_file_does_not_unload_the_filter(
     name: str, checkout: Path

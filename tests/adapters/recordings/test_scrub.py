@@ -608,6 +608,7 @@ def test_a_secret_is_found_in_every_place(place: str, tmp_path: Path) -> None:
     assert [one for one in spellings(secret) if one in after] == []
 
 
+@pytest.mark.rest
 def test_all_secrets_are_masked_at_once_and_the_file_is_private(tmp_path: Path) -> None:
     flows, planted = [], []
     for place, secret in zip(PLANTS, secrets(), strict=False):

@@ -73,6 +73,7 @@ def is_refused(port: int) -> bool:
         return door.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", HOSTS)
 async def test_open_calls_finish_within_the_time_that_the_user_gives(
     host: str, tmp_path: Path
@@ -145,6 +146,7 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         link[1].close()
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", HOSTS)
 async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: Path) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
@@ -164,6 +166,7 @@ async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: P
         assert await it.exit_code() == 0
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
@@ -184,6 +187,7 @@ async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> N
         assert await it.exit_code() == 0
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("value", ["soon", "-1", "1e3", "3s"])
 def test_a_time_that_is_none_is_refused(value: str, tmp_path: Path) -> None:
     done = run("-u", "http://127.0.0.1:9/mcp", "-d", "x", f"--drain={value}", home=tmp_path)

@@ -13,6 +13,7 @@ from tests.stdio_client import upstream
 DENY = ("--deny", "^delete_")
 
 
+@pytest.mark.rest(but=2)
 @pytest.mark.parametrize("flags", [(), ("--strict",), ("--modern",), ("--page", "1"), ("--crlf",)])
 def test_the_tools_of_a_command_are_listed(flags: tuple[str, ...], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
@@ -40,6 +41,7 @@ def test_the_doctor_looks_at_a_command(tmp_path: Path) -> None:
     assert "3 tools: 2 exposed, 1 denied" in found.stdout
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("words", "part"),
     [

@@ -313,6 +313,7 @@ async def test_a_bad_edit_leaves_globs_in_force(tmp_path: Path) -> None:
             assert b"Tool not found" not in (await client.ask(post(CALL % b"rm"))).body
 
 
+@pytest.mark.rest(but=2)
 @pytest.mark.parametrize(
     ("path", "headers"),
     [

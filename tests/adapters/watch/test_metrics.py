@@ -288,6 +288,7 @@ async def eventually(port: int, query: str) -> list[dict[str, object]]:
     raise AssertionError(f"no result for {query}")
 
 
+@pytest.mark.rest
 async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
     tmp_path: Path,
 ) -> None:

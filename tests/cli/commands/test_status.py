@@ -129,6 +129,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert f"login: mcp-tool-filter login {behind_login.url}" in ended.stderr
 
 
+@pytest.mark.rest
 def test_a_server_that_hangs_delays_no_other(home: Path) -> None:
     """They are asked at the same time: one after the other would take longer than we wait."""
     tables = [f'[servers.s{n}]\ncommand = ["sleep", "300"]\n' for n in range(24)]

@@ -24,6 +24,7 @@ def test_the_page_needs_the_password(web: Web) -> None:
         assert web.api("GET", path)[0] == 200
 
 
+@pytest.mark.rest(but=1)
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"[1", b'{"deny":[1]}', b"[" * 200_000])
 def test_requests_that_the_page_never_sends_are_refused(body: bytes, web: Web) -> None:
     assert web.api("POST", "/mcp/apply", body)[0] == 400
