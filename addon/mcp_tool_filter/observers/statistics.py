@@ -298,11 +298,11 @@ class Statistics:
             case _:
                 self.refused += 1
                 for tool in reason.tools:
-                    said = reason.detail
+                    name, said = shown(tool), reason.detail
                     if reason.thing == TOOL:
-                        count_bounded(self.refused_calls, shown(tool), most=_MOST_NAMES)
+                        count_bounded(self.refused_calls, name, most=_MOST_NAMES)
                         said = hider_of(tool, snapshot)  # now: the patterns may change later
-                    self.refusals.appendleft(RefusedMessage(now, shown(tool), said))
+                    self.refusals.appendleft(RefusedMessage(now, name, said))
                 if not reason.tools:
                     said = reason.detail
                     self.refusals.appendleft(RefusedMessage(now, str(reason.why), said))

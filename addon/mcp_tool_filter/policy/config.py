@@ -269,6 +269,11 @@ class Config:
     """Trace requests with OpenTelemetry."""
     dashboard: int | None = None
     """The port that serves the page ``/mcp`` without mitmweb."""
+    takes_news: bool = field(init=False)
+    """A tool that appears later may be exposed. (No property: each list asks.)"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "takes_news", self.judges_new_tools or self.is_locked)
 
     def refuse_unmatched(self, unmatched: Sequence[Pattern]) -> None:
         """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
@@ -290,11 +295,6 @@ class Config:
     def is_locked(self) -> bool:
         """Tell whether a lock pins the tools: then each list is judged as it is."""
         return self.choice.lock is not None
-
-    @property
-    def takes_news(self) -> bool:
-        """Tell whether a tool that appears later may be exposed."""
-        return self.judges_new_tools or self.is_locked
 
     @property
     def denies_nothing(self) -> bool:
