@@ -48,11 +48,10 @@ with warnings.catch_warnings():
     )
 
 from mcp_tool_filter.adapters.mitmproxy.masters import LeanMaster
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 
 REPOSITORY = Path(__file__).parent.parent
 SCRIPT = str(REPOSITORY / "addon" / "tool_filter.py")
-TIMEOUT = 20.0  # generous, and only met by what hangs
 
 type ToolName = str
 CRASHES = re.compile("crashed|Unhandled|internal error; connection closed")

@@ -15,9 +15,8 @@ import h2.connection
 import h2.events
 
 from tests.raw_message import RawMessage
-from tests.raw_upstream import hang_up
+from tests.raw_upstream import TIMEOUT, hang_up
 
-TIMEOUT = 20.0  # generous, and only met by what hangs
 MCP_HEADERS = (
     b"Host: localhost\r\nContent-Type: application/json\r\n"
     b"Accept: application/json, text/event-stream\r\n"

@@ -31,7 +31,8 @@ SSE_HEAD = (
     b"Cache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
-TIMEOUT = 20.0  # generous, and only met by what hangs
+TIMEOUT = 60.0
+"""Seconds; only what hangs waits for it: on a busy machine mitmdump may need 20 to start."""
 LAST_CHUNK = b"0\r\n\r\n"
 
 

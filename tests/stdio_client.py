@@ -21,8 +21,8 @@ from typing import IO, Any
 
 from tests.cli.launched import surroundings
 from tests.make import asking
+from tests.raw_upstream import TIMEOUT
 
-TIMEOUT = 20.0  # seconds; only what hangs waits for it
 UPSTREAM = str(Path(__file__).parent / "stdio_upstream.py")
 
 

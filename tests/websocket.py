@@ -16,7 +16,7 @@ from wsproto.events import (
     TextMessage,
 )
 
-TIMEOUT = 20.0  # generous, and only met by what hangs
+from tests.raw_upstream import TIMEOUT
 
 
 @dataclass

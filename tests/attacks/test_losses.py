@@ -15,8 +15,8 @@ import pytest
 from tests.attacks.hosts import hosted, in_each_host
 from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, tool
 from tests.proxy import RunningTool
-from tests.raw_client import TIMEOUT, Answer, RawClient, get, h2_client, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_client import Answer, RawClient, get, h2_client, post, raw_client
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}'
 FINE = CALL % (1, b"read_file")

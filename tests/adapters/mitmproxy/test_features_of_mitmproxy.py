@@ -19,7 +19,7 @@ from tests.adapters.mitmproxy.filtered import ANSWERING, Filtered, call, not_fou
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
 READ = tool("read_file")
@@ -29,8 +29,6 @@ DELETE = tool("delete_file", ', "description":"seen by nobody"')
 LISTED = tool_list([READ, DELETE])
 
 LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-
-TIMEOUT = 20.0
 
 
 @dataclass

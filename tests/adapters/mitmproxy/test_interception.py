@@ -25,8 +25,17 @@ from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool, tool_list
 from tests.proxy import SCRIPT, RunningProxy, certified, proxy
 from tests.proxy import tool as tool_process
-from tests.raw_client import TIMEOUT, Answer, H2Client, RawClient, raw_client, trusting
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
+from tests.raw_client import Answer, H2Client, RawClient, raw_client, trusting
+from tests.raw_upstream import (
+    LAST_CHUNK,
+    SSE_HEAD,
+    TIMEOUT,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+    raw_upstream,
+)
 from tests.websocket import accept, connect
 
 READ, DELETE = tool("read_file"), tool("delete_file")

@@ -20,10 +20,10 @@ from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
 from tests.adapters.mitmproxy.relisting import Changing, ask
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import SCRIPT, TIMEOUT, RunningProxy, proxy
+from tests.proxy import SCRIPT, RunningProxy, proxy
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, free_port, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port, raw_upstream
 from tests.websocket import accept, connect
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

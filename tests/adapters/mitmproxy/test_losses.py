@@ -14,9 +14,9 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream, lost, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import TIMEOUT, certified, proxy
+from tests.proxy import certified, proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, free_port
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
 
 
 def _reset_connection() -> socket.socket:

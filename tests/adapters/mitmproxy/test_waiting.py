@@ -23,12 +23,11 @@ from tests.adapters.mitmproxy.filtered import ENDPOINT, call, lost, not_found
 from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
 READ, DELETE = tool("read_file"), tool("delete_file")
 
-TIMEOUT = 20.0
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
 

@@ -19,8 +19,8 @@ from tests.adapters.mitmproxy.filtered import not_found
 from tests.adapters.mitmproxy.relisting import Changing, ask
 from tests.make import asking
 from tests.mcp_upstream import RESULT, mcp_upstream, saying
-from tests.proxy import REPOSITORY, TIMEOUT
-from tests.raw_upstream import free_port
+from tests.proxy import REPOSITORY
+from tests.raw_upstream import TIMEOUT, free_port
 
 
 @pytest.mark.parametrize("more", [(), ("-q",)], ids=["usual", "quiet"])

@@ -15,8 +15,8 @@ from mcp_tool_filter.adapters.serving.proxy import Proxy
 from tests.cli.commands.proxying import CALL
 from tests.mcp_upstream import RESULT
 from tests.proxy import proxy
-from tests.raw_client import MCP_HEADERS, TIMEOUT, post, raw_client
-from tests.raw_upstream import Peer, answer, raw_upstream
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import TIMEOUT, Peer, answer, raw_upstream
 from tests.served import served
 
 MOST = 8  # connections that are always allowed

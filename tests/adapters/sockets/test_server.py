@@ -19,7 +19,8 @@ from mcp_tool_filter.adapters.sockets.server import (
     ServerLimits,
     http_server,
 )
-from tests.raw_client import TIMEOUT, RawClient, get, post, raw_client
+from tests.raw_client import RawClient, get, post, raw_client
+from tests.raw_upstream import TIMEOUT
 
 TEXT = [(b"content-type", b"text/plain")]
 CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.stdio_client import TIMEOUT, is_alive
+from tests.raw_upstream import TIMEOUT
+from tests.stdio_client import is_alive
 
 DENY = ("--deny", "^delete_")
 
