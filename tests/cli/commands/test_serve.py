@@ -408,6 +408,15 @@ def test_sighup_with_broken_rules_changes_no_server(tmp_path: Path) -> None:
         assert it.at("second").tools() == ["a"]
 
 
+def test_sighup_gives_no_rights_to_the_network_on_which_it_still_listens(tmp_path: Path) -> None:
+    """The new host of the file counts only after a new start."""
+    server = f"[servers.a]\nurl = 'http://127.0.0.1:{free_port()}'\n"
+    with serving(tmp_path, f"host = '0.0.0.0'\n{server}") as it:
+        for host in ("0.0.0.0", "127.0.0.1"):
+            text = f"host = '{host}'\n{server}header = 'X-Key: a'\n"
+            it.reads(text, "nothing has changed: With --host 0.0.0.0, everybody on the network")
+
+
 def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
     """It waits in its own session only."""
     with session_upstream() as remote:

@@ -265,7 +265,8 @@ class _Filter:
         try:
             sources = _read(self._file.sources.typed)
             settings = sources.for_all_servers()
-            plans = _plans(sources)
+            here = self._settings.host  # the file's counts only after a new start
+            plans = _plans(sources, lambda one: refuse_strangers(replace(one, host=here)))
             for plan in plans:
                 if isinstance(plan.problem, LockError):  # the old lock stays in force
                     raise plan.problem
