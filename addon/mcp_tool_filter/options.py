@@ -243,7 +243,8 @@ GROUPS: Final = {
         _flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),
     "More": (
-        _flag("config", "read settings from this TOML file", "FILE"),
+        _flag("config", "read settings from this TOML file (default: config.toml in"
+              " ~/.config/mcp-tool-filter, if it is there)", "FILE"),
         _flag("set", "set any mitmproxy option", "OPTION=VALUE", many=True, needs=(HTTP,)),
         _flag("help", "show this help", short="h", only_typed=True),
         _flag("version", "show the version", only_typed=True),

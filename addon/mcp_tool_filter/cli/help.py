@@ -45,12 +45,13 @@ Patterns are JavaScript regexes. They match anywhere in a name; use ^ and $ for 
 A comma separates patterns, except inside {}, [] or () or after a backslash.
 
 You can also set each flag in the environment, as MCP_TOOL_FILTER_DENY (one value per line), or
-in a file given with --config, as deny = ["^file_"]. A flag overrides the environment, and the
-environment overrides the file. Only what is denied adds up: patterns and hints of all three apply.
+in ~/.config/mcp-tool-filter/config.toml (or --config FILE), as deny = ["^file_"]. A flag overrides
+the environment, and the environment overrides the file. Only what is denied adds up: patterns and
+hints of all three apply.
 
 Exit status: 0 after Ctrl+C or SIGTERM, or when the work is done; 1 if the start failed, the
 upstream was lost, or a check failed; 2 if the command line is wrong; in front of a command over
-stdio, that of the command.
+stdio, that of the command (130 or 143 if the signal has ended it).
 """
 _COLUMN = 34
 _WIDTH = 96

@@ -259,10 +259,8 @@ _ALL: Final = (
         "clients",
         "list the MCP servers in your clients' files",
         usage=("clients [--json]",),
-        about="Lists the MCP servers in the configuration files of Claude Code, Claude Desktop,"
-        " Cursor, VS Code, Codex, Gemini, Windsurf, Zed, opencode, Copilot CLI, Cline, Kiro and LM"
-        " Studio: your own files, and the files of the"
-        " project in the current folder.",
+        about="Lists the MCP servers in your clients' configuration files: your own files, and the"
+        f" files of the project in the current folder. The clients are {', '.join(CLIENTS)}.",
         flags=(_JSON,),
         notes="Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN",
     ),
