@@ -43,6 +43,9 @@ def answer(result: str, method: str = "tools/catalog") -> Verdict:
         ("tools/describe", '{"names":["read","%s"]}'),
         ("tools/vendor/x", '{"tool":{"name":"%s"}}'),
         ("tools/vendor", '{"tools":[{"name":"read"},{"name":"%s"}]}'),
+        ("tools/call/batch", '{"calls":[{"name":"read"},{"name":"%s","arguments":{}}]}'),
+        ("tools/batch", '{"requests":[{"call":{"name":"%s"}}]}'),
+        ("tools/call/late", '{"call":{"tool":"%s"}}'),
     ],
 )
 def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
@@ -57,6 +60,17 @@ def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
         assert isinstance(called, Reply)
         assert (asked.text, asked.reason) == (called.text, called.reason)
     assert request(method, params % "read") == Forward()
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("rm", True), ("rm_later", True), ("me", False)])
+def test_an_object_that_has_a_name_deep_in_a_request_may_be_no_tool(
+    name: str, *, is_refused: bool
+) -> None:
+    for params in (
+        f'{{"for":{{"name":"{name}"}},"arguments":{{"name":"rm"}}}}',
+        f'{{"groups":[{{"name":"{name}"}}]}}',
+    ):
+        assert isinstance(request("tools/search", params), Reply) is is_refused
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ from mcp_tool_filter.protocol.tools import (
     parse_listing,
     parse_tool_call,
     shows_tool,
+    tools_named_below,
     tools_named_in,
 )
 
@@ -358,7 +359,7 @@ class Conversation:
         if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
         if message.method != "tools/call":
-            names = tools_named_in(message)
+            names = [*tools_named_in(message), *(name for name, _ in tools_named_below(message))]
             return any(self._needs_list_for(name, kind, arrival) for name in names)
         situation.call = parse_tool_call(message)
         return self._needs_list_for(situation.call.tool_name, kind, arrival)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.policy.choice import NOT_ALLOWED, UNDECIDED
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.described import (
     decide_beside,
@@ -50,6 +51,7 @@ from mcp_tool_filter.protocol.tools import (
     parse_list_request,
     parse_tool_call,
     shows_tool,
+    tools_named_below,
     tools_named_in,
 )
 
@@ -161,13 +163,23 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
 def _decide_naming(message: Request | Notification, situation: Situation) -> Verdict:
     """Answer a request about a denied or unknown tool, such as tools/resolve, as a call of it."""
     id = message.id if isinstance(message, Request) else None
-    for name in tools_named_in(message):
+    named = [*tools_named_in(message)]
+    for name, is_tool in tools_named_below(message):
+        if is_tool or _is_surely_hidden(name, situation.snapshot):
+            named.append(name)
+    for name in named:
         verdict = decide_call(ToolCall(name, id), situation.snapshot)
         if not isinstance(verdict, Forward):
             if situation.exchange:
                 situation.exchange.tool = name
             return verdict
     return Forward()
+
+
+def _is_surely_hidden(name: str, snapshot: Snapshot) -> bool:
+    """Tell whether a name that may not be a tool's is that of a hidden one."""
+    by = snapshot.choice.hiding(name)
+    return name in snapshot.denied or not (by is None or by is NOT_ALLOWED or by is UNDECIDED)
 
 
 def _not_found(id: str, name: str) -> bytes:

@@ -166,6 +166,43 @@ def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
     return tuple(names)
 
 
+_NOT_NAMING = frozenset({"arguments", "_meta"})
+_OF_OTHERS = frozenset({"groups", "servers", "prompts", "resources", "resourcetemplates", "skills"})
+
+
+def tools_named_below(message: Request | Notification) -> Iterator[tuple[str, bool]]:
+    """Yield the names deeper in such a request, and whether each can only be a tool's.
+
+    In an array, such as one of calls, or as ``tool``, it can; any other object that has a name
+    may be something else.
+    Raises ProtocolError if there is too much to look at.
+    """
+    params, text = message.params, message.place.text
+    if params is None or not any(text[one.value.start] in "{[" for one in params.members or ()):
+        return
+    if is_too_long_to_search(message.place.cut(params)):
+        raise ProtocolError("too many members to look for the names of tools")
+    yield from _named_below(text, params, is_in_array=False)
+
+
+def _named_below(text: str, value: Value, *, is_in_array: bool) -> Iterator[tuple[str, bool]]:
+    opened = open_value(text, value, {EACH: {}})
+    for element in opened.elements or ():
+        yield from _named_below(text, element, is_in_array=True)
+    for member in opened.members or ():
+        key = fold_key(member.key)
+        if key in _NOT_NAMING:
+            continue
+        if key in _NAMING_FOLDED:
+            named = open_value(text, member.value, {EACH: {}})
+            for one in named.elements if named.elements is not None else (named,):
+                if one.text is not None:
+                    yield one.text, is_in_array or not key.startswith("name")
+        if text[member.value.start] in "{[":
+            for name, is_tool in _named_below(text, member.value, is_in_array=is_in_array):
+                yield name, is_tool and key not in _OF_OTHERS
+
+
 def parse_list_request(message: Request) -> ListRequest:
     """Read what a tools/list asks for."""
     params = message.params
