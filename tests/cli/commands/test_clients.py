@@ -351,6 +351,19 @@ def test_a_server_that_does_not_answer_is_wrapped_with_a_note(
     assert "gone was not asked for its tools, or did not answer" in capsys.readouterr().err
 
 
+def test_an_entry_that_could_not_start_with_strict_is_not_saved(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real_servers(home)
+    monkeypatch.setenv("STARTS", str(home / "starts"))
+    words = ["wrap", "claude-code", "s", "--deny", "no_such", "--yes", "--scope", "user"]
+    assert main([*words, "--flag=--strict"]) == 1
+    said = capsys.readouterr().err
+    assert 'The pattern "no_such" matches no tool' in said
+    assert "Saved" not in said
+    assert main(words) == 0
+
+
 def test_all_servers_of_a_client_can_be_wrapped_and_restored(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -366,7 +366,7 @@ def _say_what_is_hidden(
     A project's file may come from anybody: we start its command only if the user has named it.
     """
     from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
-    from mcp_tool_filter.observers.sentences import warnings_in
+    from mcp_tool_filter.observers.sentences import counted_things, warnings_in
 
     why = ""
     if not is_named and listed.file.place.scope == "project":
@@ -374,21 +374,26 @@ def _say_what_is_hidden(
     else:
         try:
             settings = _settings_in(section) if section else None
-            known = ask_now(settings or _settings_for(listed, flags, _PATIENCE))
+            settings = settings or _settings_for(listed, flags, _PATIENCE)
+            known, config = ask_now(settings), settings.config()
             why = "" if known.who.is_listed else "it lists its tools after a login"
         except StartError as error:
             why = error.why
     if why:
         say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
         return
+    config.refuse_unmatched(known.snapshot.unmatched)
+    things = known.snapshot.things
     hidden = len(known.snapshot.denied)
     would = "would be " if known.who.is_shadow else ""
     say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
     if said := marks_of(one.mark for one in known.tools if one.is_exposed):
         say(f"The others: {said}")
+    for _, said in counted_things(things, is_shadow=known.who.is_shadow):
+        say(said)
     if known.who.is_shadow:
         say("Warning: nothing is enforced: with --shadow, the filter only reports")
-    if known.tools and not hidden:
+    if known.tools and not (hidden or any(one.pattern for one in things)):
         say("Warning: no tool is hidden")
     for warning in warnings_in(known.snapshot):
         say(warning)
