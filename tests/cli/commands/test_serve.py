@@ -596,6 +596,38 @@ def test_what_the_page_changes_is_for_one_server_until_the_file_is_read_again(
         assert files.tools() == ["read_file", "keep_file"]
 
 
+def test_with_a_broken_lock_the_page_changes_nothing_of_that_server(tmp_path: Path) -> None:
+    lock = tmp_path / "tools.lock"
+    text = f"""
+        dashboard = 0
+        deny = "^delete_"
+        [servers.locked]
+        {command("read_file,delete_file,env")}
+        deny = "^env$"
+        lock = "{lock.name}"
+        [servers.other]
+        {command("read_file")}
+    """
+    words = [sys.executable, "-m", "mcp_tool_filter", "lock", str(lock), "--"]
+    words += upstream("--tools", "read_file,delete_file,env")
+    subprocess.run(words, env=surroundings(tmp_path), capture_output=True, check=True, timeout=60)
+    with serving(tmp_path, text) as it:
+        locked, change = it.at("locked"), board_of(it)
+        assert change("preview", server="locked", hide=[], show=[])["deny"] == ["^env$"]
+        lock.write_text("{")
+        for deny in (["^x"], []):
+            edited = {"deny": deny, "except": []}
+            assert "The lock is broken" in change("apply", server="locked", **edited)["problem"]
+            assert hidden_in(locked.calls("env"))
+            assert locked.tools() == ["read_file"]
+        # The other server can be edited, and saved.
+        edited = {"deny": ["^read_file$"], "except": []}
+        assert change("apply", server="other", **edited) == {"problem": ""}
+        token = change("save", server="other", token="")["token"]
+        assert change("save", server="other", token=token)["saved"]
+        assert change("preview", server="locked", hide=[], show=[])["deny"]
+
+
 def test_metrics_name_the_server(tmp_path: Path) -> None:
     text = f"""
         metrics-port = 0

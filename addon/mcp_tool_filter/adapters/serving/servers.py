@@ -242,6 +242,8 @@ class Servers:
         """Use another policy for a server, with the list that is known. Raises StartError."""
         if (running := self._at.get(plan.name)) is None or running.proxy is None:
             raise StartError(f"{plan.name} does not run", why="Its patterns are as in the file")
+        if plan.problem:  # for example with its lock: such a plan has no patterns
+            raise plan.problem
         running.proxy.adopt(plan.config)
         running.plan = plan
 

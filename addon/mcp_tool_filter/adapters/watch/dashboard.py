@@ -400,7 +400,12 @@ class Switches:
         return self._approvals.approve(token)
 
     def _shared(self) -> Choice:
-        return self._savings.shared() if self._server and self._savings else Choice()
+        if not self._server or not self._savings:
+            return Choice()
+        try:
+            return self._savings.shared()
+        except StartError:  # such as a broken lock: nothing can be applied until it is mended
+            return Choice()
 
     def _own(self) -> Choice:
         """Return what can be changed here: a server's patterns without those of all servers."""
