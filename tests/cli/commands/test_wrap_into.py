@@ -172,6 +172,18 @@ def test_a_section_that_a_person_wrote_is_not_removed(
     assert default_of(home).read_text() == sections
 
 
+def test_the_section_goes_also_if_two_clients_read_the_same_file(home: Path) -> None:
+    """Claude Code and Copilot CLI both read a project's .mcp.json."""
+    file = home / "project" / ".mcp.json"
+    file.write_text(CURSOR.replace("// mine", "").replace("// both", ""))
+    before, words = file.read_text(), ["claude-code", "files", "--yes"]
+    assert main(["wrap", *words, "--into", str(default_of(home)), "--deny", "^delete"]) == 0
+    assert "[servers.files]" in default_of(home).read_text()
+    assert main(["unwrap", *words]) == 0
+    assert file.read_text() == before
+    assert "servers" not in default_of(home).read_text()
+
+
 def test_a_dry_run_and_a_mistake_change_nothing(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

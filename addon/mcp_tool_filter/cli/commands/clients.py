@@ -613,7 +613,11 @@ class _Edits:
 def _edits_of(old: Moved | None, new: Moved | None) -> _Edits:
     if old is None or old.is_at(new):
         return _Edits(new, None)
-    users = [one for one in find_servers() if old.is_named_in(one.entry)]
+    users = {  # two clients may read the same file
+        (one.file.place.file, one.file.place.keys, one.name)
+        for one in find_servers()
+        if old.is_named_in(one.entry)
+    }
     if len(users) > 1:
         say(f"{old.file.path} keeps the section {old.name}, which another entry starts")
         return _Edits(new, None)
