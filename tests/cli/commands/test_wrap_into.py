@@ -174,6 +174,7 @@ def test_a_section_that_a_person_wrote_is_not_removed(
 
 def test_the_section_goes_also_if_two_clients_read_the_same_file(home: Path) -> None:
     """Claude Code and Copilot CLI both read a project's .mcp.json."""
+    (home / ".copilot").mkdir()
     file = home / "project" / ".mcp.json"
     file.write_text(CURSOR.replace("// mine", "").replace("// both", ""))
     before, words = file.read_text(), ["claude-code", "files", "--yes"]
