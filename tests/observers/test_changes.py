@@ -275,3 +275,25 @@ def test_two_thousand_tools_are_compared_quickly() -> None:
     assert len(compare(lock(*old), lock(*new)).tools) >= 2000
     assert len(compare(lock(*old), lock(*(one | {"x": 1} for one in old))).tools) == 2000
     assert time.process_time() - begin < 60  # all pairs would take far longer
+
+
+@pytest.mark.parametrize(
+    "name", ["SEND_mail", "send_ma\u0131l", "send\u200b_mail", "\uff53end_mail", "send_mai\u0301l"]
+)
+def test_a_name_that_looks_like_another_one_is_named(name: str) -> None:
+    tool = {"description": "Sends mail"}
+    old, new = (
+        lock(tool | {"name": "send_mail"}),
+        lock(*(tool | {"name": n} for n in ("send_mail", name))),
+    )
+    assert "  introduces a name that looks like that of another tool: send_mail" in shown(old, new)
+    assert shown(new, new) == []
+
+
+def test_letters_that_look_like_ascii_are_also_shown_as_escapes() -> None:
+    assert shown(lock(), lock({"name": "\u0430dd"}))[0] == "added: \u0430dd (\\u0430dd)"
+
+
+def test_a_tool_that_is_gone_introduces_nothing() -> None:
+    old = lock({"name": "a", "annotations": {"readOnlyHint": True}})
+    assert shown(old, lock()) == ["removed: a"]

@@ -24,14 +24,17 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import pairwise, product, zip_longest
 from typing import Final, NamedTuple
+from unicodedata import normalize
 
-from mcp_tool_filter.observers.introduced import Introduced, Names, introduced, texts_in
+from mcp_tool_filter.observers.introduced import Introduced, Names, introduced, texts_in, visible
 from mcp_tool_filter.policy.lock import Json, Lock, compact
+from mcp_tool_filter.protocol.messages import fold
 
 _MOST_PAIRS = 20_000  # of gone and new tools that are compared; more are only the same or not
 _MOST_WORDS = 300  # of a definition that are compared
 _MOST_ALIKE = 10  # gone tools that say the same as a new one
 _LONGEST_READ = 20_000  # characters of a text that are compared
+_MOST_TWINS = 20  # names that look like one
 _ALIKE = 0.55
 _NAMES_ALIKE = 0.6
 _WORD = re.compile(r"\w+")
@@ -97,6 +100,13 @@ def compare(old: Lock, new: Lock) -> Changes:
     gone, fresh = old.tools.keys() - new.tools.keys(), new.tools.keys() - old.tools.keys()
     renamed = _renamed(old.tools, new.tools, gone, fresh)
     names = Names([*old.tools, *new.tools])
+    twins = defaultdict(set)
+    for name in (*old.tools, *new.tools):
+        twins[_look_of(name)].add(name)
+
+    def alike(name: str, was: str) -> list[str]:
+        others = twins[_look_of(name)] - {name, was} if name not in old.tools else ()
+        return [visible(one) for one in sorted(others)[:_MOST_TWINS]]
 
     def change(kind: Kind, name: str, was: str) -> ToolChange:
         before, after = old.tools.get(was), new.tools.get(name)
@@ -106,7 +116,12 @@ def compare(old: Lock, new: Lock) -> Changes:
             was=was,
             before=before,
             after=after,
-            introduced=introduced(before, after, names, own=(name, was)),
+            introduced=()
+            if kind is Kind.REMOVED
+            else (
+                *(Introduced("alike", one) for one in alike(name, was)),
+                *introduced(before, after, names, own=(name, was)),
+            ),
         )
 
     changed = [
@@ -124,6 +139,11 @@ def compare(old: Lock, new: Lock) -> Changes:
         tools=tuple(sorted(tools, key=lambda one: (one.name, one.kind))),
         in_instructions=introduced(old.instructions, new.instructions, names),
     )
+
+
+def _look_of(name: str) -> str:
+    """Return a name without what people may overlook: case, width, accents, unseen characters."""
+    return fold(normalize("NFKD", name))
 
 
 def _renamed(

@@ -43,6 +43,7 @@ KINDS = {
     "url": "a URL",
     "invisible": "an invisible or control character",
     "tool-name": "the name of another tool",
+    "alike": "a name that looks like that of another tool",
     "order": "an order to the model",
     "required": "a required parameter",
     "weaker-hint": "a weaker hint",

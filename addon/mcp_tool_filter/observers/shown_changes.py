@@ -38,7 +38,7 @@ from mcp_tool_filter.observers.changes import (
     members_changed,
 )
 from mcp_tool_filter.observers.introduced import Introduced, visible
-from mcp_tool_filter.policy.lock import Json, compact
+from mcp_tool_filter.policy.lock import Json, compact, escaped
 from mcp_tool_filter.policy.snapshot import shown
 
 WIDTH: Final = 80
@@ -89,11 +89,11 @@ def lines_of(changes: Changes) -> Iterator[Line]:
 def lines_of_tool(tool: ToolChange) -> Iterator[Line]:
     """Yield what differs in one tool."""
     name = (
-        f"{shown(tool.was)} -> {shown(tool.name)}"
+        f"{_name(tool.was)} -> {_name(tool.name)}"
         if tool.kind is Kind.RENAMED
-        else shown(tool.name)
+        else _name(tool.name)
     )
-    yield _line(0, Piece(f"{tool.kind}: {visible(name)}", HEAD))
+    yield _line(0, Piece(f"{tool.kind}: {name}", HEAD))
     yield from _introduced(tool.introduced)
     if tool.kind is Kind.REMOVED:
         return
@@ -106,6 +106,13 @@ def lines_of_tool(tool: ToolChange) -> Iterator[Line]:
             yield from _member(member)
     if number > _MOST_MEMBERS:
         yield _line(2, Piece(f"… and {number - _MOST_MEMBERS:,} more members"))
+
+
+def _name(name: str) -> str:
+    """Return a name; one with other letters than ASCII also in escapes, as some look like those."""
+    seen = visible(shown(name))
+    spelled = "".join(one if one.isascii() else escaped(one) for one in seen)
+    return seen if seen == spelled else f"{seen} ({spelled})"
 
 
 def _introduced(found: Iterable[Introduced]) -> Iterator[Line]:

@@ -113,8 +113,11 @@ def _write(typed: Given, path: str) -> int:
 
 
 def _content(lock: Lock) -> str:
-    server = visible(f"{lock.server_name} {lock.server_version}".strip()) or "the server"
-    return f"{count(len(lock.tools), 'tool')} of {server}"
+    return f"{count(len(lock.tools), 'tool')} of {_name_of(lock) or 'the server'}"
+
+
+def _name_of(lock: Lock) -> str:
+    return visible(f"{lock.server_name} {lock.server_version}".strip())
 
 
 def _approve(typed: Given, names: Sequence[str], path: str) -> int:
@@ -276,7 +279,12 @@ def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
 def _findings(changes: Changes) -> Iterator[tuple[str, str, str, str]]:
     """Yield rule, level, the tool's approved name, and the text of each finding."""
     if changes.is_other_server:
-        yield "server-changed", "error", "", f"The server is {_content(changes.new)} now"
+        yield (
+            "server-changed",
+            "error",
+            "",
+            f"The server is {_name_of(changes.new) or 'nameless'} now",
+        )
     if changes.has_other_instructions:
         yield "instructions-changed", "warning", "", "The server's instructions have changed"
     for one in changes.in_instructions:
