@@ -114,9 +114,10 @@ def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
     """The user may have denied it after the frame was learned."""
     copy = ',"_meta":{"copy":[' + definition("rm_rf").decode() + "]}"
     assert page(listing(more=copy)).frame is None
-    envelope = Envelope('{"tools":', copy + "}")
-    verdict = decide_list(ask(), TOOLS, envelope, list_from=ListFrom.AUTO, sound=True)
-    assert verdict == Forward()
+    envelope, earlier = Envelope('{"tools":', copy + "}"), snapshot("read_file", "rm_rf", deny="^x")
+    for now, is_used in ((earlier, True), (earlier, True), (TOOLS, False), (TOOLS, False)):
+        verdict = decide_list(ask(), now, envelope, list_from=ListFrom.AUTO, sound=True)
+        assert isinstance(verdict, Reply if is_used else Forward)
 
 
 def test_a_denied_tool_is_hidden_from_a_list() -> None:

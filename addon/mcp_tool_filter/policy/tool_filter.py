@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, UNDECIDED
@@ -65,6 +65,17 @@ class Envelope:
 
     before: str
     after: str
+    _clean_of: Collection[str] | None = field(default=None, init=False, compare=False, repr=False)
+    """Names that it is known not to show: each list from the snapshot asks for the same ones."""
+
+    def shows(self, hidden: Collection[str]) -> bool:
+        """Tell whether it shows a tool of these names, which never change."""
+        if self._clean_of is hidden:
+            return False
+        if shows_tool(f"{self.before}null{self.after}", hidden):
+            return True
+        object.__setattr__(self, "_clean_of", hidden)
+        return False
 
     def around(self, tools: bytes, id: str) -> bytes:
         head = f'{{"jsonrpc":"2.0","id":{id},"result":{self.before}'
@@ -235,7 +246,7 @@ def decide_list(
     may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
     if list_from is ListFrom.UPSTREAM or not may_answer:
         return Forward()
-    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.never_shown):
+    if envelope and envelope.shows(snapshot.never_shown):
         envelope = None  # it was learned before these patterns were in force
     if envelope is None:
         if list_from is ListFrom.AUTO:
