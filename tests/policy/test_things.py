@@ -125,6 +125,11 @@ ASKED = [
     ("skills/get", '{"uri":"%s"}', "skill://a/refunds/SKILL.md", "skill://a/SKILL.md"),
     ("skills/get", '{"name":"%s"}', "refunds", "faq"),
     ("skills/activate", '{"path":"%s"}', "acme/refunds", "acme"),
+    ("skills/activate", '{"skill":"%s"}', "refunds", "faq"),
+    ("skills/activate", '{"skill":{"name":"%s"}}', "refunds", "faq"),
+    ("prompts/render", '{"prompt":{"name":"%s"}}', "secret", "greet"),
+    ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
+    ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
 ]
 
 
@@ -355,6 +360,14 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
 def test_the_lists_of_things_in_any_other_answer_are_filtered_too(method: str) -> None:
     verdict = answer(method, '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
     assert said(verdict)["result"] == {"tools": [], "prompts": [], "resources": []}
+
+
+def test_lists_beside_a_list_are_filtered_too() -> None:
+    groups = '[{"prompts":["secret","greet"]}]'
+    verdict = answer("groups/list", f'{{"prompts":[{{"name":"greet"}}],"groups":{groups}}}')
+    assert said(verdict)["result"]["groups"] == [{"prompts": ["greet"]}]
+    alone = answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')
+    assert "error" in said(alone)
 
 
 def test_lists_deep_in_an_answer_that_we_do_not_know_are_filtered() -> None:

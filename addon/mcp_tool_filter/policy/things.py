@@ -33,6 +33,7 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import R2026_07_28, Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
+    Place,
     Request,
     Response,
     Single,
@@ -94,9 +95,9 @@ _LISTING: Final = {
 }
 """The methods whose answers must list in this way."""
 _ASKING: Final = {
-    "prompts/": (PROMPT, ("name",)),
-    "resources/": (RESOURCE, ("uri", "uriTemplate")),
-    "skills/": (SKILL, ("uri", "url", "path", "name")),
+    "prompts/": (PROMPT, ("name", "prompt")),
+    "resources/": (RESOURCE, ("uri", "uriTemplate", "resource")),
+    "skills/": (SKILL, ("uri", "url", "path", "name", "id", "skill")),
     "notifications/prompts/": (PROMPT, ("name",)),
     "notifications/resources/": (RESOURCE, ("uri",)),
     "notifications/skills/": (SKILL, ("uri", "name")),
@@ -117,6 +118,7 @@ _OTHERS_CONTENT: Final = frozenset({"tools/call", "prompts/get", _COMPLETE})
 """Their results carry no lists of things; links in the result of a tool stay."""
 _KNOWN: Final = frozenset(
     {"name", "names", "uri", "uris", "uriTemplate", "url", "path", "ref", "cursor"}
+    | {"prompt", "resource", "skill", "id"}
     | {"arguments", "argument", "context", "notifications", "resourceSubscriptions", "_meta"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
@@ -297,16 +299,28 @@ class Things:
         if message.method == _COMPLETE:
             ref = params.get("ref")
             opened = open_value(place.text, ref, {}) if ref else None
-            if opened is None or opened.members is None:
+            if opened is None:
                 return
+            if opened.members is None:
+                raise ProtocolError("a ref that is not an object")
             _refuse_alike(opened)
-            yield self._judge_named(PROMPT, opened.get("name"))
+            said = opened.get("type")
+            is_of_skill = said is not None and said.text == "ref/skill"
+            yield self._judge_named(SKILL if is_of_skill else PROMPT, opened.get("name"))
             yield self._judge_named(RESOURCE, opened.get("uri"))
+            yield self._judge_named(RESOURCE, opened.get("uriTemplate"))
             return
         members = next(names for begin, (_, names) in _ASKING.items() if begin in message.method)
         for name in members:
             how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
-            yield self._judge_named(how, params.get(name))
+            value = params.get(name)
+            if value is not None and place.text[value.start] == "{":  # it describes the thing
+                value = open_value(place.text, value, {})
+                _refuse_alike(value)
+                for inner in members:
+                    yield self._judge_named(kind, value.get(inner))
+            else:
+                yield self._judge_named(how, value)
             if several := params.get(f"{name}s"):
                 for one in open_value(place.text, several, {EACH: None}).elements or ():
                     yield self._judge_named(how, one)
@@ -376,13 +390,19 @@ class Things:
     def _decide_deeper(self, message: Response, result: Value) -> Verdict:
         """Remove denied things from the lists of an answer that we do not know."""
         text = message.place.text
-        if is_too_long_to_search(message.place.cut(result)):
-            raise ProtocolError("too many members to look for denied things")
+        _refuse_too_long(message.place.cut(result))
         found: list[Denied] = []
         edits = list(self._edits_below(text, result, found))
         if not edits:
             return Forward()
         return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
+
+    def _edits_beside(self, place: Place, value: Value, found: list[Denied]) -> Sequence[Edit]:
+        """Return the edits in what is beside a list that we know."""
+        if place.text[value.start] not in "{[" or not _may_list(place.cut(value)):
+            return ()
+        _refuse_too_long(place.cut(value))
+        return list(self._edits_below(place.text, value, found))
 
     def _edits_below(self, text: str, value: Value, found: list[Denied]) -> Iterator[Edit]:
         opened = open_value(text, value, {EACH: {}})
@@ -416,9 +436,15 @@ class Things:
         edits: list[Edit] = []
         found: list[Denied] = []
         seen: set[str] = set()
+        is_empty = False
         for member in result.members or ():
-            name = _FOLDED.get(fold_key(member.key), "")
-            if name not in known or known[name].kind not in self._kinds:
+            key = fold_key(member.key)
+            name = _FOLDED.get(key, "")
+            if name not in known:
+                if key not in CONTENT_FOLDED:
+                    edits += self._edits_beside(message.place, member.value, found)
+                continue
+            if known[name].kind not in self._kinds:
                 continue
             if member.key != name or name in seen:
                 raise ProtocolError(f"a list of {name} that could be read in two ways")
@@ -427,11 +453,12 @@ class Things:
                 return _not_there(message, denied, method, situation)
             if (new := self._filtered(text, member.value, known[name], found)) is not None:
                 edits.append(Edit(member.value.start, member.value.end, new))
-            elif name == expected and name in _LISTS and text[member.value.start] != "[":
+                is_empty |= name == "contents" and new == "[]"
+            elif name == expected and name not in _ONE and text[member.value.start] != "[":
                 raise ProtocolError(f"{name} that are not a list")
         if not edits:
             return Forward()
-        if expected == "contents" and edits[0].text == "[]":
+        if is_empty:
             return _not_there(message, found[0], method, situation)
         edits += cache_edits(text, result)
         return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
@@ -574,6 +601,11 @@ def _refuse_alike(holder: Value) -> None:
     for key in holder.named:
         if key not in _KNOWN and fold(key) in _KNOWN_FOLDED:
             raise ProtocolError("a key that could be taken for another")
+
+
+def _refuse_too_long(json_text: str) -> None:
+    if is_too_long_to_search(json_text):
+        raise ProtocolError("too many members to look for denied things")
 
 
 def _may_list(json_text: str) -> bool:
