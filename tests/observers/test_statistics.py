@@ -142,3 +142,12 @@ def test_no_argument_stays_in_memory() -> None:
     timeline = Timeline()
     timeline.note({"tool": "read", "arguments": LazyValue(dict, 10)})
     assert "arguments" not in timeline.recent()[0]
+
+
+def test_a_call_without_an_answer_is_counted_as_failed_as_its_line_says() -> None:
+    timeline = Timeline()
+    timeline.note({"session": "s", "tool": "read", "answered": False, "answer_why": "client_left"})
+    timeline.note({"session": "s", "tool": "read"})
+    [caller] = timeline.callers()
+    step = timeline.steps()[-1]
+    assert (caller["calls"], caller["failed"]) == (step["calls"], step["failed"]) == (2, 1)

@@ -110,7 +110,7 @@ class Timeline:
             step.refused += 1
         elif "tool" in entry:
             step.calls += 1
-            step.failed += has_failed(entry)
+            step.failed += _is_shown_as_failed(entry)
         saved = entry.get("saved_bytes")
         if isinstance(saved, int):
             step.saved += saved
@@ -134,7 +134,7 @@ class Timeline:
         if is_refused(entry):
             caller.refused += 1
             return
-        caller.failed += has_failed(entry)
+        caller.failed += _is_shown_as_failed(entry)
         count_bounded(caller.tools, str(entry["tool"]), most=_MOST_TOOLS)
 
     def callers(self) -> list[JsonObject]:
@@ -182,6 +182,11 @@ class Timeline:
         now = int(self._clock() // STEP)
         known = {one.number: one for one in self._counted}
         return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
+
+
+def _is_shown_as_failed(entry: Entry) -> bool:
+    """Tell whether the page shows a call as failed: it got an error, or no answer at all."""
+    return has_failed(entry) or entry.get("answered") is False
 
 
 def _line_of(entry: Entry) -> _Line:
