@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, refuse_empty
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, printable
 from mcp_tool_filter.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -111,7 +111,7 @@ def _read_server(path: str, name: str, table: object) -> Given:
     where = f"[{_SERVERS}.{name}] of {path}"
     if not _NAME.fullmatch(name):
         why = "It has letters, digits, _ . and -, begins with a letter or digit, and is at most 64"
-        raise UsageError(f'A server in {path} cannot be called "{name[:80]}"', why=why)
+        raise UsageError(f'A server in {path} cannot be called "{printable(name[:80])}"', why=why)
     if not isinstance(table, dict):
         raise UsageError(f"{_SERVERS}.{name} in {path} must be a table", why=f"Write {where}")
     known = [
@@ -208,6 +208,8 @@ def _words(at: str, value: object) -> list[str]:
 
 def _variables(at: str, table: Mapping[str, object]) -> list[str]:
     for name, value in table.items():
+        if not name or not name.isprintable() or "=" in name:
+            raise UsageError(f'{at} cannot set "{printable(name[:80])}"', why="That names no variable")
         if not isinstance(value, str):
             raise UsageError(f"{name} of {at} must be a text", why=f'Write it as {name} = "…"')
     return [f"{name}={value}" for name, value in table.items()]
