@@ -114,9 +114,13 @@ def test_a_filter_that_cannot_answer_does_not_hide_the_others(base: Path) -> Non
     """Sockets of dead filters are removed; what is something else stays, and is not asked."""
     good = announce(lambda: {"pid": 1, "servers": []})
     bad = announce(lambda: {"pid": 2, "servers": ["x"]})
+    odd = announce(lambda: {"pid": 3, "servers": [{"target": ["x"]}]})
+    older = announce(lambda: {"pid": 4, "servers": [{"name": "a", "exposed": 3}]})
     raising = announce(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
     assert good
     assert bad
+    assert odd
+    assert older
     assert raising
     folder = base / "mcp-tool-filter"
     (folder / "note.sock").write_text("not a socket")
@@ -125,11 +129,14 @@ def test_a_filter_that_cannot_answer_does_not_hide_the_others(base: Path) -> Non
         dead.bind(str(folder / "77-dead.sock"))
         silent.bind(str(folder / "88-silent.sock"))
         silent.listen()
-        assert sorted(running_filters(), key=lambda one: int(one["pid"])) == [
+        found = sorted(running_filters(), key=lambda one: int(one["pid"]))
+        (said,) = found.pop(1)["servers"]
+        assert (said["name"], said["exposed"], said["hidden"]) == ("a", 3, None)
+        assert found == [
             {"pid": 1, "servers": []},
             {"pid": 88, "problem": "It does not answer"},
         ]
-    for one in (good, bad, raising):
+    for one in (good, bad, odd, older, raising):
         one.close()
     assert {one.name for one in folder.iterdir()} == {"note.sock", "link.sock", "88-silent.sock"}
 

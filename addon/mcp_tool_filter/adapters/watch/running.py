@@ -179,9 +179,23 @@ def _said(answer: bytes) -> JsonObject | None:
     """Parse an answer; None if it is not one of ours, such as that of a filter which ends."""
     said = json.loads(answer)
     servers = said.get("servers") if isinstance(said, dict) else None
-    if not isinstance(servers, list) or not all(isinstance(one, dict) for one in servers):
+    if not isinstance(servers, list) or not all(map(_is_server, servers)):
         return None
+    said["servers"] = [dict.fromkeys((*_TEXTS, *_NUMBERS)) | one for one in servers]
     return said if isinstance(said.get("pid"), int) else None
+
+
+_TEXTS = ("name", "server", "target", "listens_at", "lock")
+_NUMBERS = ("exposed", "hidden", "calls", "failed", "refused", "waiting")
+
+
+def _is_server(said: object) -> bool:
+    """Tell whether a filter, perhaps of another version, can have said this about a server."""
+    return isinstance(said, dict) and all(
+        isinstance(said.get(key), kind | None)
+        for keys, kind in ((_TEXTS, str), (_NUMBERS, int))
+        for key in keys
+    )
 
 
 # What a filter says

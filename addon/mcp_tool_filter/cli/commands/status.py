@@ -236,7 +236,8 @@ def _join_running(rows: Sequence[_Row], filters: Iterable[JsonObject]) -> list[_
                 row.running.append(said)
             if not fitting:
                 name = str(server.get("name") or server.get("server") or "unnamed")
-                row = _Row(name, "running", "", target=str(server.get("target")), running=[said])
+                target = str(server.get("target") or "?")
+                row = _Row(name, "running", "", target=target, running=[said])
                 others.append(row)
     return others
 
