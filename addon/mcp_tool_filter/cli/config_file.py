@@ -209,7 +209,8 @@ def _words(at: str, value: object) -> list[str]:
 def _variables(at: str, table: Mapping[str, object]) -> list[str]:
     for name, value in table.items():
         if not name or not name.isprintable() or "=" in name:
-            raise UsageError(f'{at} cannot set "{printable(name[:80])}"', why="That names no variable")
+            what = f'{at} cannot set "{printable(name[:80])}"'
+            raise UsageError(what, why="That names no variable")
         if not isinstance(value, str):
             raise UsageError(f"{name} of {at} must be a text", why=f'Write it as {name} = "…"')
     return [f"{name}={value}" for name, value in table.items()]
