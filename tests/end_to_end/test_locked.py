@@ -290,6 +290,23 @@ def test_a_command_over_http_and_another_lock_while_it_runs(tmp_path: Path) -> N
         assert it.calls("mail")["error"]["code"] == -32601
 
 
+def test_a_command_over_http_tells_of_its_new_list_although_nobody_listens(tmp_path: Path) -> None:
+    """Without a stream of the client, nothing else would let us look at the list again."""
+    announce = tool("announce")
+    lock = write_lock(tmp_path / "tools.lock", READ, MAIL, announce)
+    words = write_tools(tmp_path / "t", *_texts(READ, MAIL, announce))
+    with filtered("--lock", lock, "--port", "0", "--", *words, home=tmp_path) as client:
+        said = client.said_on_stderr("Saved:")
+        it = Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
+        it.opens()
+        assert "result" in it.calls("read")
+        write_tools(tmp_path / "t", *_texts(OTHER_READ, MAIL, announce))
+        assert "result" in it.calls("announce")
+        assert "result" in it.calls("mail")  # its answer comes after the notice
+        assert it.calls("read")["error"]["code"] == -32601
+        assert "result" in it.calls("mail")
+
+
 def _texts(*tools: bytes) -> list[str]:
     return [one.decode() for one in tools]
 

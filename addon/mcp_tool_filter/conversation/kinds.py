@@ -635,6 +635,11 @@ class Kinds:
         for kind in kinds:
             kind.is_stale = kind.is_listed
 
+    def note_change_for_all(self) -> None:
+        """Take each next list from the upstream, which has told nobody in particular."""
+        for kind in (self.start, *self._kinds.values()):
+            kind.is_stale = kind.is_listed
+
     def _without_session(self, client: Client) -> Iterator[Kind]:
         """Yield all kinds that this client may belong to, because each message declares its own."""
         yield self.of(client)

@@ -170,6 +170,12 @@ class Proxy:
         faults = [fault for site in sites for fault in site.listener.snapshot.faults]
         self._log.tell_of_lock(faults)
 
+    def note_list_changed(self) -> None:
+        """With a lock, look at the list again before the next call, although no client has a stream
+        on which the upstream could say that it has changed."""
+        for site in self.sites.values() if self.config.is_locked else ():
+            site.listener.policy.kinds.note_change_for_all()
+
     def read_lock_again(self) -> None:
         """Use what the file of the lock has now, and report it; a broken file changes nothing."""
         config = self.config

@@ -350,6 +350,7 @@ class BridgedCommand:
     def attach_to(self, proxy: Proxy, *, has_rules: bool) -> None:
         """Let a proxy ask the command, and name it."""
         proxy.command = Command(self.bridge.answer, shown_command(self.words))
+        self.bridge.sessions.on_list_changed = proxy.note_list_changed
         if has_rules:
             from mcp_tool_filter.adapters.rules.state import credentials_of_command
 

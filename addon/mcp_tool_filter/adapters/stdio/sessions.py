@@ -58,6 +58,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
     stateless_meta,
 )
 from mcp_tool_filter.adapters.upstream.search import Found, introduction_in
+from mcp_tool_filter.conversation.conversation import LIST_CHANGED
 from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, R2026_07_28, Limits, Transport
@@ -71,6 +72,7 @@ from mcp_tool_filter.protocol.lines import (
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     UPSTREAM_LOST,
+    Notification,
     Response,
     Single,
     id_value,
@@ -88,6 +90,9 @@ _LAST_EOF: Final = 1.0  # seconds from closed stdin to SIGTERM when we exit, or 
 _LAST_WORDS: Final = 0.5  # seconds to read what an ended command has written
 
 type Start = Callable[[], Child]
+
+
+def _do_nothing() -> None: ...
 
 
 class TooMany(Exception):
@@ -120,6 +125,7 @@ class BridgeSessions:
         self._ending: set[asyncio.Task[None]] = set()
         self._sweeper = asyncio.create_task(self._sweep())
         self._is_closing = False
+        self.on_list_changed: Callable[[], None] = _do_nothing
 
     async def begin(self) -> tuple[str, ChildSession]:
         """Start a command for a new session, and name it. Raises StartError, TooMany."""
@@ -172,6 +178,7 @@ class BridgeSessions:
             if self._is_closing:
                 raise TooMany("Shutting down")
             session = kind(self.start(), self.limits, say=self.say, on_end=self._note_end)
+            session.on_list_changed = lambda: self.on_list_changed()
         finally:
             self._wanted -= 1
         self._alive.add(session)
@@ -240,6 +247,7 @@ class ChildSession:
         self.name = secrets.token_urlsafe(24)
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.last_used = self._loop.time()
+        self.on_list_changed: Callable[[], None] = _do_nothing
         Thread(target=self._read, daemon=True).start()
 
     @property
@@ -378,6 +386,8 @@ class ChildSession:
             await found.put(self.restored(line), is_answer=len(responses) == len(members))
             self._end_if_answered(found)
         elif not responses:
+            if any(isinstance(one, Notification) and one.method == LIST_CHANGED for one in members):
+                self.on_list_changed()
             await self.receive_other(line)
         elif all(one.id is None for one in responses):
             await self._replace(line, "an answer without an id")
