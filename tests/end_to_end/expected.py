@@ -35,7 +35,7 @@ def assert_all_worked(pair: Pair, document: Document, *, tools: Sequence[str]) -
     if pair.tells_progress:
         told, sent = outcomes["progress"]["progress"], [[n, 3, f"step {n}"] for n in (1, 2, 3)]
         if pair.client.name.startswith("ts"):  # on a busy machine the last may come with the result
-            sent = sent[: len(told)]
+            sent = sent[: max(2, len(told))]
         assert told == sent, told
     if pair.can_ask:
         _assert_asked(document, outcomes)
