@@ -408,6 +408,14 @@ def test_sighup_with_broken_rules_changes_no_server(tmp_path: Path) -> None:
         assert it.at("second").tools() == ["a"]
 
 
+def test_sighup_moves_patterns_from_all_servers_to_one(tmp_path: Path) -> None:
+    one, other = f"[servers.one]\n{command('a,b')}", f"[servers.other]\n{command('a,b')}"
+    with serving(tmp_path, f"deny = 'a'\n{other}{one}") as it:
+        clients = [it.at("one"), it.at("other")]
+        it.reads(f"{other}{one}deny = 'a'\n", "other: SIGHUP: .* 0 are hidden")
+        assert [client.tools() for client in clients] == [["b"], ["a", "b"]]
+
+
 def test_sighup_gives_no_rights_to_the_network_on_which_it_still_listens(tmp_path: Path) -> None:
     """The new host of the file counts only after a new start."""
     server = f"[servers.a]\nurl = 'http://127.0.0.1:{free_port()}'\n"

@@ -139,7 +139,8 @@ class Proxy:
         before = self.config
         config = with_lock(config, before)
         if self._is_running and self._whole is None:
-            refuse_to_open(before, config)
+            if not self.runs:  # each of several servers has its own policy
+                refuse_to_open(before, config)
             for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
