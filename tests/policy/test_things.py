@@ -11,7 +11,7 @@ import pytest
 
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import EmptyList, InvalidPattern, StartError, UnsafePattern
 from mcp_tool_filter.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.policy.exchange import Client
@@ -360,6 +360,26 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
 def test_the_lists_of_things_in_any_other_answer_are_filtered_too(method: str) -> None:
     verdict = answer(method, '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
     assert said(verdict)["result"] == {"tools": [], "prompts": [], "resources": []}
+
+
+def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
+    """Each has many spellings; other clients are served meanwhile."""
+    count, talking = 8000, talk()
+    odd = '{"uri":"\\ud800%2e","name":"50% of it"}'
+    denied = [f'{{"uri":"file:///%2565tc/x/../{number}"}}' for number in range(count)]
+    request("resources/list", "{}", talking)
+    raw = answering(f'{{"resources":[{",".join([odd, *denied])}]}}')
+    deciding = talking.judge_from_upstream(raw)
+    assert not isinstance(deciding, Judged)
+    steps, decided = 0, None
+    while decided is None:
+        try:
+            next(deciding)
+            steps += 1
+        except StopIteration as ended:
+            decided = ended.value
+    assert said(decided.verdict)["result"]["resources"] == []
+    assert steps >= count / 20
 
 
 def test_lists_beside_a_list_are_filtered_too() -> None:

@@ -545,6 +545,7 @@ class Conversation:
                 self.exchanges.close(judged.exchange)
                 return self._tell_answer(judged, self._settled(judged, known))
         is_long = len(raw) >= _LONG and judged.message is None
+        may_be_list = may_be_list or policy.config.things is not None
         if is_long and may_be_list and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, judged)
         return self._read_from_upstream(raw, judged, judged.message)
@@ -597,6 +598,8 @@ class Conversation:
                 or listing.has_more
             ):
                 is_read = listing is None or not listing.has_more
+                if asked is not None and isinstance(message, Response) and policy.config.things:
+                    yield from policy.config.things.judge_ahead(message, asked.method)
                 decision = self._read_from_upstream(raw, judged, message if is_read else None)
                 return (yield from decision) if waits(decision) else decision
             judged.message, judged.exchange = message, asked

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import Thing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -127,6 +128,8 @@ _INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
 _LONGEST_URI = 64 * 1024  # characters
+_COSTLY_STRING = re.compile(r'"(?=[^"%\\]*(?:[%\\]|/\.))(?:[^"\\]|\\.)*+"')
+_AT_ONCE = 20  # URIs that are judged ahead before other clients are served
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
 _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
@@ -157,6 +160,8 @@ class Things:
         self._roots: dict[str, None] = {}
         """The folders of denied skills that lists have shown, by URI: of another scheme than
         skill://, a URI does not tell that it belongs to a skill."""
+        self._ahead: dict[str, Denied | None] = {}
+        """Verdicts on the URIs of the message that is decided next."""
         of_uris = (RESOURCE, SKILL) if resources or skills else ()
         self._kinds: frozenset[str] = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
         self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
@@ -179,7 +184,23 @@ class Things:
         """Return what denies the resource, the template or the skill's file at this URI."""
         if len(uri) > _LONGEST_URI:
             return Denied(RESOURCE, uri, "a URI that is too long to judge")
+        if uri in self._ahead:
+            return self._ahead[uri]
         return self._denying_uri(uri) if len(uri) <= _LONGEST_KEPT else self._judge_uri(uri)
+
+    def judge_ahead(self, answer: Response, method: str) -> Deciding[None]:
+        """Judge the URIs of a long answer in steps, so that other clients are served meanwhile:
+        one with escapes has many spellings. Decide on the answer right after this."""
+        if method in _OTHERS_CONTENT or RESOURCE not in self._kinds:
+            return
+        ahead: dict[str, Denied | None] = {}
+        for number, found in enumerate(_COSTLY_STRING.finditer(answer.place.text)):
+            uri = json.loads(found[0])
+            if len(uri) <= _LONGEST_URI and uri not in ahead and not has_lone_surrogate(uri):
+                ahead[uri] = self._judge_uri(uri)
+            if number % _AT_ONCE == 0:
+                yield LET_OTHERS_GO_ON
+        self._ahead = ahead
 
     def denying_skill(self, text: str) -> Denied | None:
         """Return what denies a skill that is named by its URI, its path or its name."""
@@ -373,6 +394,12 @@ class Things:
 
     def decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
         """Remove denied things from a list; drop a notification about one."""
+        try:
+            return self._decide_from_upstream(message, situation)
+        finally:
+            self._ahead = {}
+
+    def _decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
         if isinstance(message, Notification):
             return self._decide_notification(message)
         if not isinstance(message, Response):
@@ -560,6 +587,7 @@ class Things:
             folder = _SKILL_FILE.sub("", _without_query(spelling)).rstrip("/")
             if folder.rpartition("://")[2].strip("/") and folder not in self._roots:
                 self._roots[folder] = None
+                self._ahead = {}
                 self._denying_uri.cache_clear()
 
 
