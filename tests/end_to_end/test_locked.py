@@ -28,7 +28,7 @@ from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
 from tests.raw_upstream import Peer, RawUpstream, answer, raw_upstream
 from tests.served import served
-from tests.stdio_client import StdioClient, filtered
+from tests.stdio_client import StdioClient, filtered, upstream
 from tests.websocket import connect
 
 READ, MAIL, NEW, WIPE = (tool(name) for name in ("read", "mail", "new", "wipe"))
@@ -244,6 +244,19 @@ def test_in_front_of_a_command(flag: tuple[str, ...], tmp_path: Path) -> None:
         "the tool read has changed since it was approved (--lock)",
     ):
         assert said.count(f"Warning: {sentence}\n") == 1, said
+
+
+def test_on_pages_each_hidden_tool_is_named_once(tmp_path: Path) -> None:
+    lock = write_lock(tmp_path / "tools.lock", READ)
+    words = upstream("--tools", "read,new,mail", "--page", "2")
+    with filtered("--lock", lock, "--", *words, home=tmp_path) as client:
+        client.opens()
+        client.asks("tools/list")
+        client.asks("tools/list", params='{"cursor":"2"}')
+        assert client.leaves() == 0
+        said = client.stderr()
+    for name in ("new", "mail"):
+        assert said.count(f"Warning: the tool {name} is not approved (--lock)\n") == 1, said
 
 
 async def test_a_pipe(tmp_path: Path) -> None:

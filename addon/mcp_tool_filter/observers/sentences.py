@@ -299,6 +299,9 @@ class Once:
         self._said.add(text)
         return True
 
+    def has_said(self, text: str) -> bool:
+        return text in self._said
+
     def forget(self, matches: Callable[[str], bool]) -> None:
         self._said = {text for text in self._said if not matches(text)}
 
@@ -356,10 +359,12 @@ class VerdictLog:
         """Warn of what holds for all clients."""
         self._tell_hidden(sentences)
 
-    def know(self, faults: Iterable[str]) -> None:
-        """Do not repeat what the report has said already."""
-        for sentence in faults:
+    def know(self, faults: Collection[str]) -> tuple[str, ...]:
+        """Return what the report should say; it is not repeated, nor what was said before."""
+        fresh = tuple(sentence for sentence in faults if not self._once.has_said(sentence))
+        for sentence in fresh:
             self._once.is_new(sentence)
+        return fresh
 
     def _tell_hidden(self, sentences: Iterable[str], kind: str = "") -> None:
         for sentence in sentences:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -145,8 +146,7 @@ class StdioSession:
                 each(judged)
 
         def listed(snapshot: Snapshot) -> None:
-            on_listed(snapshot)
-            log.know(snapshot.faults)
+            on_listed(replace(snapshot, faults=log.know(snapshot.faults)))
             self.know(snapshot)
 
         judge = LineJudge(
