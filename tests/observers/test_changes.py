@@ -297,3 +297,9 @@ def test_letters_that_look_like_ascii_are_also_shown_as_escapes() -> None:
 def test_a_tool_that_is_gone_introduces_nothing() -> None:
     old = lock({"name": "a", "annotations": {"readOnlyHint": True}})
     assert shown(old, lock()) == ["removed: a"]
+
+
+def test_a_name_with_spaces_is_found_where_all_its_words_are() -> None:
+    names = Names(["a b1", "a b2", "!?"])
+    assert {*names.in_text("first a b1, or a b23")} == {"a b1"}
+    assert {*names.in_text("what!?")} == {"!?"}

@@ -100,13 +100,13 @@ def compare(old: Lock, new: Lock) -> Changes:
     gone, fresh = old.tools.keys() - new.tools.keys(), new.tools.keys() - old.tools.keys()
     renamed = _renamed(old.tools, new.tools, gone, fresh)
     names = Names([*old.tools, *new.tools])
-    twins = defaultdict(set)
-    for name in (*old.tools, *new.tools):
-        twins[_look_of(name)].add(name)
+    twins = defaultdict(list)
+    for name in sorted(old.tools.keys() | new.tools.keys()):
+        twins[_look_of(name)].append(name)
 
     def alike(name: str, was: str) -> list[str]:
-        others = twins[_look_of(name)] - {name, was} if name not in old.tools else ()
-        return [visible(one) for one in sorted(others)[:_MOST_TWINS]]
+        some = twins[_look_of(name)][:_MOST_TWINS] if name not in old.tools else ()
+        return [visible(one) for one in some if one not in (name, was)]
 
     def change(kind: Kind, name: str, was: str) -> ToolChange:
         before, after = old.tools.get(was), new.tools.get(name)

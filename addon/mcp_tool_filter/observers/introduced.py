@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -130,7 +130,12 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self._odd = [one for one in self._names if not _WORD.fullmatch(one)]
+        parts = {one: _PART.findall(one) for one in self._names if not _WORD.fullmatch(one)}
+        common = Counter(part for some in parts.values() for part in some)
+        self._odd = defaultdict(list)
+        """The other names, by the rarest of the words in them: there may be thousands."""
+        for one, some in parts.items():
+            self._odd[min(some, key=common.__getitem__, default="")].append(one)
 
     def in_text(self, text: str) -> Iterator[str]:
         """Yield the names of tools that a text has as words."""
@@ -140,7 +145,8 @@ class Names:
             for word in parts:
                 if len(word) >= _SHORTEST_NAME and word in self._names:
                     yield word
-        yield from (one for one in self._odd if one.strip() and one in text)
+        for part in {"", *_PART.findall(text)} & self._odd.keys():
+            yield from (one for one in self._odd[part] if one.strip() and one in text)
 
 
 def texts_in(value: Json) -> Iterator[str]:
