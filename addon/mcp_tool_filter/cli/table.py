@@ -404,7 +404,7 @@ _ALL: Final = (
         " what the filter would have hidden, refused and let through. A RECORDING is a mitmproxy"
         " flow dump.",
         flags=(
-            *(OPTIONS[name] for name in (*CHOICE, "rules")),
+            *(OPTIONS[name] for name in (*CHOICE, "lock", "rules")),
             OPTIONS["shadow"]._replace(help="also list each message that would be refused, changed"
                                        " or lose something, as --shadow reports it"),
             _JSON,

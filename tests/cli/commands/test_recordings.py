@@ -44,6 +44,17 @@ def test_a_replay_shows_what_a_policy_would_have_done() -> None:
     )
 
 
+def test_a_replay_can_use_a_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "tools.lock"
+    lock.write_text('{"version":1,"tools":{}}')
+    done = run("replay", RECORDINGS / "mcp1-paginated.flow", "--lock", lock)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "    delete_file: not approved\n" in done.stdout
+    assert "  Calls refused: delete_file 1x\n" in done.stdout
+    broken = run("replay", RECORDINGS / "mcp1-paginated.flow", "--lock", tmp_path)
+    assert (broken.returncode, "Cannot read the lock" in broken.stderr) == (1, True)
+
+
 def test_a_replay_can_list_each_message_that_a_policy_would_refuse_or_change(
     tmp_path: Path,
 ) -> None:

@@ -71,7 +71,7 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
-    options = texts_of(typed, (*CHOICE, "rules", "shadow"))
+    options = texts_of(typed, (*CHOICE, "lock", "rules", "shadow"))
     recording = read_recording(path)
     with damage_in(path):
         transcript = replay(recording, **options)
