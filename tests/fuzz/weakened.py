@@ -1,0 +1,96 @@
+"""Weakens the filter in one way, or in none, and prints what the oracles notice first.
+
+`python -m tests.fuzz.weakened policy.tool_filter.decide_call`. In a process of its own, because a
+weakened filter learns what it should not, and would still be found out when it is whole again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from random import Random
+from unittest.mock import patch
+
+from mcp_tool_filter.policy.verdict import Forward
+from tests.fuzz.oracle import Violation
+from tests.fuzz.seeds import seeds
+from tests.fuzz.target import run
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Refuse nothing, find nothing."""
+
+
+def _yes(*_: object, **__: object) -> bool:
+    return True
+
+
+def _forward(*_: object, **__: object) -> Forward:
+    return Forward()
+
+
+def _as_it_is(text: str, *_: object) -> str:
+    return text
+
+
+def _nothing_found(*_: object) -> list[object]:
+    return []
+
+
+def _nothing_added(_: object, body: bytes) -> bytes:
+    return body
+
+
+WAYS: dict[str, Callable[..., object]] = {
+    "policy.tool_filter.decide_call": _forward,
+    "policy.tool_filter.decide_listing": _forward,
+    "protocol.messages.refuse_repeated": _nothing,
+    "protocol.messages.is_like_a_call": _nothing,
+    "protocol.messages._holds_message": _nothing,
+    "protocol.messages.fold": _as_it_is,
+    "protocol.tools.refuse_misreadable": _nothing,
+    "protocol.tools.fold_key": _as_it_is,
+    "policy.tool_filter.shows_tool": _nothing,
+    "policy.tool_filter.decide_beside": _forward,
+    "protocol.tools.shows_tool_beside_content": _nothing,
+    "http.bodies.shows_tool": _nothing,
+    "conversation.conversation.shows_tool": _nothing,
+    "http.head._is_utf8": _yes,
+    "http.head._spells_a_call": _nothing,
+    "http.head.problem_in_fields": _nothing,
+    "http.listener.problem_in_body": _nothing,
+    "http.exchange.problem_in_mirrored": _nothing,
+    "http.listener.could_show_tool": _nothing,
+    "http.listener.kept_with_us": _as_it_is,
+    "http.exchange.HttpExchange.with_owed": _nothing_added,
+    "adapters.stdio.judge.refuse_hidden_line": _nothing,
+    "rules.chain._refuse_unclear": _nothing,
+    "rules.fields.could_be": _nothing,
+    "rules.fields.Document.find": _nothing_found,
+    "rules.edits._unescaped": _as_it_is,
+    "rules.chain._Walk._follow_rules": _nothing_found,
+}
+"""The places to weaken, and what stands there instead."""
+
+TOGETHER = [("policy.tool_filter.shows_tool", "policy.tool_filter.decide_beside")]
+"""Places that each refuse what the other one refuses: alone, none of them is missed."""
+
+_BACKED = {place for row in TOGETHER for place in row}
+ROWS = [*TOGETHER, *((place,) for place in WAYS if place not in _BACKED)]
+
+
+def main(places: list[str]) -> str | None:
+    """Return what was noticed first, if anything was."""
+    for place in places:
+        patch(f"mcp_tool_filter.{place}", WAYS[place]).start()
+    all_seeds = seeds()
+    for seed in Random(1).sample(all_seeds, len(all_seeds)):  # of all doors: soon one notices
+        try:
+            run(seed)
+        except Violation as violation:
+            return str(violation)
+    return None
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1:]) or "")
