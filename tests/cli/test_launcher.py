@@ -110,6 +110,21 @@ def test_a_closed_stdout_gives_no_traceback(tmp_path: Path) -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is full")
+@pytest.mark.parametrize("words", [["--help"], ["completion", "fish"], ["rules", "schema"]])
+def test_a_full_disk_behind_stdout_gives_two_lines(words: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "mcp_tool_filter", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=surroundings(tmp_path),
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "Error: Cannot write the output\nNo space left on device\n"
+
+
 @pytest.mark.parametrize(
     "module", ["__init__.py", "__main__.py", "errors.py", "cli/__init__.py", "cli/launcher.py"]
 )

@@ -93,4 +93,4 @@ def main(places: list[str]) -> str | None:
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1:]) or "")
+    sys.stdout.write(main(sys.argv[1:]) or "")

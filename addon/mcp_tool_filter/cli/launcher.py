@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EIO, ENOSPC, EPIPE
 from importlib import import_module
 from types import FrameType
 
@@ -41,9 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(args)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # the reader is gone; Python would try to write again at exit
+    except OSError as error:
+        if error.filename is not None or error.errno not in (EPIPE, ENOSPC, EIO):
+            raise
+        # Python would try to write to stdout again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        if error.errno == EPIPE:  # the reader is gone
+            return 1
+        print(f"Error: Cannot write the output\n{error.strerror}", file=sys.stderr)
+        return 2
     except StartError as error:
         print(import_module("mcp_tool_filter.cli.flags").with_flags(str(error)), file=sys.stderr)
         return int(getattr(error, "exit_status", 1))

@@ -152,7 +152,7 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
             header = ["X-Key: $KEY"]
         """
         with serving(tmp_path, text, KEY="secret", COLOUR="blue") as it:
-            it.says(r"3 servers\n(.*\n)*  remote: .*/remote/mcp -> .*: 9 tools, 1 hidden")
+            it.says(r"3 servers\n(.*\n)*  remote: .*/remote/mcp -> .*/mcp: 9 tools, 1 hidden")
             files, team, far = it.at("files"), it.at("Team.x-1"), it.at("remote")
             assert files.tools() == ["read_file", "delete_file", "env", "write_file"]
             assert team.tools() == ["read_file"]

@@ -370,7 +370,7 @@ class Running:
             return f"Warning: {name} is not available: {_in_one(self.problem)}"
         if self._site is None:
             return f"  {name}: it is still starting"
-        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self._site.shown}"
+        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self._site.shown_target}"
         login = "; your login is used" if self._site.login else ""
         if (snapshot := self.snapshot) is None:
             return f"  {name}: {at}: its tools are listed when a client logs in{login}"

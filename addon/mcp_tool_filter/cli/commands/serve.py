@@ -33,6 +33,7 @@ from mcp_tool_filter.cli.commands.http import (
     tls_to_others,
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
+from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.cli.saving import FileOfPatterns
 from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
 from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
@@ -48,14 +49,14 @@ _FIXED = ("audit", "metrics", "dashboard", "otel")  # in ``Config``: they need a
 
 def run(typed: Given) -> int:
     """Serve until a signal comes; return the exit status. Raises StartError."""
+    end_on_sigterm(0)  # until the loop runs
     sources = _read(typed)
     settings = sources.for_all_servers()
     settings.config()  # report wrong settings before anything starts
     refuse_bad_certificate(settings.cert)
     plans = _plans(sources)
-    serving = _serve(sources, settings, plans)
     log_to_stderr(settings.verbosity, is_watched=False, as_json=settings.log_format == "json")
-    return end_at_once(asyncio.run(serving))
+    return end_at_once(asyncio.run(_serve(sources, settings, plans)))
 
 
 def _read(typed: Given) -> Sources:
