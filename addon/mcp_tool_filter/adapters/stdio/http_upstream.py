@@ -32,7 +32,7 @@ from mcp_tool_filter.adapters.upstream.clients import (
     Poster,
     read_away,
 )
-from mcp_tool_filter.adapters.upstream.replies import EventReader, Refused, plain
+from mcp_tool_filter.adapters.upstream.replies import EventReader, Refused, plain, string_in
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import EVENT_STREAM
 from mcp_tool_filter.protocol.limits import Limits
@@ -130,7 +130,8 @@ class StreamableUpstream:
         async with self._poster.exchange(b"POST", sent, opening) as response:
             session = response.header(b"mcp-session-id")
             async for said in self._messages_in(response):
-                if (revision := _revision_in(said)) is not None:
+                revision = string_in(said, "result", "protocolVersion")
+                if revision is not None and revision.isascii():
                     break
                 await self._listener.receive(said)
             else:
@@ -284,20 +285,20 @@ class _Place:
         await asyncio.sleep(delay)
 
 
-class LegacyUpstream:
+class LegacyUpstream(LegacyStream):
     """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
 
     def __init__(
         self, http: HttpClient, path: str, listener: UpstreamListener, limits: Limits
     ) -> None:
-        self._stream = LegacyStream(http, path, limit=limits.pending)
+        super().__init__(http, path, limit=limits.pending)
         self._listener = listener
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
         try:
-            await self._stream.open()
+            await super().open()
         except (Refused, ProtocolError) as error:
             raise HttpFailed(str(error)) from None
         self._reader = asyncio.create_task(self._read())
@@ -308,7 +309,7 @@ class LegacyUpstream:
         """Send a message; its answer comes on the stream."""
         async with reporting_failure(self._listener, ids):
             try:
-                await self._stream.tell(body)
+                await self.tell(body)
             except Refused as refused:
                 text = f"The server answered {refused.status_line}"
                 is_probe = method == "server/discover" and refused.status < 500
@@ -317,7 +318,7 @@ class LegacyUpstream:
 
     def agree_on(self, revision: str) -> None:
         if revision.isascii():
-            self._stream.revision = revision
+            self.revision = revision
 
     def listen(self) -> None:
         """The stream is open already."""
@@ -326,12 +327,12 @@ class LegacyUpstream:
         if self._reader:
             self._reader.cancel()
             await asyncio.wait([self._reader])
-        await self._stream.close()
+        await super().close()
 
     async def _read(self) -> None:
         why = "The event stream has ended"
         try:
-            async for event in self._stream.events:
+            async for event in self.events:
                 await receive_event(event, self._listener)
         except (HttpFailed, ProtocolError) as error:
             why = str(error)
@@ -366,17 +367,6 @@ def words_for(error: HttpFailed) -> tuple[int, str]:
     if isinstance(error, LoginNeeded):
         return NOT_LOGGED_IN, plain(str(error))
     return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"
-
-
-def _revision_in(said: bytes) -> str | None:
-    """Return the revision in the answer to ``initialize``; None if it is another message."""
-    try:
-        message = json.loads(said)
-    except (ValueError, RecursionError):
-        return None
-    result = message.get("result") if isinstance(message, dict) else None
-    revision = result.get("protocolVersion") if isinstance(result, dict) else None
-    return revision if isinstance(revision, str) and revision.isascii() else None
 
 
 def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:

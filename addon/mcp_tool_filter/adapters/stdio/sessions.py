@@ -30,7 +30,6 @@ The command is read no faster than outboxes are emptied. What nobody reads is bo
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -56,6 +55,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
     render_request,
     reply_in,
     stateless_meta,
+    string_in,
 )
 from mcp_tool_filter.adapters.upstream.search import Found, introduction_in
 from mcp_tool_filter.conversation.conversation import LIST_CHANGED
@@ -484,7 +484,7 @@ class SharedSession(ChildSession):
         asker: object = None,
     ) -> tuple[int, Outbox]:
         """Send a request; return its number, and the outbox for its messages."""
-        wanted = _string_in(line, "params", "_meta", _LOG_LEVEL) if not only_answers else None
+        wanted = string_in(line, "params", "_meta", _LOG_LEVEL) if not only_answers else None
         number, renumbered = self._numbers.renumber(line)
         outbox = Outbox(
             only_answers=only_answers,
@@ -537,23 +537,12 @@ class SharedSession(ChildSession):
         """Return who may read a message that names no request."""
         usual = [outbox for _, outbox in self._waiting.values() if not outbox.is_subscription]
         wanting = [one for one in usual if one.least_level is not None]
-        level = _string_in(line, "params", "level")
+        level = string_in(line, "params", "level")
         if not wanting or level not in _LEVELS:
             return usual if len(usual) == 1 else []
         if len({one.asker for one in usual}) > 1:  # it may be about a request that wants none
             return []
         return [one for one in wanting if (one.least_level or 0) <= _LEVELS.index(level)]
-
-
-def _string_in(message: bytes, *keys: str) -> str | None:
-    """Return a string in a message, if it has one there."""
-    try:
-        found = json.loads(message)
-    except (ValueError, RecursionError):
-        return None
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,8 +1,8 @@
 """Speak MCP over HTTP, as a client.
 
 ``Poster`` posts to one path, and has the rules for refusals, redirects and sessions.
-``LegacyStream`` is the GET stream of HTTP+SSE. Three clients ask with them: ``StatelessClient``
-(2026-07-28), ``StreamableClient`` (2025-03-26 to 2025-11-25) and ``LegacyClient`` (2024-11-05).
+``LegacyStream`` is the GET stream of HTTP+SSE. Two clients ask with them: ``StreamableClient``
+(since 2025-03-26) and ``LegacyClient`` (2024-11-05).
 Each returns a ``ResultReply`` with the original bytes, and closes what it has opened.
 """
 
@@ -199,7 +199,7 @@ def _version(revision: str) -> Headers:
 
 
 class McpClient(Protocol):
-    """The interface of the three clients."""
+    """What asks an upstream."""
 
     transport: Transport
 
@@ -214,42 +214,13 @@ class McpClient(Protocol):
 
     async def request(self, method: str, params: Result) -> ResultReply: ...
 
-    async def close(self) -> None: ...
-
-
-class StatelessClient:
-    """2026-07-28: every request states who we are and which revision we speak."""
-
-    transport = Transport.STATELESS
-    revision = R2026_07_28
-    has_session = False
-
-    def __init__(self, poster: Poster) -> None:
-        self._poster = poster
-
-    @property
-    def path(self) -> str:
-        return self._poster.path
-
-    async def request(self, method: str, params: Result) -> ResultReply:
-        meta = stateless_meta(self.revision)
-        headers = [
-            (b"mcp-protocol-version", self.revision.encode()),
-            (b"mcp-method", method.encode()),
-        ]
-        return await self._poster.ask(method, {**params, "_meta": meta}, headers)
-
-    async def close(self) -> None:
-        await self._poster.close_sessions()
-
 
 class StreamableClient:
-    """2025-03-26 to 2025-11-25: ``initialize`` first, then each POST gets its own answer."""
+    """Each POST gets its own answer. From 2025-03-26 to 2025-11-25 ``initialize`` comes first; in
+    2026-07-28 (``STATELESS``) every request states who we are and which revision we speak."""
 
-    transport = Transport.STREAMABLE
-
-    def __init__(self, poster: Poster) -> None:
-        self._poster = poster
+    def __init__(self, poster: Poster, transport: Transport = Transport.STREAMABLE) -> None:
+        self._poster, self.transport = poster, transport
         self._background = Background()
 
     @property
@@ -258,7 +229,7 @@ class StreamableClient:
 
     @property
     def revision(self) -> str:
-        return self._poster.revision
+        return R2026_07_28 if self.transport is Transport.STATELESS else self._poster.revision
 
     @property
     def has_session(self) -> bool:
@@ -277,11 +248,14 @@ class StreamableClient:
             await self._poster.tell(INITIALIZED, self._poster.headers)
 
     async def request(self, method: str, params: Result) -> ResultReply:
-        return await self._poster.ask(method, params, self._poster.headers, self._answer)
+        if self.transport is not Transport.STATELESS:
+            return await self._poster.ask(method, params, self._poster.headers, self._answer)
+        params = {**params, "_meta": stateless_meta(self.revision)}
+        headers = [*_version(self.revision), (b"mcp-method", method.encode())]
+        return await self._poster.ask(method, params, headers)
 
     async def close(self) -> None:
         await self._background.close()
-        await self._poster.close_sessions()
 
     async def _answer(self, message: bytes) -> None:
         self._background.answer(self._poster.tell(message, self._poster.headers))
@@ -330,39 +304,30 @@ class LegacyStream:
         await self._stack.aclose()
 
 
-class LegacyClient:
+class LegacyClient(LegacyStream):
     """Asks on a stream of its own."""
 
     transport = Transport.LEGACY_SSE
     has_session = False  # a session with an id
 
     def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
-        self._stream = LegacyStream(http, path, limit=limit)
+        super().__init__(http, path, limit=limit)
         self._background = Background()
         self._waiting: dict[int, asyncio.Future[ResultReply]] = {}
         self._lost: Exception | None = None
         self._next_id = 0
 
-    @property
-    def path(self) -> str:
-        return self._stream.path
-
-    @property
-    def revision(self) -> str:
-        return self._stream.revision
-
     async def open(self) -> None:
-        """Open the stream. Raises Refused, ProtocolError, HttpFailed."""
-        await self._stream.open()
-        self._background.start(self._listen(self._stream.events))
+        await super().open()
+        self._background.start(self._listen(self.events))
 
     async def initialize(self) -> ResultReply:
         return await self.request("initialize", INITIALIZE)
 
     async def initialized(self, revision: str) -> None:
-        self._stream.revision = revision
+        self.revision = revision
         with suppress(Refused):
-            await self._stream.tell(INITIALIZED)
+            await self.tell(INITIALIZED)
 
     async def request(self, method: str, params: Result) -> ResultReply:
         self._next_id += 1
@@ -373,7 +338,7 @@ class LegacyClient:
         try:
             if self._lost:
                 raise self._lost
-            told = self._background.start(self._stream.tell(render_request(number, method, params)))
+            told = self._background.start(self.tell(render_request(number, method, params)))
             return await _first_of(told, answered)
         finally:
             del self._waiting[number]
@@ -381,7 +346,7 @@ class LegacyClient:
 
     async def close(self) -> None:
         await self._background.close()
-        await self._stream.close()
+        await super().close()
 
     async def _listen(self, events: EventReader) -> None:
         try:
@@ -400,7 +365,7 @@ class LegacyClient:
                     answered.set_exception(error)
                 return
         if answer := answer_to(message):
-            self._background.answer(self._stream.tell(answer))
+            self._background.answer(self.tell(answer))
 
     def _lose(self, error: Exception) -> None:
         self._lost = error

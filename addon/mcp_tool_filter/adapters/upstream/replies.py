@@ -6,6 +6,7 @@ unchanged, and judged like all tool lists.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -172,6 +173,17 @@ def error_in(raw: bytes) -> RpcError | None:
         return _error_of(_read(raw))
     except ProtocolError:
         return None
+
+
+def string_in(raw: bytes, *keys: str) -> str | None:
+    """Return the string at a place in a message, if there is one."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _read(raw: bytes) -> Result:

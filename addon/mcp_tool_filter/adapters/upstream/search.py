@@ -21,7 +21,6 @@ from mcp_tool_filter.adapters.upstream.clients import (
     LegacyClient,
     McpClient,
     Poster,
-    StatelessClient,
     StreamableClient,
 )
 from mcp_tool_filter.adapters.upstream.replies import (
@@ -38,7 +37,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
 from mcp_tool_filter.adapters.upstream.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize
+from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, Transport, has_initialize
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know
 _NO_SUCH_PATH = (404, 405, 501)
@@ -154,7 +153,7 @@ class Search:
         return await self._initialize(self._poster(path))
 
     async def _discover(self, poster: Poster, seconds: float | None) -> Found | None:
-        client = StatelessClient(poster)
+        client = StreamableClient(poster, Transport.STATELESS)
         try:
             async with asyncio.timeout(seconds):
                 reply = await client.request("server/discover", {})
