@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -351,30 +352,58 @@ def test_a_file_of_unknown_shape_lists_no_servers(text: str, tmp_path: Path) -> 
     assert opened(tmp_path / "a.json", text).servers() == {}
 
 
-COMMENTED = """\
-[mcp_servers.a]
-url = "https://a.example/mcp"
+COMMENTED = {
+    "a.toml": """\
+[mcp_servers.a] # 0
+url = "https://a.example/#mcp" # 1
+scopes = ["x"] # 2
 
-# about the headers
-[mcp_servers.a.http_headers]
-X = "v"
+# 3: about the headers
+[mcp_servers.a.http_headers] # 4
+X = "v" # 5
 
-# my other server
+# 6: my other server
 [mcp_servers.b] # b
 command = "y"
-"""
+""",
+    "a.yaml": """\
+extensions:
+  a: # 0
+    # 1
+    uri: https://a.example/#mcp # 2
+    headers: # 3
+      # 4
+      X: "v #5" # 5
+    flow: {x: 1} # 6
+  b: {cmd: y} # b
+""",
+    "a.json": """\
+{"mcpServers": {
+  "a": { // 0
+    "url" /* 1 */ : /* 2 */ "https://a.example/#mcp", // 3
+    "headers": { // 4
+      "X": "v" // 5
+      /* 6 */
+    }
+  },
+  "b": {"command": "y"} // # b
+}}
+""",
+}
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_comments_after_a_removed_table_stay(end: str, tmp_path: Path) -> None:
-    before = opened(tmp_path / "a.toml", "")
-    before = ClientFile(before.place, b"", COMMENTED.replace("\n", end))
+@pytest.mark.parametrize("name", COMMENTED)
+def test_comments_in_what_is_removed_stay(name: str, end: str, tmp_path: Path) -> None:
+    before = opened(tmp_path / name, "")
+    before = ClientFile(before.place, b"", COMMENTED[name].replace("\n", end))
     entry = before.servers()["a"]
     text = before.with_entry("a", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
-    assert f"# my other server{end}[mcp_servers.b] # b{end}" in text
-    assert "# about the headers" in text
-    edited = ClientFile(before.place, b"", text.replace("# b", "# c") + f"# more{end}")
-    wanted = before.text.replace("# b", "# c") + f"# more{end}"
+    for number in range(7):
+        assert len(re.findall(rf"[#/*] {number}\b", text)) == 1
+    assert text.count("\n") == text.count(end)
+    edited = ClientFile(before.place, b"", text.replace("# b", "# c") + end)
+    wanted = before.text.replace("# b", "# c") + end
     assert edited.restored("a", before, entry) == wanted
 
 

@@ -82,6 +82,9 @@ _TEXT = '{\n\t"a": 1, // one\n\t"b": {"c": [2]},\n\t"d": 3 // three\n}\n'
         # a value changes and nothing else
         (_TEXT, {"a": 1, "b": {"c": ["x"]}, "d": 3}, _TEXT.replace("[2]", '["x"]')),
         (_TEXT, {"a": 1, "b": {"c": [2], "e": 1}, "d": 3}, _TEXT.replace("[2]", '[2], "e": 1')),
+        # comments stay where a member was
+        ('{\n  "a": [ // x\n  ], /* y */\n  "b": {"c": 1 /* z */}\n}', {"a": [1]},
+         '{\n  "a": // x\n  [\n    1\n  ] /* y */\n  /* z */ \n}'),
         # new members follow the style of the others
         ('{"a": 1}', {"a": 1, "x": [1], "y": "z"}, '{"a": 1, "x": [1], "y": "z"}'),
         ("{}", {"x": [1] * 40}, '{\n  "x": [\n' + "    1,\n" * 39 + "    1\n  ]\n}"),

@@ -193,7 +193,7 @@ def merged(base: str, one: str, other: str) -> str | None:
 
 
 def with_comments_of(old: str, new: str) -> str:
-    """Return the new text with the old text's missing comment lines, in their places."""
+    """Return the new text with the old text's missing comments, as lines in their places."""
     result: list[str] = []
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
     for _, start, end, begin, stop in _opcodes(before, after):
@@ -201,12 +201,20 @@ def with_comments_of(old: str, new: str) -> str:
         result += there
         if there != gone:
             tail = list(takewhile(_says_nothing, reversed(gone)))[::-1]
-            body = [line for line in gone[: len(gone) - len(tail)] if line.lstrip()[:1] == "#"]
-            kept = [line for line in body if line not in there]
-            if any(line.strip() for line in tail) and tail != there[-len(tail) :]:
-                kept += tail
-            result += kept
+            body = gone[: len(gone) - len(tail)]
+            said = "".join(there)
+            result += [one for line in body if (one := _comment_in(line)).strip() not in said]
+            if any(line.strip() for line in tail) and "".join(tail).rstrip() not in said:
+                result += tail
     return "".join(result)
+
+
+def _comment_in(line: str) -> str:
+    """Return the comment in a line of TOML, as a line."""
+    if _says_nothing(line):
+        return line
+    end = line[len(line.rstrip("\r\n")) :]
+    return next((f"{one}{end}" for one in jsonc.comments_in(line) if one[0] == "#"), "")
 
 
 def _says_nothing(line: str) -> bool:
@@ -330,8 +338,10 @@ class ClientFile:
         _set_members(table, entry)
         mark = self.text[: self.text.startswith(_BYTE_ORDER_MARK)]
         text = mark + str(document.as_string())
+        if "\n" in self.text and not re.search(r"(?<!\r)\n", self.text):
+            text = re.sub(r"\r?\n", "\r\n", text)  # tomlkit ends its own lines otherwise
         commented = with_comments_of(self.text, text)  # tomlkit drops comments after a table
-        is_same = _toml(self.place, commented).unwrap() == document.unwrap()
+        is_same = _toml(self.place, commented).unwrap() == _toml(self.place, text).unwrap()
         return commented if is_same else text
 
     def save(self, text: str, *, original: str | None = None) -> None:

@@ -82,6 +82,11 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def comments_in(text: str) -> list[str]:
+    """Return the comments in a text of JSON or TOML."""
+    return [one[0].rstrip() for one in _PART.finditer(text) if one["comment"]]
+
+
 def _plain(text: str) -> str:
     """Return a text of the same length without comments and trailing commas."""
     pieces: list[str] = []
@@ -181,7 +186,7 @@ class _Container:
                 return edits
         widest = 0 if "\n" in self._text[start : member.end] else _WIDEST
         said = _render_in(self.indent, new, _unit_of(self._text), widest)
-        return [_Edit(start, member.end, said)]
+        return [_Edit(start, member.end, self._comments_in(start, member.end) + said)]
 
     def edit_array(
         self, old: Sequence[object], new: Sequence[object], render: Callable[[object], str]
@@ -197,11 +202,19 @@ class _Container:
 
     def _edit(self, gone: Sequence[_Item], added: Sequence[str], index: int) -> list[_Edit]:
         """Return the edits that put texts in the place of items, and more texts at an index."""
-        edits = [_Edit(one.start, one.end, said) for one, said in zip(gone, added, strict=False)]
+        edits = [
+            _Edit(one.start, one.end, self._comments_in(one.start, one.end) + said)
+            for one, said in zip(gone, added, strict=False)
+        ]
         edits += self._removals(gone[len(added) :])
         if self.items and (more := added[len(gone) :]):
             edits.append(self._insertion(index, more))
         return edits
+
+    def _comments_in(self, start: int, end: int) -> str:
+        """Return the comments in what is replaced, to put before what replaces it."""
+        found, line = comments_in(self._text[start:end]), f"\n{self.indent or ''}"
+        return "".join(f"{one}{' ' if one[:2] == '/*' else line}" for one in found)
 
     def _removals(self, gone: Sequence[_Item]) -> Iterator[_Edit]:
         """Yield the edits that remove items, each with a comma."""
@@ -213,7 +226,9 @@ class _Container:
                 end = one.end
             line = text.rfind("\n", 0, one.start) + 1
             rest = re.compile(r"[ \t]*\r?\n").match(text, end)
-            if line and rest and not text[line : one.start].strip():
+            if comments := self._comments_in(one.start, one.end):
+                yield _Edit(one.start, end, comments)
+            elif line and rest and not text[line : one.start].strip():
                 yield _Edit(line, rest.end(), "")
             else:
                 space = re.compile(r"[ \t]*").match(text, end)

@@ -31,6 +31,8 @@ _DEEPEST = 100  # brackets and braces within each other
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """What a YAML text cannot contain, or what some readers take for the end of a line."""
 
+_COMMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|(?<!\S)(#[^\r\n]*)""")
+
 type _Edit = tuple[int, int, str]
 
 
@@ -87,6 +89,7 @@ class _Editor:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._newline = "\r\n" if "\r\n" in text else "\n"
 
     def mapping(self, node: Any, old: Any, value: Mapping[str, object]) -> Iterator[_Edit]:
         members = {name.value: (name, inner) for name, inner in node.value}
@@ -95,7 +98,10 @@ class _Editor:
             return
         for key, (name, inner) in members.items():
             if key not in value:
-                yield self._line_of(name), self._after(inner), ""
+                start, end = self._line_of(name), self._after(inner)
+                indent = " " * name.start_mark.column
+                kept = [f"{indent}{one}" for one in self._comments_in(start, end)]
+                yield start, end, self._as_lines(kept, start)
             elif old[key] is None and inner.value == "":  # its mark is at whatever follows
                 at = self._text.index(":", name.end_mark.index) + 1
                 yield at, at, f" {_json(value[key])}"
@@ -138,8 +144,16 @@ class _Editor:
 
     def _whole(self, node: Any, value: object) -> _Edit:
         start = int(node.start_mark.index)
-        is_line = not self._text[self._line_start(start) : start].strip()  # below its key
-        return start, self._end(node), "  " * is_line + _json(value)
+        before = self._text[self._line_start(start) : start]
+        is_line = not before.strip()  # below its key
+        indent = " " * (len(before) - len(before.lstrip()) + 2)
+        comments = self._comments_in(start, self._end(node))
+        kept = "".join(f"{one}{self._newline}{indent}" for one in comments)
+        return start, self._end(node), "  " * is_line + kept + _json(value)
+
+    def _comments_in(self, start: int, end: int) -> list[str]:
+        """Return the comments in what goes."""
+        return [one[1] for one in _COMMENT.finditer(self._text, start, end) if one[1]]
 
     def _end(self, node: Any) -> int:
         """Return where the text of a value ends; ruamel takes comments after it for a part."""
@@ -161,7 +175,7 @@ class _Editor:
         return self._line_start(int(node.start_mark.index))
 
     def _as_lines(self, lines: Sequence[str], at: int) -> str:
-        end = "\r\n" if "\r\n" in self._text else "\n"
+        end = self._newline
         is_unfinished = at == len(self._text) and not self._text.endswith("\n")
         text = "".join(f"{line}{end}" for line in lines)
         return end + text.removesuffix(end) if is_unfinished else text
