@@ -254,15 +254,25 @@ def test_a_change_is_shown_without_what_a_terminal_would_obey(
     assert "// \\x1b[2K \\x9b2K \\u202e" in shown
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "line 1: expecting property name"),
+        ("\ufeff\n", "line 1: the file is empty"),
+        ('{"a": NaN}', "line 1: there is no NaN in JSON"),
+    ],
+)
 def test_a_broken_file_does_not_hide_the_others(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    text: str, why: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / ".gemini").mkdir()
-    (home / ".gemini" / "settings.json").write_text("{")
+    (home / ".gemini" / "settings.json").write_text(text)
     assert main(["clients"]) == 0
     said = capsys.readouterr()
-    assert "settings.json cannot be read: " in said.err
+    assert f"settings.json cannot be read: {why}" in said.err
     assert "tickets" in said.out
+    assert main(["unwrap", "claude-code", "files"]) == 0
+    assert "settings.json" not in capsys.readouterr().err
 
 
 SERVER = """\

@@ -66,6 +66,8 @@ class _Item:
 
 def parse(text: str) -> object:
     """Return the value of a file. Raises ProtocolError, which names the line."""
+    if not text.strip("\ufeff \t\r\n"):
+        raise ProtocolError("line 1: the file is empty")
     try:
         try:
             return json.loads(text, parse_constant=_refuse_constant)
@@ -79,7 +81,7 @@ def parse(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"there is no {name} in JSON")
 
 
 def comments_in(text: str) -> list[str]:

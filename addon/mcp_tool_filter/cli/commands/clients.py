@@ -93,13 +93,17 @@ def run(typed: Given) -> int:
     return 0
 
 
-def find_servers() -> Iterator[ListedServer]:
+def find_servers(client: str = "") -> Iterator[ListedServer]:
     """Yield every server that a client lists; a file that cannot be read gets a warning.
+
+    With ``client``, no other client's files are read.
 
     If files of one scope list a name twice, the nearest file counts, as for the client.
     """
     known = set()
     for place in places(Surroundings.of_this_process()):
+        if client not in ("", place.client):
+            continue
         try:
             file = read(place)
             servers = file.servers() if file else {}
@@ -368,19 +372,19 @@ def _say_what_is_hidden(
     from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
     from mcp_tool_filter.observers.sentences import counted_things, warnings_in
 
-    why = ""
     if not is_named and listed.file.place.scope == "project":
         why = "it is in a project's file; wrap it by its name"
-    else:
-        try:
-            settings = _settings_in(section) if section else None
-            settings = settings or _settings_for(listed, flags, _PATIENCE)
-            known, config = ask_now(settings), settings.config()
-            why = "" if known.who.is_listed else "it lists its tools after a login"
-        except StartError as error:
-            why = error.why
-    if why:
-        say(f"{listed.name} was not asked for its tools, or did not answer: {why}")
+        say(f"{listed.name} was not asked for its tools: {why}")
+        return
+    try:
+        settings = _settings_in(section) if section else None
+        settings = settings or _settings_for(listed, flags, _PATIENCE)
+        known, config = ask_now(settings), settings.config()
+    except StartError as error:
+        say(f"{listed.name} was not asked for its tools, or did not answer: {error.why}")
+        return
+    if not known.who.is_listed:
+        say(f"{listed.name} lists its tools only after a login")
         return
     config.refuse_unmatched(known.snapshot.unmatched)
     things = known.snapshot.things
@@ -498,7 +502,7 @@ def _find(
     """
     client, *named = typed[WORDS]
     scope = typed.get("scope", [""])[-1]
-    in_client = [one for one in find_servers() if one.file.place.client == client]
+    in_client = list(find_servers(client))
     in_scope = [one for one in in_client if scope in ("", "all", one.file.place.scope)]
     if bool(named) == ("all" in typed):
         why = "mcp-tool-filter clients lists them; --all means all of a client"
@@ -511,7 +515,7 @@ def _find(
     scopes = " or ".join(f"--scope {one.file.place.scope}" for one in listed)
     if not listed:
         known = sorted({one.name for one in in_client})
-        kind = f"server in {client}'s file called"
+        kind = f"server of {client} called"
         raise no_such(kind, server, known, help="mcp-tool-filter clients")
     if not found:
         what = f"{client} does not list {server or 'a server'} in scope {scope}"
@@ -551,7 +555,7 @@ def _change(
         return 0
     text = _text_with(file, name, entry)
     edits = _edits_of(moved(listed.entry, listed.file.place), section)
-    print("\n".join(_diff(listed, entry, text, edits)))
+    print("\n".join(_diff(listed, entry, text, edits)), flush=True)
     if "dry-run" in typed:
         return 0
     if "yes" not in typed and not _agrees():

@@ -33,6 +33,7 @@ from mcp_tool_filter.cli.settings import (
 from mcp_tool_filter.cli.terminal import (
     Colour,
     count,
+    is_terminal,
     on_signals,
     print_table,
     progress,
@@ -310,9 +311,10 @@ _WIDTHS = (18, 20, 7, 14, 13)  # 80 with two blanks between
 def _print(rows: Sequence[_Row], dead: Callable[[_Row], list[str]]) -> None:
     """Print the table; to stderr, what does not fit into it."""
     cells = [_cells(row, dead(row)) for row in rows]
+    fitting = [tuple(map(shortened, one, _WIDTHS)) for one in cells]
     print_table(
         _HEAD,
-        [tuple(map(shortened, one, _WIDTHS)) for one in cells],
+        fitting if is_terminal(sys.stdout) else cells,
         lambda row: Colour.RED if row[2] == "no" else None,
         always_has_head=True,
     )
