@@ -25,9 +25,8 @@ from typing import Any
 
 import pytest
 
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 
-TIMEOUT = 20.0
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12.1
 # Without the last ones it asks for the world outside at every start.
 _FLAGS = (
@@ -103,7 +102,7 @@ class Page:
 
     def order(self, method: str, path: str, arguments: object = None) -> Any:
         """Give an order of the WebDriver protocol; return its value."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=3 * TIMEOUT)
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
         try:
             body = None if arguments is None else json.dumps(arguments)
             connection.request(method, f"/session{self._session}{path}", body)

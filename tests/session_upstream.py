@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.raw_upstream import TIMEOUT
+
 TOOLS = [
     {"name": name, "inputSchema": {"type": "object"}}
     for name in ("read_file", "delete_file", "stream", "resume", "ask", "push", "pretty", "drop")
@@ -204,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "ask":
                 self._begin_stream()
                 self._event({"jsonrpc": "2.0", "id": "q1", "method": "roots/list"})
-                answer = self.upstream.answers.get(timeout=10)
+                answer = self.upstream.answers.get(timeout=TIMEOUT)
                 self._event(_result(id, _text(json.dumps(answer["result"]))))
                 self._end_stream()
             case "push":

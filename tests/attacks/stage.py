@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client
-from tests.raw_upstream import RawRequest, answer, hang_up
+from tests.raw_upstream import TIMEOUT, RawRequest, answer, hang_up
 from tests.served import RunningSockets, served
 
 DENIED = "wipe_disk"
@@ -36,8 +36,6 @@ DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 PROBE = post(PING, path="/probe")
-
-PATIENCE = 10.0  # generous, and only met by what hangs
 
 type Respond = Callable[[RawRequest, Link], Awaitable[None]]
 
@@ -97,7 +95,7 @@ class Upstream:
 
     async def settled(self) -> None:
         """Wait until the proxy has hung up on every connection: nothing more can come."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for link in list(self.links):
                 await link.over.wait()
 
@@ -192,7 +190,7 @@ class Stage:
     async def _play[T](self, scene: Coroutine[Any, Any, T]) -> T:
         self.upstream.forget()
         try:
-            async with asyncio.timeout(3 * PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 got = await scene
                 if isinstance(self.proxy, RunningSockets):
                     await self.proxy.hang_up_on_upstream()

@@ -19,9 +19,9 @@ import pytest
 from tests.attacks.hosts import hosted
 from tests.attacks.made_up import Talk, talk
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, PATIENCE, Link, Upstream, listening
+from tests.attacks.stage import DENIED, MARK, Link, Upstream, listening
 from tests.raw_client import RawClient, raw_client
-from tests.raw_upstream import RawRequest, answer
+from tests.raw_upstream import TIMEOUT, RawRequest, answer
 
 pytestmark = pytest.mark.rest
 
@@ -54,7 +54,7 @@ class Side:
 
         self.upstream.respond = respond
         heard = bytearray()
-        async with asyncio.timeout(PATIENCE), raw_client(self.port) as client:
+        async with asyncio.timeout(TIMEOUT), raw_client(self.port) as client:
             listening = asyncio.create_task(_listen(client, heard))
             with suppress(ConnectionError):  # it has hung up on what it cannot read
                 for piece in one.asked:

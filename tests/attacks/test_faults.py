@@ -28,7 +28,7 @@ from tests.adapters.mitmproxy.filtered import (
 from tests.attacks.faults import Place, noting_lines, raising_at
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 pytestmark = pytest.mark.filterwarnings(
     # What the line that raises was about to await, or to close.
@@ -45,7 +45,6 @@ def _nothing_left_for_others() -> Iterator[None]:
     gc.collect()
 
 
-PATIENCE = 10.0  # generous, and only met by what hangs
 _LAST_GUARDS = (
     "Exchange.connected",
     "Effects._carry_out",
@@ -158,7 +157,7 @@ async def outcome_of(go: Go, between: Filtered) -> list[str]:
     between.upstream.raw.requests.clear()
     got = b""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             got = await go(between.port)
     except TimeoutError:
         return ["a wait"]

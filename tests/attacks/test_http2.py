@@ -23,7 +23,7 @@ from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, Link, Stage
 from tests.mcp_upstream import RESULT
 from tests.raw_client import H2Client, H2Stream, h2_client
-from tests.raw_upstream import RawRequest, chunk
+from tests.raw_upstream import TIMEOUT, RawRequest, chunk
 
 type Fields = list[tuple[bytes, bytes]]
 
@@ -163,7 +163,7 @@ def _ask(client: H2Client, attack: Attack) -> int:
 
 async def _over(client: H2Client, number: int) -> H2Stream:
     stream = client.streams[number]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         while not (stream.ended or stream.reset is not None or client.closed):
             await client.read()
     return stream

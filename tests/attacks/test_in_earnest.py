@@ -18,7 +18,7 @@ from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, 
 from tests.mcp_upstream import RESULT
 from tests.proxy import REPOSITORY, SCRIPT, tool
 from tests.raw_client import raw_client
-from tests.raw_upstream import RawRequest, free_port
+from tests.raw_upstream import TIMEOUT, RawRequest, free_port
 
 # Many are large, or wait for what never comes: here only the quick ones.
 REQUESTS = [one for one in hostile_requests.ATTACKS if len(one.raw) < 3000][::12]
@@ -50,7 +50,7 @@ async def launcher(upstream: Upstream, home: Path) -> AsyncIterator[int]:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while not await _answers(port):
                 await asyncio.sleep(0.05)
         yield port

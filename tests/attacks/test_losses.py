@@ -232,7 +232,7 @@ async def test_an_upstream_that_still_accepts_a_connection_while_it_dies_is_lost
         await client.say(post(FINE))
         await upstream.raw.asked(len(upstream.raw.requests) + 1)
         before = len(upstream.raw.peers)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while len(upstream.raw.peers) == before:  # the first probe finds the port open
                 await asyncio.sleep(0.002)
         await upstream.raw.stop()

@@ -12,7 +12,7 @@ from tests.adapters.mitmproxy.filtered import INITIALIZE, filtered
 from tests.attacks.ruled import OK, draft, under_policy
 from tests.mcp_upstream import saying
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
 GET = b'{"jsonrpc":"2.0","id":1,"method":"vendor/get"}'
@@ -197,7 +197,7 @@ interceptor:
         await between.client.head()
         await between.client.chunk()
         assert await between.client.chunk() == b"data: " + OK + b"\n\n"
-        request = await asyncio.wait_for(answered.get(), 20)
+        request = await asyncio.wait_for(answered.get(), TIMEOUT)
         assert request.line.startswith("POST /messages?s=1 ")
         assert request.all("authorization") == ["Bearer t"]
         assert json.loads(request.body) == {

@@ -17,7 +17,7 @@ from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, free_port
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
 
 HIDDEN = "delete_file"
 DOCS = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs"
@@ -230,10 +230,10 @@ async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
                 assert b"Upstream connection lost" in lost.body
             async with raw_client(port) as leaving:
                 await leaving.say(post(message("tools/call", name="hang")))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(TIMEOUT):
                     while not any(b"hang" in one.body for one in upstream.asked):
                         await asyncio.sleep(0.05)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(TIMEOUT):
                 while file.read_bytes().count(b"\n") < 3:
                     await asyncio.sleep(0.05)
             entries = [json.loads(line) for line in file.read_bytes().splitlines()]

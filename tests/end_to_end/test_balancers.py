@@ -33,7 +33,16 @@ from tests.oauth_upstream import oauth_upstream
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port, raw_upstream
+from tests.raw_upstream import (
+    SSE_HEAD,
+    TIMEOUT,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+    free_port,
+    raw_upstream,
+)
 
 CONFIGURATIONS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "scale"
 TOOLS = [tool("read_file", ',"annotations":{"readOnlyHint":true}'), tool("rm_rf")]
@@ -229,12 +238,12 @@ def balancing(balancer: str, ours: Replicas, home: Path) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(TIMEOUT)
 
 
 async def until_balanced(port: int) -> None:
     """Wait until the balancer has found a replica."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             with suppress(OSError, asyncio.IncompleteReadError):
                 async with raw_client(port) as client:
@@ -350,7 +359,7 @@ async def visited(port: int) -> AsyncIterator[list[Visitor]]:
 async def many_more(visitors: list[Visitor]) -> None:
     """Wait until each has got some more answers."""
     before = [one.answered for one in visitors]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(TIMEOUT):
         while any(one.answered < had + 30 for one, had in zip(visitors, before, strict=True)):
             await asyncio.sleep(0.05)
 

@@ -29,7 +29,7 @@ from tests.end_to_end.web_pages import (
     running_upstream,
 )
 from tests.proxy import REPOSITORY
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk
 
 PICTURE = REPOSITORY / ".pictures" / "mitmweb.png"
 
@@ -104,7 +104,9 @@ class TestBrowser:
             await peer.say(SSE_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK)
 
         with running_upstream(respond) as port, mitmweb(tmp_path, port) as web:
-            with closing(HTTPConnection("127.0.0.1", web.client.port, timeout=20)) as connection:
+            with closing(
+                HTTPConnection("127.0.0.1", web.client.port, timeout=TIMEOUT)
+            ) as connection:
                 kind = {"Content-Type": "application/json"}
                 connection.request("POST", "/mcp", FILE_READ, kind)
                 assert b'"content":[]' in connection.getresponse().read()

@@ -30,13 +30,12 @@ import pytest
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from tests.proxy import REPOSITORY, SCRIPT
 from tests.raw_client import MCP_HEADERS, Answer, post, raw_client
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 
 from .peer import upstream
 
 RESTARTS = 4
 CLIENTS = 6
-PATIENCE = 60.0  # generous, and only met by what hangs
 LOST = -32000
 HEADERS = MCP_HEADERS + b"MCP-Protocol-Version: 2025-11-25\r\n"
 NOT_FOUND = {"code": -32601, "message": "Tool not found: delete_file"}
@@ -70,7 +69,7 @@ class Traffic:
         id = f"{number}-{len(self.calls)}"
         params = {"name": tool, "arguments": given}
         call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             got = await ask(post(json.dumps(call).encode(), headers=HEADERS))
         assert got.status == 200, got
         # Some answer with JSON, some with one event.
@@ -81,7 +80,7 @@ class Traffic:
     async def goes_on(self) -> None:
         """Wait until some calls have succeeded."""
         begin = len(self.calls)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while sum("result" in said for _, _, said in self.calls[begin:]) < 5 * CLIENTS:
                 assert not any(one.done() for one in self.clients), self.clients
                 await asyncio.sleep(0.02)
@@ -183,7 +182,7 @@ async def test_only_calls_in_flight_are_lost_at_a_restart(
         async with filtered(upstream.origin, tmp_path) as (port, stderr):
 
             async def say(text: str, times: int) -> None:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     while stderr.read_text().count(text) < times:
                         await asyncio.sleep(0.02)
 
@@ -211,7 +210,7 @@ async def test_only_calls_in_flight_are_lost_at_a_restart(
 
 
 async def reachable(port: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             with suppress(ConnectionRefusedError):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

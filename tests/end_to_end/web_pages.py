@@ -17,7 +17,7 @@ from mcp_tool_filter.cli.commands.demo import demo_upstream
 from tests.browser import Page
 from tests.end_to_end.filtering import SCRIPT, started
 from tests.mcp_upstream import Respond, mcp_upstream, tool
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 
 PASSWORD = "only-for-tests"
 
@@ -41,7 +41,7 @@ class Client:
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
         }
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         connection.request("POST", "/mcp", json.dumps(message), headers)
         self.answers.append(json.loads(connection.getresponse().read()))
         connection.close()
@@ -72,7 +72,7 @@ class Web:
         self, method: str, path: str, body: object = None, *, password: str = PASSWORD
     ) -> tuple[int, str]:
         """Ask mitmweb, as its own pages do; ``bytes`` go out as they are."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         headers = {
             "Authorization": f"Bearer {password}",
             "Content-Type": "application/json",

@@ -36,7 +36,7 @@ from mcp_tool_filter.adapters.oauth.tokens import (
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
 
 
 # The access token of a stored login: renewed once for all requests that need it
@@ -46,7 +46,7 @@ async def show(url: str) -> None:
 
 async def logged_in(home: Path, upstream: OAuthUpstream) -> Credentials:
     store = LoginStore(home)
-    state = await log_in(upstream.url, Wishes(timeout=10), store, show)
+    state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
     return Credentials(state, store)
 
 
@@ -62,7 +62,7 @@ class Clock:
 
 async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, Clock]:
     store, clock = LoginStore(home), Clock()
-    state = await log_in(upstream.url, Wishes(timeout=10), store, show)
+    state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
     return Credentials(state, store, clock=clock), clock
 
 
@@ -177,7 +177,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
             with pytest.raises(LoggedOut):
                 credentials.value()
         assert upstream.renewals == 1
-        await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), show)
+        await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)
         clock.later = 0
         assert upstream.grant_of(credentials.value())
 
@@ -260,7 +260,7 @@ async def test_a_missing_scope_is_requested_at_the_next_login(
     with oauth_upstream() as upstream:
         credentials = await logged_in(tmp_path, upstream)
         await credentials.want_scopes(("write", "tools"))
-        await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), show)
+        await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)
         assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]
 
 

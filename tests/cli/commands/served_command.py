@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.make import asking, calling
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import StdioClient, filtered, is_alive, upstream
 
 DENY = ("--deny", "^delete_")
@@ -55,7 +56,7 @@ class Served:
     more: dict[str, str] = field(default_factory=dict)
 
     def send(self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
             connection.request(method, path, body, self._headers(headers))
             response = connection.getresponse()
@@ -79,7 +80,7 @@ class Served:
     @contextmanager
     def stream(self, path: str = "/mcp") -> Iterator[Iterator[str]]:
         """Open a stream; yields its data lines."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         headers = self._headers({"accept": "text/event-stream"})
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()

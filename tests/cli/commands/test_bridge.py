@@ -26,7 +26,7 @@ from tests.cli.commands.served_command import (
 )
 from tests.cli.launched import run
 from tests.make import asking, calling
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 from tests.stdio_client import filtered, is_alive, upstream
 
 
@@ -81,7 +81,7 @@ def test_messages_before_an_answer_come_before_it(client: Served) -> None:
 
 def test_a_request_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
     with client.stream() as said:
-        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)
         connection.request("POST", "/mcp", calling("ask"), client.usual())
         assert json.loads(next(said))["method"] == "roots/list"
         answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
@@ -92,7 +92,7 @@ def test_a_request_of_the_command_reaches_the_client_on_its_stream(client: Serve
 
 
 def test_a_cancelled_request_ends_without_an_answer(client: Served) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)
     connection.request(
         "POST", "/mcp", calling("sleep", arguments='{"seconds":1.5}'), client.usual()
     )
@@ -298,7 +298,7 @@ def progressing(home: Path) -> Iterator[Served]:
 
 def test_progress_and_logs_of_a_stateless_request_come_as_they_happen(tmp_path: Path) -> None:
     with progressing(tmp_path) as serving:
-        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=TIMEOUT)
         body, headers = stateless("tools/call", 7, name="work", arguments={})
         connection.request("POST", "/mcp", body, {**serving.usual(), **headers})
         response = connection.getresponse()
@@ -328,7 +328,7 @@ def test_a_client_of_another_kind_gets_a_list_of_its_own(tmp_path: Path) -> None
 @pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
 def test_a_stateless_client_cancels_by_leaving(accept: str, tmp_path: Path) -> None:
     with progressing(tmp_path) as serving:
-        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=TIMEOUT)
         body, headers = stateless("tools/call", 7, name="work", arguments={})
         connection.request("POST", "/mcp", body, {**serving.usual(), **headers, "accept": accept})
         time.sleep(0.5)

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.commands.relaying import DENY, gone, names_in, pid_in, text_in
 from tests.cli.launched import run, surroundings
 from tests.make import asking, calling
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import filtered, upstream
 
 
@@ -401,7 +402,7 @@ def test_inherited_descriptors_may_be_non_blocking(tmp_path: Path) -> None:
             assert len(json.loads(hears.readline())["result"]["content"][0]["text"]) == size
             assert not os.get_blocking(stdout)  # other processes may rely on it
         says.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=TIMEOUT) == 0
     os.close(stdout)
 
 

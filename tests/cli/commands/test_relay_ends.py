@@ -15,6 +15,7 @@ import pytest
 from tests.cli.commands.relaying import DENY, gone, pid_in
 from tests.cli.launched import run, surroundings
 from tests.make import asking, calling
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import StdioClient, filtered, upstream
 
 pytestmark = pytest.mark.rest
@@ -177,7 +178,7 @@ def test_a_client_that_stops_listening_ends_the_session(tmp_path: Path) -> None:
         assert process.stdin
         process.stdin.write(asking("ping") + b"\n")
         process.stdin.flush()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=TIMEOUT) == 0
         process.stdin.close()
 
 
@@ -192,7 +193,7 @@ def test_a_client_that_leaves_with_unread_input_ends_the_session(tmp_path: Path)
         )
         sender = threading.Thread(target=_say_and_leave, args=(client, large))
         sender.start()
-        assert client.process.wait(timeout=30) is not None
+        assert client.process.wait(timeout=TIMEOUT) is not None
         sender.join(10)
         assert gone(command)
 

@@ -27,11 +27,10 @@ from tests.cli.launched import surroundings
 from tests.login_browser import browse
 from tests.make import asking, calling
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 from tests.session_upstream import session_upstream
 from tests.stdio_client import upstream
 
-TIMEOUT = 20.0
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 

@@ -16,7 +16,7 @@ from tests.cli.launched import RunningLauncher, launched
 from tests.make import calling
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
 from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer
 from tests.websocket import accept, connect
 
 JSON = [
@@ -139,7 +139,7 @@ async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> Non
         clients = [await opened.enter_async_context(raw_client(port)) for _ in range(60)]
         for number, client in enumerate(clients):
             await client.say(post(calling("b", id=str(number)), path="/one/mcp"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(waiting) < len(clients):
                 await asyncio.sleep(0.01)
         async with raw_client(port) as client:
@@ -168,7 +168,7 @@ async def test_open_calls_are_answered_when_a_server_or_the_process_ends(
 
     async with two(tmp_path, respond, "drain = 20") as (it, port, _, _), raw_client(port) as client:
         await client.say(post(calling("b"), path="/one/mcp"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             await asked.wait()
         if drains:
             it.process.terminate()

@@ -22,6 +22,7 @@ from tests.browser import browser
 from tests.cli.commands.test_serve import serving
 from tests.cli.launched import RunningLauncher, run, surroundings
 from tests.oauth_upstream import oauth_upstream
+from tests.raw_upstream import TIMEOUT
 from tests.session_upstream import session_upstream
 from tests.stdio_client import filtered, started, upstream
 
@@ -226,7 +227,7 @@ async def test_one_page_shows_all_running_filters(home: Path, tmp_path: Path) ->
             client.calls("read_file")
             eventually(running_filters)
             for path, status in (("/mcp/running", 403), (f"/mcp?token={'x' * 32}", 403)):
-                connection = HTTPConnection("127.0.0.1", port, timeout=20)
+                connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
                 connection.request("GET", path)
                 assert connection.getresponse().status == status
                 connection.close()
