@@ -26,7 +26,6 @@ from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 
 pytestmark = pytest.mark.rest
 
-MEGABYTE = 1024 * 1024
 MANY = 24
 LONG = b"x" * 19_800_000
 FOREIGN = b"Host: evil.example\r\nOrigin: http://evil.example\r\n"

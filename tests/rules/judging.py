@@ -178,10 +178,6 @@ def changed(policy: Policy, text: str, host: Host | None = None, asked: str | No
     return found.message.place.raw.decode()
 
 
-def params_of(text: str) -> object:
-    return json.loads(text)["params"]
-
-
 def logged(host: Host) -> list[str]:
     return [one.message for one in host.effects if isinstance(one, WriteLog)]
 

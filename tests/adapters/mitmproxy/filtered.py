@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
@@ -24,7 +23,6 @@ INITIALIZE = (
     b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
     b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
 )
-DECLARING_ALL = INITIALIZE.replace(b"{},", ALL_CAPABILITIES.encode() + b",", 1)
 
 
 @dataclass
@@ -66,9 +64,6 @@ def call(name: str, arguments: str = "{}", id: str = "1") -> bytes:
 def not_found(name: str, id: str = "1") -> bytes:
     error = f'{{"code":-32601,"message":"Tool not found: {name}"}}'
     return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}'.encode()
-
-
-INVALID_REQUEST = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
 
 
 def stumble(*_args: object, **_given: object) -> None:

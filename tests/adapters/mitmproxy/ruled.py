@@ -56,11 +56,4 @@ def streaming(*events: bytes) -> Callable[[RawRequest, Peer], Coroutine[Any, Any
     return respond
 
 
-WAIT = """
-  - id: wait
-    conditions: [tool_equals: read_file]
-    on: any
-    actions: [delay: 50ms]
-"""
-
 PING = b'{"jsonrpc":"2.0","id":9,"method":"ping"}'

@@ -13,14 +13,13 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, READ, Filtered, call, not_found
+from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, READ, Filtered, call
 from tests.adapters.mitmproxy.ruled import (
     BLOCK,
     HIDDEN,
     PING,
     REDACT,
     SECRET,
-    WAIT,
     blocked,
     ruled,
     streaming,
@@ -166,39 +165,7 @@ async def test_the_commands_show_the_rules_and_their_hits(tmp_path: Path) -> Non
         assert "2 messages" in known
 
 
-# What rules do with requests: single ones, notifications, and members of a batch.
-
-
-async def test_a_request_is_blocked_and_others_keep_their_bytes(tmp_path: Path) -> None:
-    async with ruled(tmp_path, BLOCK) as between:
-        got = await between.ask(call("read_file", '{"path":"\\/etc/passwd"}', id='"\\u0061"'))
-        assert (got.status, got.body) == (200, blocked("no-etc", "not there", '"\\u0061"'))
-        fine = call("read_file", '{ "path" :"/home", "n":1.00}')
-        await between.ask(fine)
-        assert [request.body for request in between.upstream.asked] == [fine]
-
-
-async def test_rules_never_see_what_the_filter_refuses(tmp_path: Path) -> None:
-    rules = "  - {id: a, conditions: [tool_equals: delete_file], actions: [block: seen]}\n"
-
-    async with ruled(tmp_path, rules) as between:
-        got = await between.ask(call("delete_file"))
-        assert got.body == not_found("delete_file")
-
-
-async def test_a_notification_is_dropped(tmp_path: Path) -> None:
-    async with ruled(tmp_path, BLOCK) as between:
-        note = call("read_file", '{"path":"/etc/x"}').replace(b'"id":1,', b"")
-        assert (await between.ask(note)).status == 202
-        assert between.upstream.asked == []
-
-
-async def test_the_members_of_a_batch_are_judged_one_by_one(tmp_path: Path) -> None:
-    async with ruled(tmp_path, BLOCK, respond=saying(OK)) as between:
-        bad, good = call("read_file", '{"path":"/etc/x"}', id="1"), call("read_file", id="2")
-        got = await between.ask(b"[" + bad + b"," + good + b"]")
-        assert json.loads(got.body) == [json.loads(OK), json.loads(blocked("no-etc", "not there"))]
-        assert [request.body for request in between.upstream.asked] == [b"[" + good + b"]"]
+# What rules do with requests; what each action does is in test_rules_everywhere.py.
 
 
 OK = b'{"jsonrpc":"2.0","id":2,"result":{}}'
@@ -210,66 +177,11 @@ UNCLEAR = [
 ]
 
 
-@pytest.mark.parametrize("arguments", UNCLEAR)
-async def test_an_unclear_field_is_refused(tmp_path: Path, arguments: str) -> None:
-    async with ruled(tmp_path, BLOCK) as between:
-        got = await between.ask(call("read_file", arguments, id="9"))
-        assert got.status == 200
-        assert json.loads(got.body)["error"]["code"] == -32600
-        assert json.loads(got.body)["id"] == 9
-        assert between.upstream.asked == []
-
-
 CHANGE = """
   - id: safe
     conditions: [tool_equals: read_file]
     actions: [set_param: {field: arguments.safe, value: true}]
 """
-
-
-async def test_a_change_leaves_every_other_byte(tmp_path: Path) -> None:
-    async with ruled(tmp_path, CHANGE) as between:
-        await between.ask(call("read_file", '{ "n" :1.00}'))
-        (request,) = between.upstream.asked
-        assert request.body == call("read_file", '{ "n" :1.00,"safe":true}')
-        assert request.all("content-length") == [str(len(request.body))]
-
-
-RENAME = """
-  - id: rename
-    conditions: [param_exists: arguments.to]
-    actions: [set_param: {field: name, value: "${params.arguments.to}"}, log: {message: late}]
-"""
-
-
-async def test_no_rule_makes_a_denied_tool_callable(tmp_path: Path) -> None:
-    async with ruled(tmp_path, RENAME) as between:
-        got = await between.ask(call("read_file", '{"to":"delete_file"}'))
-        assert got.body == not_found("delete_file")
-        assert between.upstream.asked == []
-
-
-async def test_headers_follow_a_changed_message(tmp_path: Path) -> None:
-    rules = """
-  - id: rename
-    conditions: [tool_equals: read_file]
-    actions: [transform: {json_patch: [{op: replace, path: /name, value: "r\\u00e9ad"}]}]
-"""
-    headers = b"Mcp-Method: tools/call\r\nMcp-Name: read_file\r\n"
-
-    upstreams = mcp_upstream(tools=[READ, READ.replace(b"read_file", "réad".encode())])
-    async with (
-        upstreams as upstream,
-        proxy(
-            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
-            rules=[write(tmp_path, rules)],
-        ) as it,
-        raw_client(it.port) as client,
-    ):  # fmt: skip
-        await client.ask(post(call("read_file"), headers=MCP_HEADERS + headers))
-    (request,) = upstream.asked
-    assert request.all("mcp-method") == ["tools/call"]
-    assert request.all("mcp-name") == ["=?base64?csOpYWQ=?="]
 
 
 async def test_headers_of_arguments_follow_a_changed_message(tmp_path: Path) -> None:
@@ -299,18 +211,6 @@ async def test_headers_of_arguments_follow_a_changed_message(tmp_path: Path) -> 
     request = upstream.asked[-1]
     assert b'"region":"eu"' in request.body
     assert request.all("mcp-param-region") == ["eu"]
-
-
-async def test_a_script_decides(tmp_path: Path) -> None:
-    script = tmp_path / "check.sh"
-    script.write_text('#!/bin/sh\ngrep -q secret && { echo "$MCP_TOOL: no"; exit 1; }\nexit 0\n')
-    script.chmod(0o755)
-    rules = "  - {id: ask, actions: [run_script: {path: ./check.sh, decides: true}]}\n"
-
-    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
-        got = await between.ask(call("read_file", '{"a":"secret"}'))
-        assert got.body == blocked("ask", "read_file: no")
-        assert (await between.ask(call("read_file"))).body == SECRET
 
 
 HOLD = """
@@ -405,20 +305,6 @@ async def test_a_held_call_whose_client_leaves_is_never_sent(tmp_path: Path) -> 
 # What rules do with responses: JSON, events, cached results, and the snapshot's lists.
 
 
-async def test_a_json_answer_is_changed(tmp_path: Path) -> None:
-    async with ruled(tmp_path, REDACT, respond=saying(SECRET)) as between:
-        got = await between.ask(call("read_file"))
-        assert got.body == HIDDEN
-        assert got.all("content-length") == [str(len(HIDDEN))]
-
-
-async def test_an_event_is_changed(tmp_path: Path) -> None:
-    respond = streaming(b"id: 1\ndata: " + SECRET + b"\n\n", b": ping\n\n")
-    async with ruled(tmp_path, REDACT, respond=respond) as between:
-        got = await between.ask(call("read_file"))
-        assert got.body == b"id: 1\ndata: " + HIDDEN + b"\n\n: ping\n\n"
-
-
 async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path: Path) -> None:
     """What answers a request may come on another stream, after Last-Event-ID."""
 
@@ -434,12 +320,6 @@ async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path
         await between.ask(call("read_file"), session)
         got = await between.client.ask(get(headers=MCP_HEADERS + session))
         assert HIDDEN in got.body
-
-
-async def test_a_delay_applies_in_both_directions(tmp_path: Path) -> None:
-    async with ruled(tmp_path, WAIT, respond=streaming(b"data: " + SECRET + b"\n\n")) as between:
-        got = await between.ask(call("read_file"))
-        assert got.body == b"data: " + SECRET + b"\n\n"
 
 
 CACHE = """
@@ -464,20 +344,6 @@ async def test_a_cached_result_answers_and_passes_the_response_rules(tmp_path: P
         assert len(between.upstream.asked) == 1
         other = await between.ask(GET % b"3", b"Authorization: Bearer other\r\n")
         assert other.status == 200
-        assert len(between.upstream.asked) == 2
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"x"}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[]}}',
-    ],
-)
-async def test_failures_are_not_cached(tmp_path: Path, said: bytes) -> None:
-    async with ruled(tmp_path, CACHE, respond=saying(said)) as between:
-        await between.ask(GET % b"1")
-        await between.ask(GET % b"1")
         assert len(between.upstream.asked) == 2
 
 
@@ -551,22 +417,6 @@ async def test_the_errors_of_rules_in_a_batch_pass_the_response_rules(tmp_path: 
 
 
 # What rules do with messages on a WebSocket.
-
-
-async def test_websocket_messages_are_judged(tmp_path: Path) -> None:
-    rules = BLOCK + REDACT + WAIT
-
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        socket = await accept(peer.reader, peer.writer, request.head)
-        while await socket.hear() is not None:
-            await socket.say(SECRET)
-
-    async with ruled(tmp_path, rules, respond=respond) as between:
-        socket = await connect(between.client.reader, between.client.writer)
-        await socket.say(call("read_file", '{"path":"/etc/x"}'))
-        assert await socket.hear() == blocked("no-etc", "not there")
-        await socket.say(call("read_file"))
-        assert await socket.hear() == HIDDEN
 
 
 NO_SAMPLING = """

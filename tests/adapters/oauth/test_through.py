@@ -31,7 +31,6 @@ OURS = "http://localhost:8080"
 BACK = "http://127.0.0.1:5555/callback"
 RESOURCE = "/.well-known/oauth-protected-resource"
 SERVER = "/.well-known/oauth-authorization-server"
-REGISTRATION = {"client_id": "c-1", "redirect_uris": [BACK]}
 
 
 async def authorization_server(peer: Peer) -> None:

@@ -9,19 +9,7 @@ import pytest
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Reply
 from tests.adapters.stdio.judging_lines import FORWARDED, Judged, names_in
-from tests.make import answering, asking, calling, definition, error_in, listing, text_of
-
-
-def test_a_denied_name_is_refused_before_any_list_was_seen() -> None:
-    refused = Judged(["^rm"]).client(calling("rm_rf", id='"\\u0061"'))
-    assert text_of(refused) == (
-        b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-32601,'
-        b'"message":"Tool not found: rm_rf"}}'
-    )
-
-
-def test_any_other_name_is_forwarded_before_the_list_is_known() -> None:
-    assert Judged(["^rm"]).client(calling("read_file")) == FORWARDED
+from tests.make import answering, asking, calling, error_in, listing
 
 
 @pytest.mark.parametrize(("deny", "is_changed"), [(["^rm"], True), (["(?!)"], True), ([], False)])
@@ -57,15 +45,6 @@ def test_the_longest_name_is_forwarded() -> None:
     assert Judged().client(calling("x" * 256)) == FORWARDED
 
 
-def test_an_unknown_tool_is_not_found_once_the_list_is_known() -> None:
-    judged = Judged(["^rm"])
-    assert names_in(judged.lists("read_file", "rm_rf")) == ["read_file"]
-    assert judged.client(calling("read_file", id="2")) == FORWARDED
-    unknown, denied = (judged.client(calling(name, id="3")) for name in ("nothing", "rm_rf"))
-    assert error_in(unknown) == (-32601, "Tool not found: nothing")
-    assert error_in(denied) == (-32601, "Tool not found: rm_rf")
-
-
 def test_the_whole_list_is_reported_once() -> None:
     judged = Judged(["^rm"])
     judged.lists("read_file", "rm_rf")
@@ -83,77 +62,6 @@ def test_a_list_of_several_pages_is_known_after_the_last_one() -> None:
     assert isinstance(judged.client(calling("c", id="6")), Reply)
     assert judged.client(calling("a", id="7")) == FORWARDED
     assert [list(snapshot.allowed) for snapshot in judged.listed] == [["a", "b"]]
-
-
-def test_an_out_of_order_page_does_not_complete_the_list() -> None:
-    judged = Judged()
-    judged.lists("z", params='{"cursor":"9"}')
-    assert judged.client(calling("a")) == FORWARDED
-    judged.lists("a", id="2", more=',"nextCursor":"2"')
-    judged.lists("z", id="3", params='{"cursor":"9"}')
-    assert judged.client(calling("b", id="4")) == FORWARDED
-    assert not judged.listed
-
-
-def test_a_definition_is_pinned_when_it_is_first_seen() -> None:
-    judged = Judged()
-    judged.lists("a", more=',"nextCursor":"2"')
-    judged.client(asking("tools/list", id="2"))
-    changed = judged.upstream(
-        answering(f'{{"tools":[{definition("a", ',"title":"new"').decode()}]}}', id="2")
-    )
-    assert text_of(changed) == listing("a", id="2")
-
-
-def test_a_tool_that_appears_later_is_not_exposed() -> None:
-    judged = Judged()
-    assert judged.lists("a") == FORWARDED
-    assert names_in(judged.lists("a", "b", id="2")) == ["a"]
-    assert isinstance(judged.client(calling("b", id="3")), Reply)
-
-
-def test_all_bytes_around_a_list_are_kept() -> None:
-    judged = Judged(["^b"])
-    judged.client(asking("tools/list", id='"\\u0041"'))
-    before = b'{ "result" : {"x":1.0e2,"tools": ['
-    after = b'] ,"nextCursor":null}, "id":"\\u0041","jsonrpc":"2.0" }'
-    tools = definition("a") + b" , " + definition("b")
-    assert text_of(judged.upstream(before + tools + after)) == before + definition("a") + after
-
-
-def test_denied_definitions_pass_nowhere_before_the_list_is_known() -> None:
-    judged = Judged(["^rm"])
-    hidden = f'{{"x":{definition("rm_rf").decode()}}}'
-    judged.client(asking("vendor/method"))
-    assert error_in(judged.upstream(answering(hidden)))[0] == -32603
-
-
-def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
-    """Although the denied tool itself may stand on another page."""
-    judged = Judged(["^rm"])
-    judged.client(asking("tools/list"))
-    carrier = definition("a", f',"x":{definition("rm_rf").decode()}')
-    page = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s,%s],"nextCursor":"2"}}'
-    verdict = judged.upstream(page % (carrier, definition("b")))
-    assert names_in(verdict) == ["b"]
-    judged.lists("c", id="2", params='{"cursor":"2"}')
-    judged.client(asking("tools/list", id="3"))
-    again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))
-    assert names_in(again) == ["b"]
-    [snapshot] = judged.listed
-    assert snapshot.faults == ("the tool a has the definition of another tool: not exposed",)
-
-
-def test_a_denied_tool_missing_from_the_list_is_hidden_later() -> None:
-    judged = Judged(["^rm"])
-    judged.lists("a")
-    judged.client(asking("vendor/method", id="2"))
-    shown = f'{{"x":{definition("rm_rf").decode()}}}'
-    assert error_in(judged.upstream(answering(shown, id="2")))[0] == -32603
-
-
-def test_an_unrequested_list_is_filtered_by_the_patterns() -> None:
-    assert names_in(Judged(["^rm"]).upstream(listing("a", "rm_rf", id="77"))) == ["a"]
 
 
 def test_the_snapshot_answers_lists_if_the_user_wants_it() -> None:

@@ -48,10 +48,6 @@ def found(number: int) -> list[dict[str, Any]]:
     return filters if len(filters) == number else []
 
 
-def servers_by_target() -> dict[str, dict[str, Any]]:
-    return {one["target"]: one for filter in running_filters() for one in filter["servers"]}
-
-
 def _as_link(base: Path) -> None:
     (base / "elsewhere").mkdir(mode=0o700)
     (base / "mcp-tool-filter").symlink_to(base / "elsewhere")
