@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from mcp_tool_filter.cli.flags import WORDS, UsageError, parse_flags
-from mcp_tool_filter.cli.help import render_command_help, render_help
+from mcp_tool_filter.cli.help import render_command_help, render_first_steps, render_help
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.options import OPTIONS
@@ -23,7 +23,7 @@ def test_each_commands_help_shows_its_usage_and_flags(command: Command) -> None:
     assert page.endswith("\n")
     for flag in (*command.flags, command.all_flags[-1]):
         assert f"--{flag.name} {flag.value}".rstrip() in page
-    assert max(map(len, page.splitlines())) <= 100
+    assert max(map(len, page.splitlines())) <= 80
 
 
 @each_command
@@ -55,6 +55,7 @@ def test_no_short_flag_of_a_command_is_used_twice(command: Command) -> None:
 def test_the_filters_help_names_each_command(command: Command) -> None:
     assert f"\n  {command.name} " in render_help()
     assert command.summary in render_help()
+    assert max(map(len, (render_help() + render_first_steps()).splitlines())) <= 80
 
 
 @each_command

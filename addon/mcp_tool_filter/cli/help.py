@@ -16,45 +16,50 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.options import GROUPS, Option
 
 TOP = """\
-mcp-tool-filter sits in front of an MCP server and removes the tools you do not want:
-your model does not see them, cannot call them, and spends no tokens on them.
+mcp-tool-filter sits in front of an MCP server and removes the tools you do not
+want: your model does not see them, cannot call them, and spends no tokens on
+them.
 """
 _FIRST_STEPS = """
-  mcp-tool-filter demo                                   see what it does, without a server
-  mcp-tool-filter --deny '^delete_' -- COMMAND ARGS      in front of a server that is a command
-  mcp-tool-filter --upstream URL --deny '^delete_'       in front of a server with a URL
-  mcp-tool-filter clients                                list the servers in your clients' files
-  mcp-tool-filter wrap CLIENT SERVER --pick              filter one of them
-  mcp-tool-filter run --deny '^delete_' -- CLIENT        filter all that a client reaches by URL
+  mcp-tool-filter demo                               see what it does
+  mcp-tool-filter --deny '^delete_' -- COMMAND ARGS  filter a command
+  mcp-tool-filter --upstream URL --deny '^delete_'   filter a URL
+  mcp-tool-filter clients                            list your clients' servers
+  mcp-tool-filter wrap CLIENT SERVER --pick          filter one of them
+  mcp-tool-filter run --deny '^delete_' -- CLIENT    a client's URLs
 
-mcp-tool-filter --help lists all flags and commands; mcp-tool-filter help, the longer pages.
+mcp-tool-filter --help lists all flags and commands.
+mcp-tool-filter help lists the longer pages.
 """
 EXAMPLES = """\
 Examples:
-  mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/project
-  mcp-tool-filter --deny '^delete_' --port 8080 -- npx -y @modelcontextprotocol/server-memory
-  mcp-tool-filter --upstream http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
-  mcp-tool-filter -u https://example.com/mcp -H 'Authorization: Bearer $TOKEN' --allow '^read_'
-  mcp-tool-filter -u http://localhost:3000/mcp --list-tools      show what would be hidden
-  mcp-tool-filter -u http://localhost:3000/mcp --inspect         the same under mitmweb
+  mcp-tool-filter -d '^delete_' -- npx -y @modelcontextprotocol/server-memory
+  mcp-tool-filter -d '^git_reset' --port 8080 -- uvx mcp-server-git
+  mcp-tool-filter -u http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
+  mcp-tool-filter -u https://mcp.example/ -H 'X-Key: $KEY' --allow '^read_'
+  mcp-tool-filter -u http://localhost:3000/mcp --list-tools
+  mcp-tool-filter -u http://localhost:3000/mcp --inspect
   mcp-tool-filter config claude-code -u http://localhost:3000/mcp -d '^file_'
-  mcp-tool-filter run --deny '^delete_' -- claude               all servers that it reaches by URL
+  mcp-tool-filter run --deny '^delete_' -- claude
 """
 BOTTOM = """\
-Patterns are JavaScript regexes. They match anywhere in a name; use ^ and $ for its start and end.
-A comma separates patterns, except inside {}, [] or () or after a backslash.
+Patterns are JavaScript regexes. They match anywhere in a name; use ^ and $ for
+its start and end. A comma separates patterns, except inside {}, [] or () or
+after a backslash.
 
-You can also set each flag in the environment, as MCP_TOOL_FILTER_DENY (one value per line), or
-in ~/.config/mcp-tool-filter/config.toml (or --config FILE), as deny = ["^file_"]. A flag overrides
-the environment, and the environment overrides the file. Only what is denied adds up: patterns and
-hints of all three apply.
+You can also set each flag in the environment, as MCP_TOOL_FILTER_DENY (one
+value per line), or in ~/.config/mcp-tool-filter/config.toml (or --config FILE),
+as deny = ["^file_"]. A flag overrides the environment, and the environment
+overrides the file. Only what is denied adds up: patterns and hints of all three
+apply.
 
-Exit status: 0 after Ctrl+C or SIGTERM, or when the work is done; 1 if the start failed, the
-upstream was lost, or a check failed; 2 if the command line is wrong; in front of a command over
-stdio, that of the command (130 or 143 if the signal has ended it).
+Exit status: 0 after Ctrl+C or SIGTERM, or when the work is done; 1 if the
+start failed, the upstream was lost, or a check failed; 2 if the command line is
+wrong; in front of a command over stdio, that of the command (130 or 143 if the
+signal has ended it).
 """
-_COLUMN = 34
-_WIDTH = 96
+_COLUMN = 30
+_WIDTH = 80
 
 
 def render_first_steps() -> str:
@@ -70,15 +75,19 @@ def render_help() -> str:
 
 def render_command_help(command: Command) -> str:
     """Render the help of one command."""
-    about = [line for part in command.about.split("\n") for line in textwrap.wrap(part, _WIDTH)]
     flags = _flag_lines("Flags", (*command.flags, command.all_flags[-1]))
-    lines = [*_usage(command), *about, "", *flags]
+    lines = [*_usage(command), *_wrapped(command.about), "", *flags]
     if command.has_settings:
         lines += [
             "The flags of the filter itself work here too: mcp-tool-filter --help",
             "",
         ]
-    return "\n".join([*lines, *([command.notes, ""] if command.notes else [])])
+    return "\n".join([*lines, *([*_wrapped(command.notes), ""] if command.notes else [])])
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    for part in text.split("\n"):
+        yield from textwrap.wrap(part, _WIDTH, break_on_hyphens=False) or [""]
 
 
 def show_help(command: Command) -> int:
@@ -111,7 +120,7 @@ def _flag_line(flag: Option) -> str:
     left = f"  {short}--{flag.name} {flag.value}".rstrip()
     if len(left) + 2 > _COLUMN:
         left += "\n" + " " * _COLUMN
-    right = textwrap.wrap(flag.help, _WIDTH - _COLUMN)
+    right = textwrap.wrap(flag.help, _WIDTH - _COLUMN, break_on_hyphens=False)
     return left.ljust(_COLUMN) + ("\n" + " " * _COLUMN).join(right)
 
 

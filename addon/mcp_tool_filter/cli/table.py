@@ -144,7 +144,7 @@ _ALL: Final = (
     Command(
         "demo",
         "try the filter without an MCP server of your own",
-        usage=("demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]",),
+        usage=("demo [--deny PATTERN] [--stay | --inspect] [--port PORT]",),
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
         " agent sees before and after.",
         flags=(
@@ -159,7 +159,7 @@ _ALL: Final = (
     ),
     Command(
         "run",
-        "start a client and filter all its MCP servers with a URL; no file changes",
+        "start a client and filter its MCP servers with a URL",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
         " The filter checks MCP messages to any URL; logins work. All other traffic passes"
@@ -182,9 +182,8 @@ _ALL: Final = (
             )),
         ),
         takes_command=True,
-        notes="Exit status: that of the client, or 127 if the client does not exist.\nMore:"
-              " mcp-tool-filter"
-        " help run",
+        notes="Exit status: that of the client, or 127 if the client does not exist.\n"
+        "More: mcp-tool-filter help run",
     ),
     Command(
         "serve",
@@ -195,12 +194,12 @@ _ALL: Final = (
         " page and one audit log. A server that cannot start is reported, and the others are"
         " served; it is tried again when a client asks for it. SIGHUP reads the file again.",
         flags=tuple(flag for flag in SETTINGS if flag.name not in _NOT_FOR_ALL),
-        notes="Without --config: ~/.config/mcp-tool-filter/config.toml. More: mcp-tool-filter help"
-        " servers",
+        notes="Without --config: ~/.config/mcp-tool-filter/config.toml\n"
+        "More: mcp-tool-filter help servers",
     ),
     Command(
         "doctor",
-        "check the upstream, the patterns and the port, and suggest fixes",
+        "check the upstream, the patterns and the port; suggest fixes",
         usage=(
             "doctor --upstream URL [--deny PATTERN] [FLAGS]",
             "doctor [FLAGS] -- COMMAND ARGS",
@@ -300,12 +299,12 @@ _ALL: Final = (
         ),
         has_settings=True,
         notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
-        " tools,\n/ searches, enter confirms, esc clears the search, esc or q quits.",
+        " tools, / searches, enter confirms, esc clears the search, esc or q quits.",
         runs="commands.look.run_pick",
     ),
     Command(
         "lock",
-        "keep the tools that you have approved in a file, and see what changes",
+        "keep approved tools in a file, and see what changes",
         usage=(
             "lock FILE --upstream URL [--deny PATTERN] [FLAGS]",
             "lock FILE [FLAGS] -- COMMAND ARGS",
@@ -337,7 +336,7 @@ _ALL: Final = (
         "wrap",
         "put the filter in front of a server in a client's file",
         usage=(
-            "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
+            "wrap CLIENT SERVER --deny PATTERN [--yes] [--dry-run]",
             "wrap CLIENT SERVER --pick",
             "wrap CLIENT --all --deny PATTERN",
             "wrap CLIENT SERVER --into FILE [--deny PATTERN]",
@@ -395,9 +394,9 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "show what other patterns or rules would have done to a recorded session",
+        "show what other patterns would have done to a recording",
         usage=(
-            "replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",
+            "replay RECORDING … [--deny PATTERN] [FLAGS]",
             "replay --shadow RECORDING … [FLAGS]",
         ),
         about="Replays recorded sessions with other patterns or rules, without a network. It shows"
@@ -414,8 +413,8 @@ _ALL: Final = (
         most_words=_ANY_NUMBER, least_words=1,
         asks="Which recording?",
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
-        " filter would\nhave refused a call. --shadow shows one line for each message to which"
-        " something would happen;\nall messages are replayed as they were answered.",
+        " filter would have refused a call.\n--shadow shows one line for each message to which"
+        " something would happen; all messages are replayed as they were answered.",
         runs="commands.recordings.run_replay",
     ),
     Command(
@@ -437,7 +436,7 @@ _ALL: Final = (
     ),
     Command(
         "audit",
-        "summarize an audit log, follow it, and check it for changed lines",
+        "summarize an audit log, follow it, check it for changes",
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
@@ -460,8 +459,8 @@ _ALL: Final = (
         ),
         most_words=_ANY_NUMBER, choices=("verify", "suggest"),
         notes="verify checks that every line has the hash of the line before, and prints the last"
-        " hash. The file\nalone cannot show that somebody changed the last line, removed lines at"
-        " the end, or rewrote the\nwhole file. Keep the last hash in another place, and check it"
+        " hash. The file alone cannot show that somebody changed the last line, removed lines at"
+        " the end, or rewrote the whole file. Keep the last hash in another place, and check it"
         " later with --last HASH.\n\n"
         "suggest lists tools that nobody called (with --upstream) and unusual calls, each with the"
         " reason.",
@@ -483,7 +482,7 @@ _ALL: Final = (
         flags=(Option("answers", "with explain: the request that a response answers", "MESSAGE"),),
         most_words=3, choices=("check", "test", "explain", "schema"),
         notes="Exit status of check: 0 without mistakes, else 1. Of test: 0 if all cases pass, 1 if"
-        " a case fails,\n2 if a file is not usable.",
+        " a case fails, 2 if a file is not usable.",
     ),
     Command(
         "help",
