@@ -85,7 +85,7 @@ class Picker:
                 raise urwid.ExitMainLoop
             case "esc" if self._search.edit_text:
                 self._search.set_edit_text("")
-            case "esc" if self._hidden != self._before:  # a slip must not lose the choices
+            case "q" | "esc" if self._hidden != self._before:  # a slip must not lose the choices
                 self._is_leaving = True
                 self._status.set_text("Quit without your choices? y: yes · any other key: no")
             case "q" | "esc":
