@@ -124,7 +124,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert not left.exists()
         ended = run("status", "--timeout", "3000", home=home)
         assert (ended.returncode, "s3cret" in ended.stdout + ended.stderr) == (1, False)
-        assert all(len(line.expandtabs(2)) <= 80 for line in ended.stdout.splitlines())
+        assert "\ngone\twindsurf (user)\tno\t" in ended.stdout
         assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in ended.stdout
         assert 'files: the pattern "^dead" matches no tool' in ended.stderr
         assert f"login: mcp-tool-filter login {behind_login.url}" in ended.stderr
