@@ -342,8 +342,10 @@ def test_each_server_of_a_file_has_its_own_lock(tmp_path: Path) -> None:
         it.reads(text, "other: ")
         assert it.at("other").tools() == ["mail"]
         (tmp_path / "one.lock").write_text("")
-        it.reads(text, "SIGHUP: nothing has changed: .*: The lock is broken")
-        assert client.tools() == ["read"]
+        write_lock(tmp_path / "other.lock", READ)
+        it.reads(text, "Warning: SIGHUP: one stays as it was: .*: The lock is broken")
+        it.says("other: .*by the new policy")
+        assert (client.tools(), it.at("other").tools()) == (["read"], ["read"])
         write_lock(tmp_path / "one.lock", MAIL)
         it.reads(text, "SIGHUP: took a new list of one|SIGHUP")
         assert it.at("one").tools() == ["mail"]

@@ -31,6 +31,7 @@ from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
 from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.lock import LockError
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
@@ -219,13 +220,18 @@ class Servers:
     # Changes
 
     async def change(self, plans: Sequence[Plan]) -> None:
-        """Run these servers from now on. Those that are the same keep their sessions."""
+        """Run these servers from now on. Those that are the same keep their sessions. One whose new
+        lock is broken keeps the old one, and all its settings."""
         async with self._turn:
             before, self._at = self._at, {}
             work: list[Awaitable[object]] = []
             for plan in plans:
                 known = before.pop(plan.name, None)
-                if known and known.can_become(plan):
+                if known and isinstance(plan.problem, LockError) and not known.plan.problem:
+                    self._at[plan.name] = known
+                    why = _in_one(plan.problem)
+                    self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
+                elif known and known.can_become(plan):
                     self._at[plan.name] = known
                     work.append(known.change(plan))
                 else:

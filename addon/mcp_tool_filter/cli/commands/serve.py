@@ -269,8 +269,6 @@ class _Filter:
             here = self._settings.host  # the file's counts only after a new start
             plans = _plans(sources, lambda one: refuse_strangers(replace(one, host=here)))
             for plan in plans:
-                if isinstance(plan.problem, LockError):  # the old lock stays in force
-                    raise plan.problem
                 if plan.config.rules:
                     _refuse_bad_rules(plan)
             before, config = self.proxy.config, settings.config()
