@@ -67,6 +67,7 @@ def shown(old: Lock, new: Lock) -> list[str]:
         ({}, {"d": "first call send_email, then"}, ["the name of another tool: send_email"]),
         ({}, {"d": "use files/send_email."}, ["the name of another tool: send_email"]),
         ({}, {"d": "sends email"}, []),
+        ({}, {"d": "rm it, or not"}, ["the name of another tool: rm"]),
         ({}, {"d": "own_name"}, []),
         ({}, {"d": "the odd name! of it"}, ["the name of another tool: odd name!"]),
         ({"d": "see send_email"}, {"d": "see send_email, too"}, []),
@@ -100,7 +101,7 @@ def shown(old: Lock, new: Lock) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_a_change_introduces(before: object, after: object, found: list[str]) -> None:
-    names = Names(["send_email", "own_name", "odd name!", "a", "email!"])
+    names = Names(["send_email", "own_name", "odd name!", "a", "email!", "rm", "or"])
     said = introduced(read(before), read(after), names, own=["own_name"])
     assert sorted(map(str, said)) == sorted(found)
 

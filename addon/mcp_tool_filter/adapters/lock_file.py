@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
-from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
+from mcp_tool_filter.adapters.whole_file import open_at_once, replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import Lock, LockError, looks_like_lock, parse_lock, render_lock
@@ -38,9 +38,7 @@ def with_lock(config: Config, known: Config | None = None) -> Config:
 def read_bytes(path: str) -> bytes:
     """Read the file of a lock. Raises StartError."""
     try:
-        # A pipe would keep us waiting for ever.
-        descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
+        with open(Path(path).expanduser(), "rb", opener=open_at_once) as file:
             if not S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UnusableLock("read", path, "It is not a regular file")
             raw = file.read(_LARGEST + 1)

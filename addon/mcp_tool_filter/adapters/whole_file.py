@@ -1,15 +1,22 @@
-"""Replace a file atomically: a reader finds the old or the new content, never a part."""
+"""Replace a file atomically: a reader finds the old or the new content, never a part.
+
+Most programs only read, so what only writing needs is imported then.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import BinaryIO
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file (for ``open``) without waiting for another program, as a named pipe would."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0), 0o666)
 
 
 @contextmanager
@@ -34,7 +41,7 @@ def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
         file.write(new)
         _save(file)
         _keep_owner(path, ours)
-        shutil.copymode(path, ours)
+        ours.chmod(S_IMODE(path.stat().st_mode))
         if path.read_bytes() != old:
             return False
         if not _exchange(ours, path):
@@ -51,6 +58,8 @@ def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
 @contextmanager
 def _file_beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Yield a new file in the same folder; remove what has its name at the end."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -27,7 +27,8 @@ from typing import Final, NamedTuple
 from unicodedata import normalize
 
 from mcp_tool_filter.observers.introduced import Introduced, Names, introduced, texts_in, visible
-from mcp_tool_filter.policy.lock import Json, Lock, compact
+from mcp_tool_filter.policy.lock import Doubled, Json, Lock, compact, doubled_in
+from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import fold
 
 _MOST_PAIRS = 20_000  # of gone and new tools that are compared; more are only the same or not
@@ -141,6 +142,14 @@ def compare(old: Lock, new: Lock) -> Changes:
     )
 
 
+def problem_in(name: str, definition: Json) -> str:
+    """Return why nobody can approve a definition; empty if somebody can."""
+    if (twice := doubled_in(definition)) is None:
+        return ""
+    why = f'its definition has "{visible(twice)}" twice'
+    return f"The tool {shown(name)} cannot be approved: {why}"
+
+
 def _look_of(name: str) -> str:
     """Return a name without what people may overlook: case, width, accents, unseen characters."""
     return fold(normalize("NFKD", name))
@@ -228,8 +237,10 @@ class MemberChange(NamedTuple):
 
 
 def members_changed(before: Json, after: Json, path: str = "") -> Iterator[MemberChange]:
-    """Yield the innermost members that differ."""
-    if isinstance(before, dict) and isinstance(after, dict):
+    """Yield the innermost members that differ; an object with a member twice as a whole."""
+    if isinstance(before, Doubled) or isinstance(after, Doubled):
+        yield MemberChange(path, before, after)
+    elif isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             below = _path(path, key)
             if key in before and key in after:

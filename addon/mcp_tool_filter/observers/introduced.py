@@ -81,7 +81,7 @@ _ORDERS = re.compile(
 )
 _WORD = re.compile(r"\w+(?:[-./:]\w+)*")
 _PART = re.compile(r"\w+")
-_SHORTEST_NAME = 3  # characters; shorter names are ordinary words
+_COMMON = " am an as at be by do go he hi if in is it me my no of ok on or so to up us we "
 type _Find = Callable[[str], Iterable[str]]
 _MOOT = ("destructiveHint", "idempotentHint")  # of a tool that is read-only
 _SAFE_HINTS = {  # each hint's value that promises something; by default it is the other one
@@ -143,7 +143,7 @@ class Names:
             whole = found[0]
             parts = [whole] if whole.isalnum() else {whole, *_PART.findall(whole)}
             for word in parts:
-                if len(word) >= _SHORTEST_NAME and word in self._names:
+                if word in self._names and len(word) > 1 and f" {word.lower()} " not in _COMMON:
                     yield word
         for part in {"", *_PART.findall(text)} & self._odd.keys():
             yield from (one for one in self._odd[part] if one.strip() and one in text)

@@ -46,7 +46,7 @@ GONE: Final = "-"
 FRESH: Final = "+"
 LOUD: Final = "!"
 HEAD: Final = "#"
-_TOKEN = re.compile(r"\s+|\w+|[^\w\s]")
+_TOKEN = re.compile(r"\s+|\w+(?:[-./:@?&=%#~+'\u2019]+\w+)*|[^\w\s]")  # a URL is one word
 _SPACES = re.compile(r"\s+")
 _CONTEXT = 40  # characters beside a change
 _LONGEST = 2000  # characters of one piece; the lock itself has the rest

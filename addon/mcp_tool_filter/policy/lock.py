@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import sha256
 from json.encoder import encode_basestring
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.errors import StartError, printable
@@ -61,6 +62,7 @@ class Doubled(dict[str, "Json"]):
 
     def __init__(self, pairs: list[tuple[str, Json]]) -> None:
         super().__init__(pairs)
+        self.pairs = pairs
         self.twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
 
     __hash__ = None
@@ -268,8 +270,10 @@ def _rendered(value: Json, newline: str) -> str:
             return text
         case dict() if value:
             below = f"{newline}  " if newline else ""
+            pairs = value.pairs if isinstance(value, Doubled) else value.items()
             items = [
-                f"{_rendered(key, '')}: {_rendered(value[key], below)}" for key in sorted(value)
+                f"{_rendered(key, '')}: {_rendered(one, below)}"
+                for key, one in sorted(pairs, key=itemgetter(0))
             ]
             brackets = "{}"
         case list() if value:

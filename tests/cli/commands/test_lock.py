@@ -104,7 +104,12 @@ def test_check_shows_what_differs_and_what_it_introduces(it: Locked) -> None:
     it.serve(READ, MAIL, instructions="Be nice", version="2")
     assert it.check().returncode == 0  # another version alone
     it.serve(READ, MAIL, instructions="Be evil")
-    assert it.check().returncode == 1
+    checked = it.check()
+    assert checked.returncode == 1
+    assert checked.stdout.splitlines()[1:] == [
+        "  Be [-nice-]{+evil+}",
+        f"{it.file}: other instructions",
+    ]
 
 
 def test_json_is_for_programs(it: Locked) -> None:
@@ -204,6 +209,11 @@ def test_a_definition_with_a_member_twice_is_never_approved(it: Locked) -> None:
     refused = it.lock("--approve", "twice")
     assert (refused.returncode, warning in refused.stderr) == (1, True)
     assert it.file.read_bytes() == before
+    it.serve(DOUBLED.replace(',"type"', ',"x"'), MAIL)
+    it.file.write_text(it.file.read_text().replace('"tools": {', f'"tools": {{"twice": {DOUBLED},'))
+    assert '    - {"type": "object", "type": "object"}\n' in it.check().stdout
+    assert it.lock("--approve", "send_email").returncode == 0
+    assert it.file.read_text().count('"type": "object"') == 4  # the others stay as they are
 
 
 @pytest.mark.parametrize(
@@ -229,7 +239,9 @@ def test_check_cannot_tell_without_the_server(it: Locked) -> None:
     assert nobody.returncode == 2
     assert "Failed to connect to upstream MCP" in nobody.stderr
     assert it.check("--strict", "--deny", "^nothing").returncode == 2
-    assert it.check("--sarif", str(it.folder / "none" / "out")).returncode == 2
+    os.mkfifo(it.folder / "pipe")  # and nobody reads it
+    for place in ("none/out", "pipe"):
+        assert it.check("--sarif", str(it.folder / place)).returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from typing import Any
 
 from mcp_tool_filter.adapters.client_files import jsonc, yaml_text
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
-from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
+from mcp_tool_filter.adapters.whole_file import open_at_once, replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
 
@@ -368,7 +368,7 @@ class ClientFile:
 def read(place: ConfigPlace) -> ClientFile | None:
     """Read the file of a place; None if there is none. Raises BadFile."""
     try:
-        with open(place.file, "rb", opener=_open_at_once) as file:
+        with open(place.file, "rb", opener=open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadFile(f"Cannot read {place.file}", why="It is not a regular file")
             raw = file.read(_MOST + 1)
@@ -383,11 +383,6 @@ def read(place: ConfigPlace) -> ClientFile | None:
         raise BadFile(f"Cannot read {place.file}", why=error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise BadFile(f"{place.file} is not UTF-8", why="Save it as UTF-8 first") from None
-
-
-def _open_at_once(name: str, flags: int) -> int:
-    """Open a file without waiting for another program, as a named pipe would."""
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def backup_of(file: Path) -> Path:

@@ -22,6 +22,7 @@ from stat import S_ISREG
 
 from mcp_tool_filter.adapters.rules.host import OfflineHost, RuleHost, Sender
 from mcp_tool_filter.adapters.rules.state import StateInMemory, open_state
+from mcp_tool_filter.adapters.whole_file import open_at_once
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.rules.forms import Machine
@@ -201,18 +202,13 @@ def _is_open_for_writing(path: str) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        with open(Path(path).expanduser(), "rb", opener=_without_waiting) as file:
+        with open(Path(path).expanduser(), "rb", opener=open_at_once) as file:
             fcntl(file, F_SETSIG, SIGURG)  # sent to us if somebody opens it now; we ignore it
             fcntl(file, F_SETLEASE, F_RDLCK)
             fcntl(file, F_SETLEASE, F_UNLCK)
     except OSError as error:  # another's file, or a file system without leases
         return error.errno == errno.EAGAIN
     return False
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file, but do not wait for the other end of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 _TRIES = 100

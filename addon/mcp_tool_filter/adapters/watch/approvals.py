@@ -17,18 +17,11 @@ from hashlib import sha256
 from mcp_tool_filter.adapters.lock_file import read_bytes, replace_lock
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.changes import Kind, compare
+from mcp_tool_filter.observers.changes import Kind, compare, problem_in
 from mcp_tool_filter.observers.shown_changes import Line, Piece, lines_of_tool
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.lock import (
-    Lock,
-    compact,
-    doubled_in,
-    parse_json,
-    parse_lock,
-    render_lock,
-)
+from mcp_tool_filter.policy.lock import Lock, compact, parse_json, parse_lock, render_lock
 from mcp_tool_filter.policy.snapshot import shown
 
 log = logging.getLogger(__name__)
@@ -112,8 +105,8 @@ class Approvals:
 
 def _with(lock: Lock, one: Waiting) -> Lock:
     definition = parse_json(one.raw)
-    if (twice := doubled_in(definition)) is not None:
-        raise ValueError(f'It cannot be approved: it has "{shown(twice)}" twice')
+    if problem := problem_in(one.name, definition):
+        raise ValueError(problem)
     return replace(lock, tools={**lock.tools, one.name: definition})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.lock_file import UnusableLock, read_bytes, replace_lock, write_lock
-from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
+from mcp_tool_filter.adapters.whole_file import open_at_once
+from mcp_tool_filter.cli.commands.look import ask_now
 from mcp_tool_filter.cli.flags import EXIT_STATUS, WORDS, Given, UsageError, no_such, with_flags
 from mcp_tool_filter.cli.settings import chosen
 from mcp_tool_filter.cli.terminal import count, has_colour, say
@@ -31,6 +32,7 @@ from mcp_tool_filter.observers.changes import (
     ToolChange,
     compare,
     members_changed,
+    problem_in,
 )
 from mcp_tool_filter.observers.introduced import KINDS, Introduced, visible
 from mcp_tool_filter.observers.shown_changes import coloured, lines_of, lines_of_tool, plain
@@ -39,7 +41,6 @@ from mcp_tool_filter.policy.lock import (
     Lock,
     Number,
     compact,
-    doubled_in,
     escaped,
     parse_json,
     parse_lock,
@@ -49,6 +50,7 @@ from mcp_tool_filter.policy.lock import (
 from mcp_tool_filter.policy.snapshot import shown
 
 CANNOT_TELL: Final = EXIT_STATUS
+_HELP = "mcp-tool-filter lock --help"
 _OTHERS = re.compile(r"[^\x00-\x7f]")
 
 
@@ -56,29 +58,24 @@ def run(typed: Given) -> int:
     """Write, check or approve; return the exit status."""
     words = typed.get(WORDS, [])
     if "approve" in typed and "check" in typed:
-        raise UsageError("Give --check or --approve, not both")
+        raise UsageError("Give --check or --approve, not both", why=f"See {_HELP}")
     if "check" not in typed and (flag := next(filter(typed.__contains__, ("json", "sarif")), "")):
-        raise UsageError(f"--{flag} needs --check")
+        raise UsageError(f"--{flag} needs --check", why=f"See {_HELP}")
     if "approve" not in typed and len(words) > 1:
-        what = f"There is one word too many: {words[1]}"
-        raise UsageError(what, why="See mcp-tool-filter lock --help")
+        raise UsageError(f"There is one word too many: {words[1]}", why=f"See {_HELP}")
     if "approve" in typed:
         return _approve(typed, words[:-1], words[-1])
     return _check(typed, words[0]) if "check" in typed else _write(typed, words[0])
 
 
-def _ask(typed: Given) -> tuple[Lock, list[str]]:
+def _ask(typed: Given) -> tuple[Lock, dict[str, str]]:
     """Return the lock of what the server says now, and what is wrong with each tool that cannot be
-    in it. Raises StartError."""
+    in a file. Raises StartError."""
     settings = chosen(typed, os.environ, ignored=("lock",))  # all that the patterns expose
     known = ask_now(settings)
     settings.config().refuse_unmatched(known.snapshot.unmatched)
     for warning in sentences.warnings_in(known.snapshot):
         say(warning)
-    return _lock_of(known)
-
-
-def _lock_of(known: KnownTools) -> tuple[Lock, list[str]]:
     found = known.fetched
     tools = {name: parse_json(raw) for name, raw in known.snapshot.allowed.items()}
     lock = Lock(
@@ -87,28 +84,27 @@ def _lock_of(known: KnownTools) -> tuple[Lock, list[str]]:
         instructions=found.instructions,
         tools=tools,
     )
-    doubled = ((name, doubled_in(one)) for name, one in tools.items())
-    problems = [
-        f'The tool {shown(name)} cannot be approved: its definition has "{visible(key)}" twice'
-        for name, key in doubled
-        if key is not None
-    ]
+    problems = {name: problem for name, one in tools.items() if (problem := problem_in(name, one))}
     return lock, problems
 
 
-def _approvable(lock: Lock) -> Lock:
-    """Return a lock without the tools that equal nothing, not even themselves."""
-    tools = {name: one for name, one in lock.tools.items() if doubled_in(one) is None}
+def _ask_for_approvable(typed: Given) -> Lock:
+    """Return the lock of what can be approved; warn about the rest. Raises StartError."""
+    lock, problems = _ask(typed)
+    _warn(problems)
+    tools = {name: one for name, one in lock.tools.items() if name not in problems}
     return replace(lock, tools=tools)
 
 
-def _write(typed: Given, path: str) -> int:
-    lock, problems = _ask(typed)
-    for problem in problems:
+def _warn(problems: Mapping[str, str]) -> None:
+    for problem in problems.values():
         say(f"Warning: {problem}")
-    lock = _approvable(lock)
+
+
+def _write(typed: Given, path: str) -> int:
+    lock = _ask_for_approvable(typed)
     is_new = write_lock(path, lock)
-    print(f"{path} {'has' if is_new else 'has already'} {_content(lock)}")
+    print(f"{visible(path)} {'has' if is_new else 'has already'} {_content(lock)}")
     return 0
 
 
@@ -124,27 +120,26 @@ def _approve(typed: Given, names: Sequence[str], path: str) -> int:
     """Take the present definitions of some tools into the file, or of all of them."""
     raw = read_bytes(path)
     old = parse_lock(raw, path)
-    now, problems = _ask(typed)
-    new = _approvable(now)
-    if names:
-        known = old.tools.keys() | now.tools.keys()
-        if unknown := [name for name in names if name not in known]:
-            raise no_such("tool called", shown(unknown[0]), known)
-        kept = {name: one for name, one in old.tools.items() if name not in names}
-        present = {name: new.tools[name] for name in names if name in new.tools}
-        if refused := [name for name in names if name in now.tools.keys() - new.tools.keys()]:
-            problem = next(one for one in problems if f" {shown(refused[0])} " in one)
-            raise UnusableLock("write", path, problem)
-        new = _approvable(replace(old, tools=kept | present))
-    else:
-        for problem in problems:
-            say(f"Warning: {problem}")
-    changes = compare(old, new)
-    _print(changes)
+    new = _with_these(typed, names, old, path) if names else _ask_for_approvable(typed)
+    _print(compare(old, new))
     if (written := render_lock(new)) != raw:
         replace_lock(path, raw, written)
-    print(f"{path} has {_content(new)}")
+    print(f"{visible(path)} has {_content(new)}")
     return 0
+
+
+def _with_these(typed: Given, names: Sequence[str], old: Lock, path: str) -> Lock:
+    """Return a lock with the present definitions of these tools. Raises StartError."""
+    now, problems = _ask(typed)
+    known = old.tools.keys() | now.tools.keys()
+    for name in names:
+        if name not in known:
+            raise no_such("tool called", shown(name), known, help=_HELP)
+        if name in problems:
+            raise UnusableLock("write", path, problems[name])
+    kept = {name: one for name, one in old.tools.items() if name not in names}
+    present = {name: now.tools[name] for name in names if name in now.tools}
+    return replace(old, tools=kept | present)
 
 
 # Check
@@ -165,15 +160,16 @@ def _check(typed: Given, path: str) -> int:
     if "json" in typed:
         print(_ascii(render_json(_as_json(changes))))
         return int(changes.differs)
-    for problem in problems:
-        say(f"Warning: {problem}")
+    _warn(problems)
     _print(changes)
     if not changes.differs:
-        print(f"{path}: no tool differs, {_content(new)}")
+        print(f"{visible(path)}: no tool differs, {_content(new)}")
     else:
         kinds = [one.kind for one in changes.tools]
         said = [f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds]
-        print(f"{visible(path)}: {', '.join(said) or 'the server differs'}")
+        said += ["other instructions"] if changes.has_other_instructions else []
+        said += ["another server"] if changes.is_other_server else []
+        print(f"{visible(path)}: {', '.join(said)}")
         say("To approve it: mcp-tool-filter lock --approve FILE, with the same server and patterns")
     return int(changes.differs)
 
@@ -190,10 +186,13 @@ def _ascii(json_text: str) -> str:
 
 
 def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(f"{text}\n", encoding="ascii")
-    except OSError as error:
-        raise StartError(f"Cannot write the findings: {path}", why=reason_of(error)) from None
+    try:  # a pipe that nobody reads would keep us waiting for ever
+        with open(path, "w", encoding="ascii", opener=open_at_once) as file:
+            os.set_blocking(file.fileno(), True)
+            file.write(f"{text}\n")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        raise StartError(f"Cannot write the findings: {path}", why=why) from None
 
 
 def _as_json(changes: Changes) -> Json:
