@@ -113,12 +113,12 @@ def running_demo() -> Iterator[int]:
 
 
 @contextmanager
-def running_upstream(respond: Respond) -> Iterator[int]:
+def running_upstream(respond: Respond, definition: bytes = tool("file_read")) -> Iterator[int]:
     """Run an upstream in a thread, which lists one tool."""
 
     @asynccontextmanager
     async def upstream() -> AsyncIterator[int]:
-        async with mcp_upstream(tools=[tool("file_read")], respond=respond) as it:
+        async with mcp_upstream(tools=[definition], respond=respond) as it:
             yield int(it.url.rpartition(":")[2])
 
     with _in_a_thread(upstream()) as port:
