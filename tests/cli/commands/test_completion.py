@@ -28,9 +28,9 @@ ASKED = [
     (["doctor", "--sta"], []),  # a flag of the demo
     (["demo", "--sta"], ["--stay"]),
     (["rules", "ch"], ["check"]),
-    (["wrap", "codex", ""], ["files", "linear"]),
+    (["wrap", "codex", ""], ["$(>pwned)", "files", "linear"]),
     (["unwrap", "codex", "li"], ["linear"]),
-    (["--server", ""], ["mine", "the.other"]),
+    (["--server", ""], ["$(>pwned)", "mine", "the.other"]),
     (["doctor", "--server", "t"], ["the.other"]),
     (["run", "--server", ""], []),  # there it is a URL
 ]
@@ -42,16 +42,20 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "config.toml").write_text(
         '[mcp_servers.files]\ncommand = "x"\n[mcp_servers.linear]\ncommand = "y"\n'
+        '[mcp_servers."$(>pwned)"]\ncommand = "z"\n'
     )
     config = tmp_path / ".config" / "mcp-tool-filter" / "config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text('[servers.mine]\nurl="a"\n[servers.mine.env]\n[servers."the.other"]\n')
+    config.write_text(
+        '[servers.mine]\nurl="a"\n[servers.mine.env]\n[servers."the.other"]\n[servers."$(>pwned)"]'
+    )
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     program = tmp_path / "mcp-tool-filter"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_tool_filter "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CODEX_HOME", raising=False)
 
 
@@ -67,7 +71,8 @@ def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path
         ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
     ended = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
-    assert sorted(ended.stdout.split()) == offered
+    assert sorted(ended.stdout.replace("\\", "").split()) == offered
+    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.usefixtures("servers")
@@ -100,17 +105,18 @@ def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path
         ("lo", r"login +-- log in to an MCP server with your browser"),
         ("config claude", r"claude-code +claude-desktop"),
         ("wrap --sc", r"wrap --scope"),
-        ("wrap codex ", r"files +linear"),
+        ("wrap codex ", r"\\\$\\\(\\>pwned\\\) +files +linear"),
         ("wrap --scope ", r"local +project +user"),
         ("demo --", r"--stay +-- keep both running"),
         ("--list", r"mcp-tool-filter --list-tools"),
-        ("--server ", r"mine +the\.other"),
+        ("--server ", r"\\\$\\\(\\>pwned\\\) +mine +the\.other"),
     ],
 )
 def test_zsh_describes_what_it_offers(line: str, shown: str, tmp_path: Path) -> None:
     script = tmp_path / "completion.zsh"
     script.write_text(run("completion", "zsh", home=tmp_path).stdout)
     assert re.search(shown, typed_in_zsh(f"mcp-tool-filter {line}\t\t", shown, script, tmp_path))
+    assert not (tmp_path / "pwned").exists()
 
 
 def typed_in_zsh(keys: str, awaited: str, script: Path, home: Path) -> str:

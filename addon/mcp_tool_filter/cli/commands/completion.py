@@ -1,4 +1,8 @@
-"""``mcp-tool-filter completion SHELL``: a script that completes commands, flags and choices."""
+"""``mcp-tool-filter completion SHELL``: a script that completes commands, flags and choices.
+
+A project's file may come from anybody. So a shell must never expand the name of a server: compgen
+and ``_arguments`` would run the command in a name such as ``$(…)``.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,13 @@ _OF_FILE = (
 )
 _BASH = """\
 # eval "$(mcp-tool-filter completion bash)"
+_mcp_tool_filter_names() {{
+    local name
+    while IFS= read -r name || [[ -n "$name" ]]; do
+        name="$(printf %q "$name")"
+        [[ "$name" == "$current"* ]] && COMPREPLY+=("$name")
+    done
+}}
 _mcp_tool_filter() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
     local command="" flags words="" servers=""
@@ -34,8 +45,8 @@ _mcp_tool_filter() {{
     elif [[ "$COMP_CWORD" == 2 ]]; then
         COMPREPLY=($(compgen -W "$words" -- "$current"))
     elif [[ "$COMP_CWORD" == 3 && -n "$servers" ]]; then
-        words="$({servers} -v client="${{COMP_WORDS[2]}}" "$servers")"
-        COMPREPLY=($(compgen -W "$words" -- "$current"))
+        COMPREPLY=()
+        _mcp_tool_filter_names < <({servers} -v client="${{COMP_WORDS[2]}}" "$servers")
     fi
 }}
 complete -o default -F _mcp_tool_filter mcp-tool-filter
@@ -43,6 +54,16 @@ complete -o default -F _mcp_tool_filter mcp-tool-filter
 _ZSH = """\
 # eval "$(mcp-tool-filter completion zsh)"
 (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
+_mcp_tool_filter_servers() {{
+    local -a names
+    names=(${{(f)"$({servers} -v client="$client" {of_client})"}})
+    compadd "$@" -a names
+}}
+_mcp_tool_filter_sections() {{
+    local -a names
+    names=(${{(f)"$({sections})"}})
+    compadd "$@" -a names
+}}
 _mcp_tool_filter() {{
     local -a commands
     commands=(
@@ -52,7 +73,7 @@ _mcp_tool_filter() {{
         _describe command commands
         return
     fi
-    local command="$words[2]"
+    local command="$words[2]" client="$words[3]"
     case "$command" in
 {commands}
     esac
@@ -104,7 +125,7 @@ def _bash_values(flag: Option) -> str:
     if flag.choices:
         words = f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$current"))'
     elif _names_section(flag):
-        words = f'COMPREPLY=($(compgen -W "$({_OF_FILE})" -- "$current"))'
+        words = f"COMPREPLY=(); _mcp_tool_filter_names < <({_OF_FILE})"
     elif flag.value in _PATHS:
         words = 'COMPREPLY=($(compgen -f -- "$current"))'
     else:
@@ -115,7 +136,10 @@ def _bash_values(flag: Option) -> str:
 def _zsh() -> str:
     names = [f"        {_quoted(f'{one.name}:{one.summary}')}" for one in COMMANDS.values()]
     parts = [*map(_zsh_case, COMMANDS.values()), _zsh_case(FILTER)]
-    return _ZSH.format(commands="\n".join(parts), names="\n".join(names))
+    return _ZSH.format(
+        commands="\n".join(parts), names="\n".join(names),
+        servers=_SERVERS, of_client=_quoted(_OF_CLIENT), sections=_OF_FILE,
+    )  # fmt: skip
 
 
 def _zsh_case(command: Command) -> str:
@@ -128,7 +152,7 @@ def _zsh_case(command: Command) -> str:
     if command.choices:
         specs.append(_quoted(f"1:word:({' '.join(command.choices)})"))
     if _names_server(command):
-        specs.append(f'"2:server:($({_SERVERS} -v client="$words[2]" {_quoted(_OF_CLIENT)}))"')
+        specs.append("2:server:_mcp_tool_filter_servers")
     specs.append(_quoted("*:file:_files"))
     listed = " \\\n            ".join(specs)
     arguments = f"        _arguments \\\n            {listed}"
@@ -140,14 +164,13 @@ def _zsh_flags(flag: Option) -> Iterator[str]:
     value = ""
     if flag.choices:
         value = f":{flag.value}:({' '.join(flag.choices)})"
+    elif _names_section(flag):
+        value = f":{flag.value}:_mcp_tool_filter_sections"
     elif flag.value:
         value = f":{flag.value}:{'_files' if flag.value in _PATHS else ' '}"
     for spelling in flag.spellings:
         joined = ("=" if spelling.startswith("--") else "+") if flag.value else ""
-        if _names_section(flag):
-            yield f'"*{spelling}{joined}[{said}]:{flag.value}:($({_OF_FILE}))"'
-        else:
-            yield _quoted(f"*{spelling}{joined}[{said}]{value}")
+        yield _quoted(f"*{spelling}{joined}[{said}]{value}")
 
 
 def _fish() -> str:
