@@ -111,6 +111,31 @@ def test_a_body_that_some_client_reads_as_a_list_is_not_shown(
     assert message_of(outcome) == (200, 1, -32603)
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize(
+    ("text", "is_shown"),
+    [
+        (f"callback({RM})", False),
+        (f"<pre>{RM.replace('"', "&quot;")}</pre>", False),
+        ("- name: rm\n  inputSchema:\n    type: object\n", False),
+        ("<h1>rm</h1>", True),
+        ("rm: removes a file", True),
+    ],
+)
+def test_text_shows_no_denied_tool_also_if_the_list_has_lost_it(
+    text: str, *, is_shown: bool, is_gone: bool
+) -> None:
+    door = listener()
+    if is_gone:
+        door.policy.kinds.note_change_for_all()
+        hear(listing("read"), asking("tools/list"), door)
+        assert not door.snapshot.denied
+    outcome = send(door, head("GET", "/any"), b"")
+    assert isinstance(outcome, Passed)
+    shown = answer(door, outcome.exchange, 200, "text/plain", "", text.encode())
+    assert (shown is None) is is_shown
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "coding"),
     [

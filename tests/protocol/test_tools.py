@@ -201,13 +201,15 @@ TWO_WAYS = "a tool with a key that could be read in two ways"
         ('{"name":"a","inputSchema":[]}', "a tool without an object inputSchema"),
         ('{"name":"a","input_schema":{}}', "a tool without an object inputSchema"),
         ('{"name":"a","name":"b","inputSchema":{}}', TWO_WAYS),
+        ('{"name":"a","inputSchema":{},"annotations":{},"Annotations":{}}', None),
+        ('{"name":"a","name":"a","inputSchema":{},"annotations":{},"annotations":{}}', TWO_WAYS),
         ('{"name":"a","Name":"b","inputSchema":{}}', TWO_WAYS),
         ('{"name":"a","name\\u0000":"b","inputSchema":{}}', TWO_WAYS),
         ('{"name":"a","__proto__":{},"inputSchema":{}}', TWO_WAYS),
         ('{"name":"a\\ud800","inputSchema":{}}', "half a surrogate pair in the name of a tool"),
     ],
 )
-def test_an_ambiguous_definition_has_a_fault(raw: str, problem: str) -> None:
+def test_an_ambiguous_definition_has_a_fault(raw: str, problem: str | None) -> None:
     assert one_definition(raw.encode()).problem == problem
 
 

@@ -19,7 +19,7 @@ import hashlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakValueDictionary, finalize, ref
@@ -82,6 +82,8 @@ class Kind:
         "_counted",
         "_gone",
         "_has_forgotten",
+        "_has_lost",
+        "_hidden",
         "_is_start",
         "_listed",
         "_lists",
@@ -115,6 +117,8 @@ class Kind:
         self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
         self._has_forgotten = False  # there were too many: a hint may have hidden a tool, so no
         # definition lifts one any more
+        self._hidden: Collection[str] = ()  # the hidden tools of the list
+        self._has_lost = False  # some of them are gone: what is not JSON may still show them
         self._next: UnlistedTools | None = UnlistedTools(config.choice)
         self._counted = 0  # bytes of both
         self.used_at = self.unlisted_until = 0.0
@@ -139,6 +143,12 @@ class Kind:
         known = self._listed or self._next
         assert known
         self.snapshot = known.snapshot
+        if self._listed is not None:
+            hidden = self.snapshot.denied.keys()
+            self._has_lost = self._has_lost or not hidden >= set(self._hidden)
+            self._hidden = hidden
+            if self._has_lost:
+                self.snapshot = by_name(self.snapshot)
         self._note_settled()
         self._count()
 
@@ -293,7 +303,7 @@ class Kind:
 
     def adopt(self, config: Config, prepared: Listed | None) -> None:
         """Use other patterns from now on."""
-        self._config, self._listed = config, prepared
+        self._config, self._listed, self._hidden = config, prepared, ()
         if self._next is not None:
             self._next = self._next.under(config.choice)
         self._follow_list()
@@ -307,7 +317,7 @@ class Kind:
         """Start with the list of another kind, of which this one was part."""
         if other._listed is not None:
             self._listed, self._next, self._gone = other._listed, None, dict(other._gone)
-            self._has_forgotten = other._has_forgotten
+            self._has_forgotten, self._has_lost = other._has_forgotten, other._has_lost
             self._follow_list()
 
     def crowd_out(self, start: Kind) -> None:

@@ -568,7 +568,10 @@ def _problem(text: str, element: Value, keys: list[str]) -> str | None:
     if element.members is None:
         return "a tool that is not an object"
     different = set(keys)
-    if len(different) != len(keys) or any(map(is_misleading, different - _USUAL_KEYS)):
+    repeats = len(keys) - len(different)
+    if repeats and "annotations" in different:  # several sets of hints count as the worst case
+        repeats -= keys.count("annotations") - 1
+    if repeats or any(map(is_misleading, different - _USUAL_KEYS)):
         return "a tool with a key that could be read in two ways"
     name, schema = element.named.get("name"), element.named.get("inputSchema")
     if name is None or name.text is None:
