@@ -116,7 +116,7 @@ def test_a_body_that_some_client_reads_as_a_list_is_not_shown(
     ("text", "is_shown"),
     [
         (f"callback({RM})", False),
-        (f"<pre>{RM.replace('"', "&quot;")}</pre>", False),
+        (f"<pre>{RM.replace('"', '&quot;')}</pre>", False),
         ("- name: rm\n  inputSchema:\n    type: object\n", False),
         ("<h1>rm</h1>", True),
         ("rm: removes a file", True),

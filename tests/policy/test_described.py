@@ -46,6 +46,10 @@ def answer(result: str, method: str = "tools/catalog") -> Verdict:
         ("tools/call/batch", '{"calls":[{"name":"read"},{"name":"%s","arguments":{}}]}'),
         ("tools/batch", '{"requests":[{"call":{"name":"%s"}}]}'),
         ("tools/call/late", '{"call":{"tool":"%s"}}'),
+        ("tools/get", '{"tool_name":"%s"}'),
+        ("completion/complete", '{"ref":{"type":"ref/tool","name":"%s"}}'),
+        ("tasks/create", '{"method":"tools/call","params":{"name":"%s"}}'),
+        ("tasks/create", '{"request":{"method":"tools/resolve","params":{"name":"%s"}}}'),
     ],
 )
 def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
@@ -60,6 +64,28 @@ def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
         assert isinstance(called, Reply)
         assert (asked.text, asked.reason) == (called.text, called.reason)
     assert request(method, params % "read") == Forward()
+
+
+@pytest.mark.parametrize("key", ["id", "tool_id", "toolIds"])
+def test_an_id_that_is_the_name_of_a_hidden_tool_names_it(key: str) -> None:
+    for id, is_refused in (("rm", True), ("rm_later", False), ("17", False), ("unknown", False)):
+        value = f'["{id}"]' if key.endswith("s") else f'"{id}"'
+        assert isinstance(request("tools/resolve", f'{{"{key}":{value}}}'), Reply) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("completion/complete", '{"ref":{"type":"ref/prompt","name":"rm"}}'),
+        ("tasks/create", '{"method":"rm","params":{"name":"rm"}}'),
+        ("tasks/create", '{"method":"tools/list","params":{}}'),
+        ("tasks/create", '{"method":"tools/call","params":"rm"}'),
+        ("vendor/x", '{"name":"rm","call":{"method":"GET","params":{"name":"rm"}}}'),
+        ("vendor/x", '{"method":17,"params":[{"method":"tools/call"}]}'),
+    ],
+)
+def test_what_is_no_request_about_a_tool_passes(method: str, params: str) -> None:
+    assert request(method, params) == Forward()
 
 
 @pytest.mark.parametrize(("name", "is_refused"), [("rm", True), ("rm_later", True), ("me", False)])
@@ -100,6 +126,13 @@ def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
          '{"entries":[{"tool":"read"}]}'),
         ('{"by":{"read":{"a":1},"rm_2":{"a":2},"x":{"a":3}}}',
          '{"by":{"read":{"a":1},"x":{"a":3}}}'),
+        ('{"tools":[{"name":"read","like":[{"name":"rm"}],"arguments":[{"name":"rm"}]}]}',
+         '{"tools":[{"name":"read","like":[],"arguments":[{"name":"rm"}]}]}'),
+        ('{"tools":[{"name":"read","tags":[{"name":"rm_x"}],"by":{"name":"rm_co"}}]}', None),
+        ('{"tool":{"name":"read","parameters":[{"name":"rm_dir"}]}}', None),
+        ('{"sets":[{"name":"rm_all","tools":[{"name":"rm"},{"name":"read"}]}]}',
+         '{"sets":[{"name":"rm_all","tools":[{"name":"read"}]}]}'),
+        ('{"tools":[{"toolId":"rm"},{"name":"read"}]}', '{"tools":[{"name":"read"}]}'),
         ('{"groups":[{"name":"rm_group","tools":["rm","read"]}]}',
          '{"groups":[{"name":"rm_group","tools":["read"]}]}'),
         ('{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"rm","version":"1"}}}', None),

@@ -128,6 +128,9 @@ ASKED = [
     ("skills/activate", '{"skill":"%s"}', "refunds", "faq"),
     ("skills/activate", '{"skill":{"name":"%s"}}', "refunds", "faq"),
     ("prompts/render", '{"prompt":{"name":"%s"}}', "secret", "greet"),
+    ("prompts/render", '{"promptName":"%s"}', "secret", "greet"),
+    ("skills/activate", '{"skillName":"%s"}', "refunds", "faq"),
+    ("tasks/create", '{"method":"prompts/get","params":{"name":"%s"}}', "secret", "greet"),
     ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
     ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
 ]
@@ -388,6 +391,41 @@ def test_lists_beside_a_list_are_filtered_too() -> None:
     assert said(verdict)["result"]["groups"] == [{"prompts": ["greet"]}]
     alone = answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')
     assert "error" in said(alone)
+
+
+@pytest.mark.parametrize(
+    ("method", "before", "after"),
+    [
+        ("prompts/list", '{"items":[ {"name":"secret"},{"name":"a"}]}',
+         '{"items":[ {"name":"a"}]}'),
+        ("prompts/list", '{"prompts":[{"name":"a","arguments":[{"name":"secret"}]}]}', None),
+        ("prompts/list", '{"prompts":[{"name":"a","tags":[{"name":"secret"}]}]}', None),
+        ("prompts/list", '{"prompts":[{"name":"a","prompts":["secret","b"]}]}',
+         '{"prompts":[{"name":"a","prompts":["b"]}]}'),
+        ("prompts/search", '{"results":[1.0,{},{"name":"secret"}],"items":[{"x":[]}]}',
+         '{"results":[1.0,{}],"items":[{"x":[]}]}'),
+        ("resources/directory/read", '{"entries":[{"uri":"file:///etc/a"}]}', '{"entries":[]}'),
+        ("resources/list", '{"resources":[{"uri":"file:///","children":[{"uri":"file:///etc/a"}]}]}',
+         '{"resources":[{"uri":"file:///","children":[]}]}'),
+        ("resources/tree", '{"a":{"b":[[{"uri":"file:///etc/a"}],{"uri":"file:///b"}]}}',
+         '{"a":{"b":[[],{"uri":"file:///b"}]}}'),
+        ("resources/list", '{"resources":[{"uri":"file:///b","annotations":{"audience":["user"]}}]}',
+         None),
+        ("skills/list", '{"items":[{"name":"refunds"},{"name":"a"}]}', '{"items":[{"name":"a"}]}'),
+        ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
+         '{"skills":[{"name":"a","skills":[]}]}'),
+        ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
+    ],
+)  # fmt: skip
+def test_lists_are_filtered_whatever_they_are_called(
+    method: str, before: str, after: str | None
+) -> None:
+    verdict = answer(method, before)
+    if after is None:
+        assert verdict == Forward()
+    else:
+        assert isinstance(verdict, Rewrite)
+        assert verdict.text == answering(after)
 
 
 def test_lists_deep_in_an_answer_that_we_do_not_know_are_filtered() -> None:

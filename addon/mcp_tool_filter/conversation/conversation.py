@@ -118,6 +118,7 @@ from mcp_tool_filter.protocol.tools import (
     ShowsHidden,
     ToolCall,
     describes_tools,
+    ids_named_in,
     parse_list_request,
     parse_listing,
     parse_tool_call,
@@ -359,7 +360,8 @@ class Conversation:
         if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
         if message.method != "tools/call":
-            names = [*tools_named_in(message), *(name for name, _ in tools_named_below(message))]
+            below = (name for name, _ in tools_named_below(message))
+            names = (*tools_named_in(message), *below, *ids_named_in(message))
             return any(self._needs_list_for(name, kind, arrival) for name in names)
         situation.call = parse_tool_call(message)
         return self._needs_list_for(situation.call.tool_name, kind, arrival)

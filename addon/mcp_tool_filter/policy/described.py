@@ -22,7 +22,7 @@ import json
 import re
 import sys
 from base64 import b64decode
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -61,10 +61,12 @@ if TYPE_CHECKING:
 _TOOLS, _TOOL, _NAME, _SCHEMA = "tools", "tool", "name", "inputschema"
 _NAMED_OTHERWISE = frozenset({"groups", "server", "serverinfo", "provider"})
 """What has a name and is no tool, but may list tools."""
-_NAMES_A_TOOL = frozenset({_TOOL, "toolname"})
+_NAMES_A_TOOL = frozenset({_TOOL, "toolname", "toolid"})
 """Members whose string names a tool."""
 _NAMING = frozenset({_TOOLS, "names", "toolnames"})
 """Arrays whose strings name tools."""
+_OF_ARGUMENTS = frozenset({"arguments", "parameters", "params"})
+"""Arrays of the named arguments of a tool."""
 _OTHERS = frozenset({"prompts", "resources", "resourcetemplates", "skills"})
 """Lists of what is no tool; ``things`` filters them."""
 _OTHERS_SAY = _OTHERS | {fold(SERVER_INFO)}
@@ -212,6 +214,10 @@ class Described:
         self._text, self._snapshot, self._pins = text, snapshot, pins
         self.hidden: list[str] = []
         """The names of the tools that were removed."""
+        self._is_in_tool = False
+        """True inside of a tool of the list: there, only names of other tools of the list count."""
+        self._is_in_tool = False
+        """True inside of an exposed tool: what has a name there is less likely a tool."""
 
     def without_hidden(self, value: Value, key: str = "") -> str | None:
         """Return a part of the text without hidden tools; None if it shows none.
@@ -225,13 +231,22 @@ class Described:
         name = None if key in _NAMED_OTHERWISE else self._name_in(opened)
         if self._is_hidden_entry(opened, name, are_tools=key == _TOOL, is_alone=True):
             raise ShowsHidden(HIDDEN_TOOL)
-        is_map = key == _TOOLS or any(self._is_known(member.key) for member in opened.members or ())
         if _SCHEMA in keys:  # the definition of an exposed tool, as it is
             return None
+        before = self._is_in_tool
+        self._is_in_tool = before or (name is not None and self._is_known(name))
+        try:
+            return self._without_members(opened, keys, key)
+        finally:
+            self._is_in_tool = before
+
+    def _without_members(self, opened: Value, keys: Sequence[str], key: str) -> str | None:
         gone = []
         edits: list[Edit] = []
-        for folded, member in zip(keys, opened.members or (), strict=True):
-            if folded in _OTHERS_SAY:
+        members = opened.members or ()
+        is_map = key == _TOOLS or any(self._is_known(member.key) for member in members)
+        for folded, member in zip(keys, members, strict=True):
+            if folded in _OTHERS_SAY or (self._is_in_tool and folded in _OF_ARGUMENTS):
                 continue
             is_entry = is_map and self._text[member.value.start] == "{"
             if is_entry and self._is_hidden(member.key, is_tool=key == _TOOLS):
@@ -269,11 +284,11 @@ class Described:
 
     def _exposed(self, element: Value, tool: str | None, key: str) -> str | None:
         """Return what becomes of an element that stays; None if it stays as it is."""
-        if tool is None:
-            return self.without_hidden(element, key if key in _NAMED_OTHERWISE else "")
         has_schema = any(fold(member.key) == _SCHEMA for member in element.members or ())
+        if tool is None or not has_schema:
+            return self.without_hidden(element, key if key in _NAMED_OTHERWISE else "")
         known = self._snapshot.allowed.get(tool)
-        if not self._pins or not has_schema or known is None:
+        if not self._pins or known is None:
             return None
         written = self._text[element.start : element.end]
         return None if known == written.encode() else known.decode()
@@ -295,6 +310,8 @@ class Described:
             return True
         if name is None or not self._is_hidden(name, is_tool=are_tools):
             return False
+        if any(fold(one.key) == _TOOLS for one in value.members or ()) and not are_tools:
+            return name in self._snapshot.denied  # a group of tools
         return are_tools or not is_alone or name == _UNCLEAR or not self._is_only_not_allowed(name)
 
     def _is_only_not_allowed(self, name: str) -> bool:
@@ -316,5 +333,9 @@ class Described:
             return True
         if is_tool:
             return self._snapshot.standing(name) is not Standing.ALLOWED
+        if name in self._snapshot.denied:
+            return True
+        if self._is_in_tool and not self._snapshot.is_open:
+            return False
         by = self._snapshot.choice.hiding(name)
-        return name in self._snapshot.denied or (by is not None and by is not UNDECIDED)
+        return by is not None and by is not UNDECIDED

@@ -34,7 +34,6 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import R2026_07_28, Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
-    Place,
     Request,
     Response,
     Single,
@@ -46,13 +45,14 @@ from mcp_tool_filter.protocol.messages import (
     quote_harmlessly,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import EACH, Value, has_lone_surrogate, open_value, scan
+from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogate, open_value, scan
 from mcp_tool_filter.protocol.tools import (
     CONTENT_FOLDED,
     Edit,
     cache_edits,
     edited,
     fold_key,
+    with_edits,
     without,
 )
 from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of, without_invisible
@@ -71,6 +71,8 @@ class _List(NamedTuple):
     kind: str
     named_by: tuple[str, ...]
     """The members of an element that name it; the first that is there names it to people."""
+    is_known: bool = True
+    """True if each element must have a name. In a list that MCP does not define, others stay."""
 
 
 _LISTS: Final = {
@@ -79,12 +81,26 @@ _LISTS: Final = {
     "resourceTemplates": _List(RESOURCE, ("uriTemplate",)),
     "skills": _List(SKILL, ("uri", "url", "path", "name")),
 }
-_CONTENTS: Final = {"contents": _List(RESOURCE, ("uri",))}
+_CONTENT: Final = _List(RESOURCE, ("uri",))
+_CONTENTS: Final = {"contents": _CONTENT}
 """What resources/read returns: perhaps all files of a folder."""
-_ONE: Final = {"skill": _LISTS["skills"], "prompt": _LISTS["prompts"]}
+_ONE: Final = {kind: _LISTS[f"{kind}s"] for kind in (PROMPT, RESOURCE, SKILL)}
 """Members of a result that describe one thing, as in the answer to skills/get."""
+_WITHIN: Final = {
+    "prompts/": _LISTS["prompts"]._replace(is_known=False),
+    "resources/": _List(RESOURCE, ("uri", "uriTemplate"), is_known=False),
+    "skills/": _LISTS["skills"]._replace(is_known=False),
+}
+"""How any other list in the answer to such a method lists things."""
+_OTHER_LISTS: Final = frozenset(
+    {"", "items", "entries", "children", "results", "nodes", "matches", "names", "uris"}
+)
+"""What such a list may be called. Under any other name, only URIs tell that it is one."""
+_NO_LISTS: Final = CONTENT_FOLDED | {"arguments"}
 _FOLDED: Final = {fold(name): name for name in (*_LISTS, *_CONTENTS, *_ONE)}
 _LISTS_FOLDED: Final = tuple(map(fold, _LISTS))
+_MAY_LIST: Final = frozenset({*_LISTS_FOLDED, *_OTHER_LISTS}) - {""}
+_URIS: Final = frozenset({"uri", "uriTemplate"})
 _LISTING: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -96,9 +112,9 @@ _LISTING: Final = {
 }
 """The methods whose answers must list in this way."""
 _ASKING: Final = {
-    "prompts/": (PROMPT, ("name", "prompt")),
+    "prompts/": (PROMPT, ("name", "prompt", "promptName")),
     "resources/": (RESOURCE, ("uri", "uriTemplate", "resource")),
-    "skills/": (SKILL, ("uri", "url", "path", "name", "id", "skill")),
+    "skills/": (SKILL, ("uri", "url", "path", "name", "id", "skill", "skillName")),
     "notifications/prompts/": (PROMPT, ("name",)),
     "notifications/resources/": (RESOURCE, ("uri",)),
     "notifications/skills/": (SKILL, ("uri", "name")),
@@ -119,7 +135,7 @@ _OTHERS_CONTENT: Final = frozenset({"tools/call", "prompts/get", _COMPLETE})
 """Their results carry no lists of things; links in the result of a tool stay."""
 _KNOWN: Final = frozenset(
     {"name", "names", "uri", "uris", "uriTemplate", "url", "path", "ref", "cursor"}
-    | {"prompt", "resource", "skill", "id"}
+    | {"prompt", "promptName", "resource", "skill", "skillName", "id"}
     | {"arguments", "argument", "context", "notifications", "resourceSubscriptions", "_meta"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
@@ -410,39 +426,55 @@ class Things:
             return Forward()
         if not _FOLDED.keys().isdisjoint(map(fold_key, result.named)):
             return self._decide_lists(message, result, method, situation)
-        if method in _LISTING or not _may_list(message.place.cut(result)):
-            return Forward()
-        return self._decide_deeper(message, result)
+        return self._decide_other_lists(message, result, _within(method))
 
-    def _decide_deeper(self, message: Response, result: Value) -> Verdict:
+    def _decide_other_lists(
+        self, message: Response, result: Value, within: _List | None
+    ) -> Verdict:
         """Remove denied things from the lists of an answer that we do not know."""
-        text = message.place.text
-        _refuse_too_long(message.place.cut(result))
-        found: list[Denied] = []
-        edits = list(self._edits_below(text, result, found))
+        text, found = message.place.text, list[Denied]()
+        edits = list(self._edits_beside(text, Member("", result.start, result), found, within))
         if not edits:
             return Forward()
+        edits += cache_edits(text, result) if within else ()
         return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
 
-    def _edits_beside(self, place: Place, value: Value, found: list[Denied]) -> Sequence[Edit]:
-        """Return the edits in what is beside a list that we know."""
-        if place.text[value.start] not in "{[" or not _may_list(place.cut(value)):
-            return ()
-        _refuse_too_long(place.cut(value))
-        return list(self._edits_below(place.text, value, found))
+    def _edits_beside(
+        self, text: str, member: Member, found: list[Denied], within: _List | None
+    ) -> Iterator[Edit]:
+        """Do the same for a member beside a list that we know, or of an element of one."""
+        key, value = fold_key(member.key), member.value
+        if text[value.start] in "{[" and key not in _NO_LISTS:
+            written = text[value.start : value.end]
+            if key in _MAY_LIST or _may_list(written, within):
+                _refuse_too_long(written)
+                yield from self._edits_in(text, member, found, within)
 
-    def _edits_below(self, text: str, value: Value, found: list[Denied]) -> Iterator[Edit]:
+    def _edits_below(
+        self, text: str, value: Value, found: list[Denied], within: _List | None, key: str = ""
+    ) -> Iterator[Edit]:
+        """Yield what removes denied things from all lists: those that we know by their names, and
+        those that are like the lists ``within`` which they are."""
         opened = open_value(text, value, {EACH: {}})
+        if within and opened.elements is not None and _is_list(opened.elements, within, key):
+            if (new := self._filtered(text, value, within, found)) is not None:
+                yield Edit(value.start, value.end, new)
+            return
         for element in opened.elements or ():
-            yield from self._edits_below(text, element, found)
+            yield from self._edits_below(text, element, found, within)
         for member in opened.members or ():
-            key = fold_key(member.key)
-            how = _LISTS.get(_FOLDED.get(key, ""))
-            if how is None or how.kind not in self._kinds or text[member.value.start] != "[":
-                if key not in CONTENT_FOLDED:
-                    yield from self._edits_below(text, member.value, found)
-            elif (new := self._filtered(text, member.value, how, found)) is not None:
-                yield Edit(member.value.start, member.value.end, new)
+            yield from self._edits_in(text, member, found, within)
+
+    def _edits_in(
+        self, text: str, member: Member, found: list[Denied], within: _List | None
+    ) -> Iterator[Edit]:
+        key, value = fold_key(member.key), member.value
+        how = _LISTS.get(_FOLDED.get(key, ""))
+        if how is None or how.kind not in self._kinds or text[value.start] != "[":
+            if key not in _NO_LISTS:
+                yield from self._edits_below(text, value, found, within, key)
+        elif (new := self._filtered(text, value, how, found)) is not None:
+            yield Edit(value.start, value.end, new)
 
     def _decide_notification(self, message: Notification) -> Verdict:
         kind = next(
@@ -468,8 +500,7 @@ class Things:
             key = fold_key(member.key)
             name = _FOLDED.get(key, "")
             if name not in known:
-                if key not in CONTENT_FOLDED:
-                    edits += self._edits_beside(message.place, member.value, found)
+                edits += self._edits_beside(text, member, found, _within(method))
                 continue
             if known[name].kind not in self._kinds:
                 continue
@@ -493,19 +524,21 @@ class Things:
     def _filtered(self, text: str, value: Value, how: _List, found: list[Denied]) -> str | None:
         """Return the list without denied things, or None if it has none.
 
-        Also looks into an element that describes one thing, for the list of its files.
+        Also looks into the elements, for lists of other things, such as a skill's files.
         """
         opened = open_value(text, value, {EACH: {}})
         if opened.elements is None:
-            return self._without_files(text, opened, found) if how.kind == SKILL else None
+            return self._inside(text, opened, how, found)
         kept: list[bool] = []
         changed: dict[int, str] = {}
+        written = text[value.start : value.end]
+        may_nest = how is _CONTENT or _may_nest(written, opened.elements)
         for number, element in enumerate(opened.elements):
             denied = self._judge_element(text, element, how)
             kept.append(denied is None)
             if denied is not None:
                 found.append(denied)
-            elif (new := self._inside(text, element, how, found)) is not None:
+            elif may_nest and (new := self._inside(text, element, how, found)) is not None:
                 changed[number] = new
         if all(kept) and not changed:
             return None
@@ -513,24 +546,18 @@ class Things:
 
     def edits_in(self, text: str, document: Value) -> Iterator[Edit]:
         """Yield what removes denied things from all lists of a document."""
-        return self._edits_below(text, document, [])
+        return self._edits_below(text, document, [], None)
 
     def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
         """Return an element without the denied things that it lists; None if it lists none."""
-        if how.kind == SKILL:
-            return self._without_files(text, element, found)
-        return self._index(text, element, found) if how is _CONTENTS["contents"] else None
-
-    def _without_files(self, text: str, skill: Value, found: list[Denied]) -> str | None:
-        """Return a skill's entry without the denied files, such as those of a denied skill in it;
-        None if it has none."""
-        files = skill.get("resources")
-        if files is None:
-            return None
-        new = self._filtered(text, files, _LISTS["resources"], found)
-        if new is None:
-            return None
-        return text[skill.start : files.start] + new + text[files.end : skill.end]
+        if how is _CONTENT:
+            return self._index(text, element, found)
+        within, edits = how._replace(is_known=False), list[Edit]()
+        if element.members is None:
+            edits += self._edits_below(text, element, found, within)
+        for member in element.members or ():
+            edits += self._edits_beside(text, member, found, within)
+        return with_edits(text, element.start, element.end, edits) if edits else None
 
     def _index(self, text: str, content: Value, found: list[Denied]) -> str | None:
         """Return the text of an index of skills (in earlier drafts a file, skill://index.json)
@@ -552,10 +579,12 @@ class Things:
 
     def _judge_element(self, text: str, element: Value, how: _List) -> Denied | None:
         """Return why an element of a list must not be shown."""
-        kind, named_by = how
+        kind, named_by = how.kind, how.named_by
         if element.text is not None and not has_lone_surrogate(element.text):
             return self._judge(kind, element.text)
         keys = [fold_key(member.key) for member in element.members or ()]
+        if not keys and not how.is_known:
+            return None
         if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
             return Denied(kind, "?", "an element that could be read in two ways")
         named = {name: element.get(name) for name in named_by}
@@ -563,8 +592,8 @@ class Things:
             named["frontmatter"] = open_value(text, front, {}).get("name")
         texts = {name: value.text for name, value in named.items() if value is not None}
         if not texts:
-            is_content = how is _CONTENTS["contents"]
-            return None if is_content else Denied(kind, "?", "an element without a name")
+            is_harmless = how is _CONTENT or not how.is_known
+            return None if is_harmless else Denied(kind, "?", "an element without a name")
         for name, said in texts.items():
             if said is None or has_lone_surrogate(said):
                 return Denied(kind, "?", "an element without a name")
@@ -636,10 +665,41 @@ def _refuse_too_long(json_text: str) -> None:
         raise ProtocolError("too many members to look for denied things")
 
 
-def _may_list(json_text: str) -> bool:
+def _within(method: str) -> _List | None:
+    """Return how lists that we do not know in the answer to a method list things."""
+    if method == "resources/read":
+        return None
+    return _WITHIN.get(f"{method.partition('/')[0]}/")
+
+
+def _may_list(json_text: str, within: _List | None) -> bool:
     """Tell whether there may be a list of things somewhere in it."""
     bare = bare_json(json_text)
-    return bare is None or any(f'"{name}"' in bare for name in _LISTS_FOLDED)
+    names = (*_MAY_LIST, *map(fold, within.named_by)) if within else _LISTS_FOLDED
+    return bare is None or any(f'"{name}"' in bare for name in names)
+
+
+def _may_nest(json_text: str, elements: Sequence[Value]) -> bool:
+    """Tell whether there may be lists in the elements of a list. (Most lists have none.)"""
+    if json_text.find("[", 1) < 0:
+        return False
+    bare = bare_json(json_text)
+    return (
+        bare is None
+        or bare.count('"uri') > sum(not _URIS.isdisjoint(one.named) for one in elements)
+        or any(f'"{name}"' in bare for name in _MAY_LIST)
+    )
+
+
+def _is_list(elements: Sequence[Value], within: _List, key: str) -> bool:
+    """Tell whether an array lists things, as far as its name and its elements tell."""
+    is_called_one = key in _OTHER_LISTS
+    named_by = {fold(name) for name in within.named_by if is_called_one or name in _URIS}
+    return any(
+        (one.text is not None and is_called_one)
+        or any(fold_key(member.key) in named_by for member in one.members or ())
+        for one in elements
+    )
 
 
 def _without_query(uri: str) -> str:

@@ -47,9 +47,11 @@ from mcp_tool_filter.protocol.tools import (
     ToolCall,
     describes_tools,
     find_listing,
+    ids_named_in,
     is_of_tools,
     parse_list_request,
     parse_tool_call,
+    request_within,
     shows_tool,
     tools_named_below,
     tools_named_in,
@@ -113,6 +115,10 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
             if message.method == "resources/read" and situation.exchange:
                 uri = message.params.get("uri") if message.params else None
                 situation.exchange.reads_card = uri is not None and is_card_uri(uri.text or "")
+            if (within := request_within(message)) is not None:
+                refused = filter_from_client(within, situation)
+                if not isinstance(refused, Forward):
+                    return refused
             things = situation.things
             return things.decide_from_client(message, situation) if things else Forward()
         case Response():
@@ -174,12 +180,13 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
 def _decide_naming(message: Request | Notification, situation: Situation) -> Verdict:
     """Answer a request about a denied or unknown tool, such as tools/resolve, as a call of it."""
     id = message.id if isinstance(message, Request) else None
-    named = [*tools_named_in(message)]
+    snapshot, named = situation.snapshot, [*tools_named_in(message)]
     for name, is_tool in tools_named_below(message):
-        if is_tool or _is_surely_hidden(name, situation.snapshot):
+        if is_tool or _is_surely_hidden(name, snapshot):
             named.append(name)
+    named += [id for id in ids_named_in(message) if snapshot.standing(id) is Standing.DENIED]
     for name in named:
-        verdict = decide_call(ToolCall(name, id), situation.snapshot)
+        verdict = decide_call(ToolCall(name, id), snapshot)
         if not isinstance(verdict, Forward):
             if situation.exchange:
                 situation.exchange.tool = name

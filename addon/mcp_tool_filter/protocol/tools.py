@@ -24,7 +24,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
+    Batch,
     Notification,
     Place,
     Request,
@@ -34,6 +36,7 @@ from mcp_tool_filter.protocol.messages import (
     fold,
     is_misleading,
     is_too_long_to_search,
+    parse_message,
     refuse_misreadable,
 )
 from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogate, open_value
@@ -139,8 +142,9 @@ def describes_tools(method: str) -> bool:
     return is_of_tools(method) or method.startswith("groups/")
 
 
-_NAMING = ("name", "tool", "toolName", "names", "tools", "toolNames")
+_NAMING = ("name", "tool", "toolName", "tool_name", "names", "tools", "toolNames", "tool_names")
 _NAMING_FOLDED = frozenset(map(fold, _NAMING))
+_IDS = frozenset({"id", "ids", "toolid", "toolids"})
 
 
 def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
@@ -166,7 +170,54 @@ def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
     return tuple(names)
 
 
+def ids_named_in(message: Request | Notification) -> Iterator[str]:
+    """Yield the ids in such a request. Each may be the name of a tool, or anything else."""
+    for member in (message.params.members if message.params else None) or ():
+        if fold_key(member.key).replace("_", "") in _IDS:
+            named = open_value(message.place.text, member.value, {EACH: None})
+            for one in named.elements if named.elements is not None else (named,):
+                if one.text is not None:
+                    yield one.text
+
+
 _NOT_NAMING = frozenset({"arguments", "_meta"})
+_CARRIED = ("tools/", "prompts/", "resources/", "skills/", "completion/")
+
+
+def request_within(message: Request | Notification) -> Single | None:
+    """Return the request that another one carries in its params, as one for a task may.
+
+    A completion for a tool counts as a request about that tool. Raises ProtocolError if two readers
+    could read it differently.
+    """
+    params, text, cut = message.params, message.place.text, message.place.cut
+    if params is None or params.members is None:
+        return None
+    if message.method == "completion/complete":
+        ref = params.get("ref")
+        said = open_value(text, ref, {}).get("type") if ref else None
+        is_of_tool = said is not None and said.text == "ref/tool"
+        return _request('"tools/complete"', cut(ref), message) if ref and is_of_tool else None
+    if text.find('"method"', params.start, params.end) < 0:
+        return None
+    inside = (open_value(text, one.value, {}) for one in params.members)
+    for holder in (params, *inside):
+        method, asked = holder.get("method"), holder.get("params")
+        if method is None or asked is None or method.text == "tools/list":
+            continue
+        if (method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
+            return _request(cut(method), cut(asked), message)
+    return None
+
+
+def _request(method: str, params: str, outer: Request | Notification) -> Single:
+    id = f'"id":{outer.id},' if isinstance(outer, Request) else ""
+    raw = f'{{"jsonrpc":"2.0",{id}"method":{method},"params":{params}}}'.encode()
+    message = parse_message(raw, Limits(message=len(raw)))
+    assert not isinstance(message, Batch)
+    return message
+
+
 _OF_OTHERS = frozenset({"groups", "servers", "prompts", "resources", "resourcetemplates", "skills"})
 
 
