@@ -64,7 +64,7 @@ def shown(old: Lock, new: Lock) -> list[str]:
         ({"d": "a\u200b"}, {"d": "a\u200b\u200b"}, [UNSEEN + "U+200B (ZERO WIDTH SPACE)"]),
         ({}, {"d": "two\nlines\tand ❤️ 👩‍🚀"}, []),
         # the name of another tool
-        ({}, {"d": "first call send_email, then"}, ["the name of another tool: send_email"]),
+        ({}, {"d": "like send_email, then"}, ["the name of another tool: send_email"]),
         ({}, {"d": "use files/send_email."}, ["the name of another tool: send_email"]),
         ({}, {"d": "sends email"}, []),
         ({}, {"d": "rm it, or not"}, ["the name of another tool: rm"]),
@@ -80,7 +80,12 @@ def shown(old: Lock, new: Lock) -> list[str]:
         ({}, {"d": "Do not tell the user"}, ['an order to the model: "do not tell"']),
         ({}, {"d": "don\u2019t mention it"}, ['an order to the model: "don\'t mention"']),
         ({}, {"d": "<IMPORTANT>x"}, ['an order to the model: "<important>"']),
-        ({}, {"d": "always calls home"}, []),
+        ({}, {"d": "Call it first"}, ['an order to the model: "call it first"']),
+        ({}, {"d": "Then call it"}, ['an order to the model: "then call"']),
+        ({}, {"d": "IMPORTANT: the assistant should"}, [
+            'an order to the model: "important:"', 'an order to the model: "assistant should"',
+        ]),
+        ({}, {"d": "always calls home, gets input from the user"}, []),
         ({"d": "you must"}, {"d": "YOU must so"}, []),
         # a required parameter
         (

@@ -61,7 +61,8 @@ _IN_EMOJI = re.compile("(?<=[\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff\ufe0
 _ORDINARY = frozenset("\t\n\r")
 _ORDERS = re.compile(
     r"\b(?:"
-    r"you (?:must|have to|need to|are required to|shall|should always|should never|will always)"
+    r"(?:you|model|assistant|ai|agent|llm) (?:must|ha(?:ve|s) to|needs? to|are required to|shall"
+    r"|should|will always)"
     r"|must (?:always|never|first|not|be (?:called|used|run|invoked))"
     r"|always (?:call|use|run|invoke|include|pass|send|read|add|append|start|begin|prefer)"
     r"|never (?:tell|mention|reveal|ask|use|call|show|disclose|refuse|inform)"
@@ -73,10 +74,12 @@ _ORDERS = re.compile(
     r"|(?:before|after) (?:using|calling|running|invoking|you (?:use|call|run|answer|reply))"
     r"|instead of (?:using|calling|the)"
     r"|keep (?:this|it|that) (?:secret|hidden|private|confidential|to yourself)"
-    r"|(?:first|then|also) (?:call|use|run|invoke|read) (?:the|this)"
-    r"|system prompt"
+    r"|(?:first|then|also) (?:call|use|run|invoke|read)"
+    r"|(?:call|use|run|invoke|read) \S+ first|before (?:any|all|every) other|from now on"
+    r"|(?:make sure|be sure|remember) to|(?:silently|secretly) \w+|hide \w+ from"
+    r"|instructions? (?:for|to) the (?:model|assistant|ai|agent|llm)|system prompt"
     r")\b"
-    r"|<\s*/?\s*(?:important|system|secret|instructions?|critical)\s*>",
+    r"|<\s*/?\s*(?:important|system|secret|instructions?|critical)\s*>|\bimportant:",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"\w+(?:[-./:]\w+)*")
