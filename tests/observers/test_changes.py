@@ -121,6 +121,10 @@ def test_a_member_that_is_there_twice_is_named() -> None:
     assert [str(one) for one in introduced(read({}), after)] == [
         "a member that is there twice: type"
     ]
+    of_all = parse_json('{"name":"a","name":"b"}')
+    twice = "  introduces a member that is there twice: name"
+    whole = ["  the whole definition", '    + {"name": "a", "name": "b"}']
+    assert shown(Lock(), Lock(tools={"a": of_all})) == ["added: a", twice, *whole]
 
 
 READ = {"name": "read_file", "description": "Reads a file from the disk and returns its text."}

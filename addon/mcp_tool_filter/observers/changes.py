@@ -239,7 +239,7 @@ class MemberChange(NamedTuple):
 def members_changed(before: Json, after: Json, path: str = "") -> Iterator[MemberChange]:
     """Yield the innermost members that differ; an object with a member twice as a whole."""
     if isinstance(before, Doubled) or isinstance(after, Doubled):
-        yield MemberChange(path, before, after)
+        yield MemberChange(path, ABSENT if before == {} else before, after)
     elif isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             below = _path(path, key)

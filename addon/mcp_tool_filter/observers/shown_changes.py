@@ -121,7 +121,7 @@ def _introduced(found: Iterable[Introduced]) -> Iterator[Line]:
 
 
 def _member(member: MemberChange) -> Iterator[Line]:
-    yield _line(2, Piece(visible(member.path)))
+    yield _line(2, Piece(visible(member.path) or "the whole definition"))
     yield from _values(member.before, member.after, 4)
 
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from mcp_tool_filter.adapters.lock_file import read_bytes, replace_lock
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.changes import Kind, compare, problem_in
+from mcp_tool_filter.observers.changes import compare, problem_in
 from mcp_tool_filter.observers.shown_changes import Line, Piece, lines_of_tool
 from mcp_tool_filter.observers.statistics import JsonObject
 from mcp_tool_filter.policy.config import Config
@@ -66,7 +66,7 @@ class Approvals:
         for one in self._all()[:_MOST]:
             is_short = len(one.raw) <= min(_LONGEST, room)
             room -= len(one.raw) if is_short else 0
-            found.append(_described(lock, one) if is_short else _unread(lock, one))
+            found.append(_described(lock, one, is_short=is_short))
         return found
 
     def _all(self) -> list[Waiting]:
@@ -111,30 +111,24 @@ def _with(lock: Lock, one: Waiting) -> Lock:
 
 
 @lru_cache(maxsize=2 * _MOST)  # the page asks every second
-def _described(lock: Lock, one: Waiting) -> JsonObject:
+def _described(lock: Lock, one: Waiting, *, is_short: bool) -> JsonObject:
     before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
-    if before and len(compact(before)) > _LONGEST:
-        return _unread(lock, one)
-    try:
-        definition = parse_json(one.raw)
-    except (ValueError, RecursionError):
-        definition = {}
-    changes = compare(Lock(tools=before), Lock(tools={one.name: definition}))
-    lines = [line for tool in changes.tools for line in lines_of_tool(tool)]
+    token, lines = "", [Line(2, (Piece(_TOO_LONG),))]
+    if is_short and len(compact(before)) <= _LONGEST:
+        try:
+            definition = parse_json(one.raw)
+        except (ValueError, RecursionError):
+            definition = {}
+        changes = compare(Lock(tools=before), Lock(tools={one.name: definition}))
+        found = [line for tool in changes.tools for line in lines_of_tool(tool)]
+        token, lines = one.token(lock), found[1:]  # without the tool's name
     return {
         "name": shown(one.name),
-        "token": one.token(lock),
-        "is_new": [tool.kind for tool in changes.tools] == [Kind.ADDED],
-        "lines": [*map(_line, lines[1:_MOST_LINES])],
+        "token": token,
+        "is_new": not before,
+        "lines": [*map(_line, lines[:_MOST_LINES])],
         "more": max(0, len(lines) - _MOST_LINES),
     }
-
-
-def _unread(lock: Lock, one: Waiting) -> JsonObject:
-    """Describe a tool without a token: nobody approves what the page does not show."""
-    lines = [_line(Line(2, (Piece(_TOO_LONG),)))]
-    is_new = one.name not in lock.tools
-    return {"name": shown(one.name), "token": "", "is_new": is_new, "lines": lines, "more": 0}
 
 
 def _line(line: Line) -> JsonObject:

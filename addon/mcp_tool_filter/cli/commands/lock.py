@@ -153,12 +153,12 @@ def _check(typed: Given, path: str) -> int:
         new, problems = _ask(typed)
         changes = compare(old, new)
         if "sarif" in typed:
-            _save(typed["sarif"][-1], _ascii(render_json(_sarif(changes, path, raw))))
+            _save(typed["sarif"][-1], _ascii(_sarif(changes, path, raw)))
     except StartError as error:
         print(with_flags(str(error)), file=sys.stderr)
         return CANNOT_TELL
     if "json" in typed:
-        print(_ascii(render_json(_as_json(changes))))
+        print(_ascii(_as_json(changes)))
         return int(changes.differs)
     _warn(problems)
     _print(changes)
@@ -180,9 +180,21 @@ def _print(changes: Changes) -> None:
         print(render(line))
 
 
-def _ascii(json_text: str) -> str:
-    """Escape all other letters: whoever reads it may expect any encoding."""
-    return _OTHERS.sub(lambda found: escaped(found[0]), json_text)
+def _ascii(value: Json) -> str:
+    """Render JSON for any program: it may expect any encoding."""
+    return _OTHERS.sub(lambda found: escaped(found[0]), render_json(_storable(value)))
+
+
+def _storable(value: Json) -> Json:
+    """Write half surrogate pairs as text: many programs read no JSON that has one."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {str(_storable(key)): _storable(one) for key, one in value.items()}
+        case list():
+            return list(map(_storable, value))
+    return value
 
 
 def _save(path: str, text: str) -> None:
@@ -205,8 +217,8 @@ def _as_json(changes: Changes) -> Json:
     }
     if changes.has_other_instructions:
         found["instructions"] = {
-            "before": _storable(old.instructions),
-            "after": _storable(new.instructions),
+            "before": old.instructions,
+            "after": new.instructions,
             "introduces": _listed(changes.in_instructions),
         }
     for kind in Kind:
@@ -215,37 +227,25 @@ def _as_json(changes: Changes) -> Json:
 
 
 def _server(lock: Lock) -> Json:
-    return {"name": _storable(lock.server_name), "version": _storable(lock.server_version)}
+    return {"name": lock.server_name, "version": lock.server_version}
 
 
 def _tool_as_json(tool: ToolChange) -> Json:
     table: dict[str, Json] = {
-        "name": _storable(tool.name),
-        "was": _storable(tool.was),
+        "name": tool.name,
+        "was": tool.was,
         "introduces": _listed(tool.introduced),
     }
     members: list[Json] = []
     for member in members_changed(tool.before or {}, tool.after or {}):
         sides = {"before": member.before, "after": member.after}
-        there = {side: _storable(one) for side, one in sides.items() if not isinstance(one, Absent)}
+        there = {side: one for side, one in sides.items() if not isinstance(one, Absent)}
         members.append({"path": visible(member.path), **there})
     return table | {"members": members}
 
 
 def _listed(found: Iterable[Introduced]) -> Json:
     return [{"kind": one.kind, "what": one.what} for one in found]
-
-
-def _storable(value: Json) -> Json:
-    """Write half surrogate pairs as text: many programs read no JSON that has one."""
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case dict():
-            return {str(_storable(key)): _storable(one) for key, one in value.items()}
-        case list():
-            return [_storable(one) for one in value]
-    return value
 
 
 # SARIF 2.1.0, for code scanning
