@@ -426,8 +426,8 @@ def _kind_of(judged: Judged) -> str:
 
 
 _NOTHING_ENFORCED = (
-    "Warning: nothing is enforced: with shadow, the filter only reports what it would hide, refuse"
-    " or change"
+    "Warning: nothing is enforced: in shadow mode, the filter only reports what it would hide,"
+    " refuse or change"
 )
 _NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
 

@@ -21,6 +21,8 @@ A pattern for exactly these tools, and no others:
 ^rm$
 >>> print(deny_for(["a.b", "c"], ["a.b", "aXb", "c", "cd"]))
 ^(?:a\.b|c)$
+>>> print(deny_for(["delete_file", "drop_it"], ["delete_file", "drop_it", "delete_none"]))
+^(?:delete_file|drop_it)$
 
 Authors get hints about what they probably meant. A glob becomes a regex that must fit the whole
 name:
@@ -194,7 +196,8 @@ def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> 
 def exactly(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"^{_escaped(names[0])}$"
-    begin = common_beginning(min(names), max(names))
+    same = common_beginning(min(names), max(names))
+    begin = same[: max((one.end() for one in _WORD_END.finditer(same)), default=0)]  # whole words
     ends = "|".join(_escaped(name[len(begin) :]) for name in names)
     return f"^{_escaped(begin)}(?:{ends})$"
 

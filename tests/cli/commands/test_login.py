@@ -260,3 +260,4 @@ def test_logout_can_end_all_logins(tmp_path: Path) -> None:
         status, out, _ = run("logout", "--all", home=tmp_path)
         assert status == 0
         assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}
+        assert "There are no logins" in run("logout", "--all", home=tmp_path)[2]

@@ -167,10 +167,13 @@ def run_logout(typed: Given) -> int:
     store = LoginStore()
     if bool(url) == ends_all:
         raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
-    for state in list(store.all()) if ends_all else [_stored(url, store)]:
+    states = list(store.all()) if ends_all else [_stored(url, store)]
+    for state in states:
         if problem := asyncio.run(drop(state, store)):
             say(f"The authorization server was not notified: {printable(str(problem))}")
         print(f"Logged out of {printable(state.endpoint)}")
+    if not states:
+        say("There are no logins")
     return 0
 
 
