@@ -147,15 +147,23 @@ def server_documents(issuer: str) -> list[str]:
     return found if not path else [*found, origin + path + _OPENID]
 
 
-def default_server(endpoint: str) -> ServerMetadata:
-    """Return the endpoints of an upstream without metadata, by MCP 2025-03-26 (section 2.3.3)."""
+def default_document(endpoint: str) -> bytes:
+    """Return what an upstream without metadata would say, by MCP 2025-03-26 (section 2.3.3)."""
     origin, _ = _split(endpoint)
-    return ServerMetadata(
-        issuer=origin,
-        authorization_endpoint=origin + AUTHORIZE,
-        token_endpoint=origin + TOKEN,
-        registration_endpoint=origin + REGISTER,
-    )
+    said = {
+        "issuer": origin,
+        "authorization_endpoint": origin + AUTHORIZE,
+        "token_endpoint": origin + TOKEN,
+        "registration_endpoint": origin + REGISTER,
+        "response_types_supported": ["code"],
+        "code_challenge_methods_supported": ["S256"],
+    }
+    return json.dumps(said).encode()
+
+
+def default_server(endpoint: str) -> ServerMetadata:
+    """Return the same, parsed."""
+    return parse_server_metadata(default_document(endpoint), _split(endpoint)[0])
 
 
 def parse_resource_metadata(document: bytes, endpoint: str) -> ResourceMetadata:

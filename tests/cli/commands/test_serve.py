@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.browser import Page, browser
 from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
 from tests.cli.launched import surroundings
+from tests.end_to_end.logins import PLACES
 from tests.login_browser import browse
 from tests.make import asking, calling
 from tests.oauth_upstream import oauth_upstream
@@ -470,18 +471,25 @@ def test_without_a_file_there_is_advice(tmp_path: Path) -> None:
 
 
 def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
-    """Each has its own metadata (RFC 9728), and a token of one is not for the other."""
-    with oauth_upstream(sends_issuer=True) as one, oauth_upstream() as other:
-        text = f"[servers.one]\nurl = '{one.url}'\n[servers.other]\nurl = '{other.url}'"
-        with serving(tmp_path, text) as it:
-            it.says("one: .*its tools are listed when a client logs in")
-            for name, behind in (("one", one), ("other", other)):
+    """Each has its own metadata (RFC 9728), and a token of one is not for the other.
+
+    Clients would look for the login of an upstream of MCP 2025-03-26 at our root.
+    """
+    with ExitStack() as stack:
+        places = {name: PLACES[place] for name, place in LOGINS.items()}
+        behind = {name: stack.enter_context(oauth_upstream(**it)) for name, it in places.items()}
+        free = stack.enter_context(session_upstream())
+        text = "".join(f"[servers.{name}]\nurl = '{one.url}'\n" for name, one in behind.items())
+        with serving(tmp_path, f"{text}[servers.free]\nurl = '{free.url}'") as it:
+            it.says("old: .*its tools are listed when a client logs in")
+            for name, one in behind.items():
                 url = f"http://127.0.0.1:{it.port}/{name}/mcp"
                 path = f"/.well-known/oauth-protected-resource/{name}/mcp"
                 assert it.send("GET", path).json()["resource"] == url
                 refused = it.send("POST", f"/{name}/mcp", asking("tools/list"))
                 assert refused.status == 401
-                assert path in refused.headers["www-authenticate"]
+                named = path in refused.headers["www-authenticate"]
+                assert named is one.has_resource_metadata
                 store = LoginStore(tmp_path / name)
                 asyncio.run(log_in(url, Wishes(timeout=10), store, _show))
                 (kept,) = store.all()
@@ -489,8 +497,19 @@ def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
                 token = f"Bearer {kept.tokens.access_token}"
                 answer = it.send("POST", f"/{name}/mcp", asking("tools/list"), authorization=token)
                 assert answer.status == 200, answer
-                grants = [grant for _, grant in behind._access.values()]
-                assert {grant.resource for grant in grants} == {behind.url}
+                grants = [grant for _, grant in one._access.values()]
+                assert {grant.resource for grant in grants} == {one.url}
+            # One without a login answers itself.
+            documents = ("oauth-protected-resource/free/mcp", "oauth-authorization-server/free")
+            assert [it.send("GET", f"/.well-known/{one}").status for one in documents] == [405, 405]
+
+
+LOGINS = {
+    "one": "same origin, sends iss",
+    "other": "same origin",
+    "old": "2025-03-26",
+    "oldest": "2025-03-26, without metadata",
+}
 
 
 async def _show(url: str) -> None:

@@ -17,7 +17,7 @@ import json
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from mcp_tool_filter.adapters.oauth.store import LoginFailed
@@ -31,6 +31,7 @@ from mcp_tool_filter.http.login_metadata import (
     ResourceMetadata,
     ServerMetadata,
     bearer_challenge,
+    default_document,
     default_server,
     object_in,
     parse_resource_metadata,
@@ -190,24 +191,33 @@ class UpstreamLogin:
     """How to log in to the upstream."""
 
     server: ServerMetadata
-    document: Mapping[str, object] | None
-    """The unchanged metadata; None if there is none (MCP 2025-03-26)."""
+    document: Mapping[str, object]
+    """The unchanged metadata."""
     named: str
     """The issuer, as the upstream names it."""
     theirs: str
     """The upstream's origin, as its metadata names it."""
+    is_old: bool = False
+    """True if no metadata of the resource leads there (MCP 2025-03-26)."""
 
 
-async def find_login(listener: Listener, web: Web, places: Iterable[str]) -> UpstreamLogin | None:
+async def find_login(
+    listener: Listener, web: Web, places: Iterable[str], *, guesses: bool = False
+) -> UpstreamLogin | None:
     """Return how to log in; None if the upstream wants no login.
 
-    ``places`` are more paths of its metadata. Raises WebFailed, ProtocolError.
+    ``places`` are more paths of its metadata; ``guesses`` if it wants one even without metadata.
+    Raises WebFailed, ProtocolError.
     """
     origin = listener.upstream
     resource = await _resource(listener, web, places)
     if resource is None:
-        # Without any metadata we rewrite nothing, because its usual paths also work through us.
-        return await _login_at(origin, origin, web)
+        # Without any metadata we rewrite nothing, because its usual paths also work through us;
+        # but not if they are below a prefix.
+        if (found := await _login_at(origin, origin, web)) is None and guesses:
+            document = json.loads(default_document(origin))
+            found = UpstreamLogin(default_server(origin), document, origin, origin)
+        return replace(found, is_old=True) if found else None
     parts = urlsplit(resource.resource)
     if our_url(resource.resource, "", listener.names) is None:
         return None

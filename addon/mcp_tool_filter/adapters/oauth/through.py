@@ -24,7 +24,7 @@ from mcp_tool_filter.adapters.oauth.discovery import (
 )
 from mcp_tool_filter.adapters.oauth.store import KeptRegistrations
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.head import SAFE_METHODS, Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import (
     AUTHORIZE,
@@ -153,8 +153,16 @@ class Through:
 
         It does so by a 401 at the start or later, or by metadata that a client has asked for.
         """
-        has_list = self.listener.policy.kinds.start.is_listed
-        return self._asks or self._found is not None or not has_list
+        return self._has_refused or self._found is not None
+
+    @property
+    def _has_refused(self) -> bool:
+        return self._asks or not self.listener.policy.kinds.start.is_listed
+
+    @property
+    def _endpoint(self) -> str:
+        """The path of the MCP endpoint."""
+        return urlsplit(self.listener.fetched.endpoint).path
 
     def is_resource_document(self, target: str) -> bool:
         """Tell whether protected-resource metadata is at this path."""
@@ -167,7 +175,8 @@ class Through:
         path, _, query = head.target.partition("?")
         found = await self.find()
         if self.is_resource_document(head.target):
-            return None
+            is_read = head.method in SAFE_METHODS
+            return self._resource_metadata(found, path, ours) if found and is_read else None
         if path.startswith(CALLBACK):
             if found is None:
                 return NOT_FOUND
@@ -221,9 +230,18 @@ class Through:
         changed = with_their_resource(form, ours, theirs, mount)
         return None if changed is None else (head.target, changed.encode())
 
-    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
-        if found.document is None:
+    def _resource_metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
+        """Describe an upstream of MCP 2025-03-26 below a prefix: it says nothing, and clients would
+        look for its login at our root."""
+        mount, here = self.listener.mount, self._endpoint
+        if not (found.is_old and mount.prefix and path == RESOURCE_DOCUMENT + here.rstrip("/")):
             return None
+        stands = self._stands_for(found.server)
+        issuer = our_issuer(found.named, ours) if stands else found.named
+        said = {"resource": mount.url(ours, here), "authorization_servers": [issuer]}
+        return json_answer(200, json.dumps(said).encode())
+
+    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer:
         issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
         names, mount = self.listener.names, self.listener.mount
@@ -291,9 +309,8 @@ class Through:
 
     def rewrite_challenge(self, challenge: str, ours: str) -> str:
         """Return a challenge that names our metadata."""
-        path = urlsplit(self.listener.fetched.endpoint).path.removesuffix("/")
         mount = self.listener.mount
-        usual = mount.url(ours, RESOURCE_DOCUMENT + path)
+        usual = mount.url(ours, RESOURCE_DOCUMENT + self._endpoint.removesuffix("/"))
         return rewrite_challenge(challenge, ours, self.listener.names, usual, mount)
 
     def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
@@ -312,7 +329,10 @@ class Through:
             kept = _KEPT if self._found else _KEPT_NOTHING
             if time.monotonic() - self._found_at > kept:
                 try:
-                    self._found = await find_login(self.listener, self.web, self._places)
+                    guesses = bool(self.listener.mount.prefix) and self._has_refused
+                    self._found = await find_login(
+                        self.listener, self.web, self._places, guesses=guesses
+                    )
                 except (WebFailed, ProtocolError) as error:
                     log.info("cannot find out how clients log in: %s", error)
                 self._found_at = time.monotonic()
