@@ -169,6 +169,8 @@ class Service:
     authority: bytes
     """The upstream's Host."""
     effects: Effects
+    name: str = ""
+    """What the user calls the upstream, if there are several."""
     seats: Seats | None = None
     """The seats of all clients of the process, if they are limited."""
     limits: HttpLimits = DEFAULT_LIMITS

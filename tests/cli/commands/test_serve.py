@@ -299,7 +299,10 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
             answer = it.send("POST", f"/{name}/mcp", INITIALIZE)
             assert answer.json()["error"]["code"] == -32000
             assert it.send("GET", f"/{name}/mcp").json()["error"]["code"] == -32000
+            it.says(rf" {name} request: refused \(lost\)", 2)
         assert "NOT_SET_AT_ALL is not set" in it.stderr
+        it.send("POST", "/nobody/mcp", INITIALIZE)
+        it.says(r"\d request: refused \(forbidden: path\)")
         here = it.at("here")
         assert here.calls("crash")["error"]["code"] == -32000
         assert it.at("here").tools() == ["crash", "read_file"], "another process for a new session"

@@ -27,7 +27,7 @@ from mcp_tool_filter.engine.service import GoOn, Service
 from mcp_tool_filter.errors import StartError, UnmatchedPattern
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import RequestNotes
-from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
 from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
 from mcp_tool_filter.policy.config import Config
@@ -106,15 +106,14 @@ class Servers:
         self.listener = open_listener(
             upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
         )
-        whole.watchers.observe_elsewhere(self.listener.policy)
-        self._front = self.open_service(_refuse)
+        self._front = self.open_service("", _refuse)
         self._front.route = self.route
         self._at |= {plan.name: Running(plan, self) for plan in plans}
 
-    def open_service(self, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
+    def open_service(self, name: str, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
         """Return a service without an upstream; the hook answers its requests."""
         whole = self.whole
-        service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats)
+        service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats, name=name)
         service.before_judging = before_judging
         service.is_draining = whole.is_leaving
         whole.more_services.append(service)
@@ -123,6 +122,7 @@ class Servers:
     async def open(self, address: str) -> Service:
         """Begin to start all servers; return the service for all connections."""
         self.address = address
+        self.whole.watchers.observe_elsewhere(self.listener.policy)
         for one in self._at.values():
             one.start()
         return self._front
@@ -269,7 +269,7 @@ class Running:
         self._site: Site | None = None
         self._starting: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
-        self._waiting = servers.open_service(self._wait)
+        self._waiting = servers.open_service(plan.name, self._wait)
         self._has_ended = False
 
     @property
@@ -348,7 +348,8 @@ class Running:
             if exchange.is_over:
                 return
             if (site := self._site) is None:
-                exchange.reply(self._not_available(exchange.body))
+                said = self._not_available(exchange.body)
+                _reply(exchange, said, Reason(Why.LOST))
                 exchange.down.host.wake()
             else:
                 exchange.head.target = site.listener.mount.inward(exchange.head.target)
@@ -449,9 +450,12 @@ class Running:
 
 
 def _refuse(exchange: Exchange, _go_on: GoOn) -> None:
-    listener: Listener = exchange.service.listener
-    listener.tell_refused(Reply(_NO_SERVER, Reason(Why.FORBIDDEN, detail="path")), exchange)
-    exchange.reply(Answered(404, _NO_SERVER), with_cors=False)
+    _reply(exchange, Answered(404, _NO_SERVER), Reason(Why.FORBIDDEN, detail="path"))
+
+
+def _reply(exchange: Exchange, said: Answered, reason: Reason) -> None:
+    exchange.service.listener.tell_refused(Reply(said.body, reason), exchange)
+    exchange.reply(said, with_cors=False)
 
 
 def _key(pattern: Pattern) -> tuple[str, str]:

@@ -159,8 +159,7 @@ def _upstream_of(origin: object) -> str:
 
 
 def _server_of(origin: object) -> str:
-    service = origin.service if isinstance(origin, Exchange) else None
-    return service.name if isinstance(service, Site) else ""
+    return origin.service.name if isinstance(origin, Exchange) else ""
 
 
 def _in_a_moment(call: Callable[[], None]) -> None:

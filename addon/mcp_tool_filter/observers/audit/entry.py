@@ -138,7 +138,7 @@ def method_of(entry: Entry) -> str:
     >>> method_of({"why": "forbidden"})  # by its head: nobody has read it
     'request'
     """
-    unnamed = "request" if entry.get("why") == "forbidden" else "unreadable"
+    unnamed = "request" if entry.get("why") in ("forbidden", "lost") else "unreadable"
     return str(entry.get("method") or unnamed)
 
 
