@@ -37,6 +37,8 @@ _TARGET = re.compile(
 )
 _DOCUMENT = re.compile(r"(/\.well-known/[^/?]+)(.*)", re.DOTALL)
 _ONE_URL = frozenset({b"location", b"content-location", b"content-base", b"uri"})
+_FOR_ALL = frozenset({b"clear-site-data", b"service-worker-allowed"})
+"""They would concern what other servers have in a browser."""
 _IN_LINK = re.compile(r"<([^>]*)>")
 _COOKIE_PATH = re.compile(rb"(;[ \t]*path[ \t]*=[ \t]*)(/[^;]*)", re.IGNORECASE)
 ENDPOINT: Final = "/mcp"
@@ -100,12 +102,21 @@ class Mount:
         return self._theirs if self.prefix and rest == ENDPOINT else rest
 
     def fields(self, fields: Iterable[HeaderField]) -> list[HeaderField]:
-        """Return an answer's fields with links and cookies that stay below the prefix."""
+        """Return an answer's fields, with links and cookies that stay below the prefix.
+
+        >>> mount = Mount("/files", "/v1/mcp")
+        >>> mount.fields([(b"set-cookie", b"a=b; Path=/v1")])  # our endpoint must get it, too
+        [(b'set-cookie', b'a=b; Path=/files/')]
+        >>> mount.fields([(b"location", b"/x"), (b"clear-site-data", b'"cookies"')])
+        [(b'location', b'/files/x')]
+        """
         kept = []
         for name, value in fields:
             key = name.lower()
             if key == b"set-cookie":
-                value = _COOKIE_PATH.sub(rb"\g<1>" + self.prefix.encode() + rb"\g<2>", value)
+                value = _COOKIE_PATH.sub(self._cookie_path, value)
+            elif key in _FOR_ALL:
+                continue
             elif key in _ONE_URL or key in (b"link", b"refresh"):
                 text = self._kept(key, value.decode("latin-1"))
                 if text is None:
@@ -113,6 +124,11 @@ class Mount:
                 value = text.encode("latin-1")
             kept.append((name, value))
         return kept
+
+    def _cookie_path(self, found: re.Match[bytes]) -> bytes:
+        path = found[2].decode("latin-1").strip()
+        is_above = self._theirs.startswith(path.rstrip("/") + "/")
+        return found[1] + (self.prefix + "/" if is_above else self.outward(path)).encode("latin-1")
 
     def _kept(self, name: bytes, value: str) -> str | None:
         if name in _ONE_URL:
