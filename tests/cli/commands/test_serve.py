@@ -21,9 +21,11 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.cli.commands.serve import _plans as plans_of
 from tests.browser import Page, browser
 from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
 from tests.cli.launched import surroundings
+from tests.cli.test_config_file import sources
 from tests.end_to_end.logins import PLACES
 from tests.login_browser import browse
 from tests.make import asking, calling
@@ -245,7 +247,33 @@ def names_over_sse(it: Serving, path: str, endpoint: str) -> list[str]:
         return [one["name"] for one in found["result"]["tools"]]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "127.1", "0x7f000001"])
+SAME = [
+    ("http://localhost:3000", "http://[::ffff:127.0.0.1]:3000"),
+    ("http://LOCALHOST.:3000", "http://127.1:3000"),
+    ("http://localhost:3000", "http://name-of-this-machine:3000"),
+    ("http://0:3000", "http://0x7f000001:3000"),
+    ("http://a.example", "https://A.example."),
+    ("https://10.0.0.1:8443", "https://[::ffff:a00:1]:8443"),
+    ("https://b\u00fccher.example", "https://xn--bcher-kva.example:443"),
+]
+OTHER = [
+    ("http://localhost:3000", "http://localhost:3001"),
+    ("https://a.example", "https://b.example"),
+    ("https://a.example", "https://a.example:8443"),
+    ("http://10.0.0.2:8080", "http://10.0.0.3:8080"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [*SAME, *OTHER])
+def test_servers_of_one_origin_are_kept_apart_however_it_is_written(
+    one: str, other: str, tmp_path: Path
+) -> None:
+    text = f"[servers.a]\nurl = '{one}/a'\n[servers.b]\nurl = '{other}/b'"
+    plans = plans_of(sources(tmp_path, text))
+    assert {plan.config.only_mcp for plan in plans} == {(one, other) in SAME}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "[::ffff:127.0.0.1]"])
 def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
     host: str, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import RequestNotes
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
+from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import LockError
@@ -74,8 +75,8 @@ class Plan:
     find_target: TargetFinder
     identity: object = field(repr=False)
     """What a running server cannot change: how it is reached or started."""
-    origin: object = None
-    """The same for all servers of one origin; None for a command."""
+    names: UpstreamNames | None = None
+    """Of its URL; None for a command."""
     command: CommandPlan | None = None
     problem: StartError | None = None
     """Why it cannot run as things are."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 from asyncio import CancelledError
-from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -38,9 +35,9 @@ from mcp_tool_filter.cli.saving import FileOfPatterns
 from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
 from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
-from mcp_tool_filter.http.urls import parse_origin
+from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.policy.choice import NOTHING
-from mcp_tool_filter.policy.config import Config, is_loopback
+from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import LockError
 
 _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
@@ -82,10 +79,21 @@ def _plans(sources: Sources, check: Callable[[Settings], None] = refuse_stranger
     """Return how to run each server. Raises StartError for a mistake in any of them."""
     assert sources.file
     plans = [_plan(sources, name, check) for name in sources.file.servers]
-    several = {
-        origin for origin, count in Counter(one.origin for one in plans).items() if count > 1
-    }
-    return [_apart(one) if one.origin and one.origin in several else one for one in plans]
+    return [_apart(one) if any(_shares(one, other) for other in plans) else one for one in plans]
+
+
+def _shares(one: Plan, other: Plan) -> bool:
+    """Tell whether another server is at the same origin, however its address is written; two names
+    in DNS are unknown, unless one of them is surely this machine."""
+    first, second = one.names, other.names
+    if one is other or first is None or second is None:
+        return False
+    ports = {first.port, second.port}
+    return any(
+        this.may_have(host, that.port) or (ports == {80, 443} and this.has(host))
+        for this, that in ((first, second), (second, first))
+        for host in that.hosts
+    )
 
 
 def _apart(plan: Plan) -> Plan:
@@ -130,7 +138,7 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
         config=config,
         find_target=partial(_target, in_front.origin, tls),
         identity=_identity(settings, config),
-        origin=None if command else _origin(settings),
+        names=None if command else UpstreamNames(settings.origin),
         command=command,
     )
 
@@ -139,18 +147,6 @@ def _config_of(settings: Settings) -> Config:
     """A lost server ends the process only if the user is strict."""
     config = settings.config()
     return replace(config, fail_fast=config.fail_fast and config.strict)
-
-
-def _origin(settings: Settings) -> object:
-    """Return the same for all URLs that lead to one server, however its address is written; only
-    two names of it in DNS are different."""
-    found = parse_origin(settings.origin)
-    host = found.host.removesuffix(".")
-    with suppress(OSError):
-        host = socket.inet_ntoa(socket.inet_aton(host))  # as a connection reads 127.1
-    if is_loopback(host) or host in ("0.0.0.0", "::"):  # here, these mean this machine
-        host = "loopback"
-    return host, 443 if found.port == 80 else found.port  # one server has both
 
 
 @cache
