@@ -51,7 +51,7 @@ def test_a_servers_own_settings_and_those_of_all_are_combined(tmp_path: Path) ->
     allow = "^t"
     strict = true
     message-limit = "2MB"
-    env = ["A=1"]
+    env = ["A=$ONE"]
     [servers.s]
     url = "http://localhost:1"
     deny = "^b"
@@ -70,9 +70,13 @@ def test_a_servers_own_settings_and_those_of_all_are_combined(tmp_path: Path) ->
     choice = server(tmp_path, text, "s").config().choice
     exposed = [name for name in ("t", "u", "tu", "b_tu", "yb_tu") if choice.hiding(name) is None]
     assert exposed == ["tu", "yb_tu"]
-    other = server(tmp_path, text, "t", MCP_TOOL_FILTER_DENY="^e")
+    other = server(tmp_path, text, "t", MCP_TOOL_FILTER_DENY="^e", ONE="1")
     assert (other.many("deny"), other.many("allow")) == (("^a", "^e"), ("t",))
     assert (other.allow_too, other.texts["strict"], other.env) == ((), "true", {"A": "1"})
+    with pytest.raises(UnsetVariable, match="ONE is not set"):
+        server(tmp_path, text, "t")
+    command = sources(tmp_path, 'env = ["A=$ONE"]', "--", "x", ONE="1").given()
+    assert command["env"] == ["A=1"], "for an only command, too"
 
 
 @pytest.mark.parametrize(

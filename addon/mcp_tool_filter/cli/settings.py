@@ -321,8 +321,8 @@ class Sources:
     """Settings that do not count, whoever sets them."""
 
     def given(self) -> Given:
-        """Return what is set for one upstream, which may be missing."""
-        top = self.file.top if self.file else {}
+        """Return what is set for one upstream, which may be missing. Raises UnsetVariable."""
+        top = self._with_variables(self.file.top) if self.file else {}
         given = self._merged(top)
         if self.file and self.file.is_default and self._talks_over_stdio(given):
             given = self._merged(_without(top, _OF_LISTENERS))
@@ -382,6 +382,9 @@ class Sources:
     def _settings_of(self, top: Given, section: Given, *, is_stdio: bool) -> Settings:
         if is_stdio:
             top = _without(top, _OF_LISTENERS)
+        if COMMAND in section:
+            top = self._with_variables(top)
+        top = _without(top, ("endpoint",))  # it belongs to the upstream of the top
         other = _without(self._merged(top), _UPSTREAMS)
         own = section | self._expanded(section)
         typed = self.surrounding | self.typed
@@ -400,6 +403,9 @@ class Sources:
             given.setdefault("port", [OPTIONS["port"].default])
         settings = settle(_without(given, self.ignored))
         return replace(settings, allow_too=tuple(other["allow"])) if narrows else settings
+
+    def _with_variables(self, top: Given) -> Given:
+        return top | self._expanded({"env": top.get("env", [])})
 
     def _expanded(self, section: Given) -> Given:
         """Return a server's URL, and the environment of its command, with the values of variables.

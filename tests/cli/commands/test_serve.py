@@ -141,6 +141,8 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
         text = f"""
             deny = ["^delete_"]
             audit-log = "audit.jsonl"
+            upstream = "http://127.0.0.1:1"
+            endpoint = "/other"
             [servers.files]
             {command("read_file,delete_file,env,write_file")}
             env = {{COLOUR = "$COLOUR"}}
@@ -154,6 +156,7 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
             header = ["X-Key: $KEY"]
         """
         with serving(tmp_path, text, KEY="secret", COLOUR="blue") as it:
+            it.says("Warning: upstream at the top of .* is not served")
             it.says(r"3 servers\n(.*\n)*  remote: .*/remote/mcp -> .*/mcp: 9 tools, 1 hidden")
             files, team, far = it.at("files"), it.at("Team.x-1"), it.at("remote")
             assert files.tools() == ["read_file", "delete_file", "env", "write_file"]
@@ -475,6 +478,7 @@ def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
         ("deny = 'a'", (), "There is no server in"),
         ("[servers.a]\nurl = 'x'", ("--header", "A: b"), "There is no flag --header"),
         ("inspect = true\n[servers.a]\nurl = 'x'", (), "inspect does not work with serve"),
+        ("stdio = true\n[servers.a]\nurl = 'x'", (), "stdio does not work with serve"),
         ("[servers.a]\nurl = 'x'\nheader = 'A: b'", ("--host", "0.0.0.0"), "everybody on the"),
         ("[servers.a]\nurl = 'x'\nurl = 'y'", (), "is not TOML"),
         ("[servers.a]\nurl = 'x'", ("--", "npx"), "npx"),

@@ -69,9 +69,13 @@ def _read(typed: Given) -> Sources:
     if not sources.file.servers:
         why = '[servers.NAME] with command = ["PROGRAM", "ARGUMENT"] or url = "https://…"'
         raise UsageError(f"There is no server in {sources.file.path}", why=why)
-    for name in ("inspect", "record", "set"):
+    for name in ("inspect", "record", "set", "stdio"):
         if name in sources.file.top or name in sources.surrounding:
             raise UsageError(f"{name} does not work with serve", why="Leave it out")
+    for name in ("upstream", "upstream-cmd", "endpoint"):
+        if name in sources.file.top:
+            path = sources.file.path
+            say(f"Warning: {name} at the top of {path} is not served: only [servers.NAME] are")
     return sources
 
 
