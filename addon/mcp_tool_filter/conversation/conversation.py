@@ -360,9 +360,7 @@ class Conversation:
         if isinstance(message, Response) or not message.method.startswith("tools/"):
             return False
         if message.method != "tools/call":
-            below = (name for name, _ in tools_named_below(message))
-            names = (*tools_named_in(message), *below, *ids_named_in(message))
-            return any(self._needs_list_for(name, kind, arrival) for name in names)
+            return any(self._needs_list_for(name, kind, arrival) for name in _named_in(message))
         situation.call = parse_tool_call(message)
         return self._needs_list_for(situation.call.tool_name, kind, arrival)
 
@@ -409,7 +407,8 @@ class Conversation:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
             judged.snapshot = self._without_list(kind, judged, situation.call, error)
-            if (refused := _as_upstream(error, situation.call, judged.snapshot)) is not None:
+            refused = _as_upstream(error, message, situation.call, judged.snapshot)
+            if refused is not None:
                 return refused
         judged.in_force, call = kind.snapshot, situation.call
         situation = self._situation(message, judged, kind, arrival)
@@ -430,7 +429,10 @@ class Conversation:
         in.
         """
         is_refusal = isinstance(error, CannotList) and error.is_refusal
-        if error is not None and not is_refusal:  # the next calls should not wait in vain, too
+        is_lost = isinstance(error, CannotList) and error.is_lost
+        if error is not None and not (
+            is_refusal or is_lost
+        ):  # the next calls should not wait in vain, too
             kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
         if kind.is_listed:  # a lock pins the tools, but they may have changed
             has_failed = self.policy.clock() < kind.unlisted_until or error is not None
@@ -858,20 +860,37 @@ def _lists_in(message: Single) -> Iterator[Listing]:
             yield listing
 
 
-def _as_upstream(error: Exception, call: ToolCall | None, snapshot: Snapshot) -> Verdict | None:
+def _as_upstream(
+    error: Exception, message: Single, call: ToolCall | None, snapshot: Snapshot
+) -> Verdict | None:
     """Refuse a call as the upstream has refused the list that would decide about it.
 
     Without the definition we cannot forward the call; but "not found" would hide from a client
-    that its session has ended, or its token.
+    that its session has ended, or its token, or that the upstream is lost.
     """
-    answer = error.answer if isinstance(error, CannotList) else None
-    if answer is None or call is None or not snapshot.is_undecided(call.tool_name):
+    if not isinstance(error, CannotList) or not (error.answer or error.is_lost):
         return None
-    detail = "the upstream refuses the client"
-    reason = Reason(Why.UNKNOWN, (call.tool_name,), detail=detail, by_upstream=answer)
-    if call.id is None:
+    assert isinstance(message, Request | Notification)
+    names = (call.tool_name,) if call else _named_in(message)
+    name = next(filter(snapshot.is_undecided, names), None)
+    if name is None:
+        return None
+    if error.is_lost:
+        reason = Reason(Why.LOST, (name,), detail="the upstream is lost")
+        code, text = UPSTREAM_LOST, LOST_ANSWER
+    else:
+        detail = "the upstream refuses the client"
+        reason = Reason(Why.UNKNOWN, (name,), detail=detail, by_upstream=error.answer)
+        code, text = _REFUSED, "Unknown session or credentials"
+    if isinstance(message, Notification):
         return Drop(reason)
-    return Reply(render_error(call.id, _REFUSED, "Unknown session or credentials"), reason)
+    return Reply(render_error(message.id, code, text), reason)
+
+
+def _named_in(message: Request | Notification) -> tuple[str, ...]:
+    """Return what may be names of tools in a request about tools."""
+    below = (name for name, _ in tools_named_below(message))
+    return (*tools_named_in(message), *below, *ids_named_in(message))
 
 
 def _is_plain(name: str) -> bool:

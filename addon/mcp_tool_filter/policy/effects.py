@@ -69,11 +69,16 @@ class CannotList(Exception):
     """The upstream did not list its tools. ``str()`` says why."""
 
     def __init__(
-        self, why: str, *, is_refusal: bool = False, answer: RefusedBy | None = None
+        self,
+        why: str,
+        *,
+        is_refusal: bool = False,
+        is_lost: bool = False,
+        answer: RefusedBy | None = None,
     ) -> None:
         """``is_refusal`` says that the upstream refuses this client, and its answers say why."""
         super().__init__(why)
-        self.is_refusal, self.answer = is_refusal, answer
+        self.is_refusal, self.is_lost, self.answer = is_refusal, is_lost, answer
 
 
 type Effect = Delay | Together | FetchTools | RuleEffect

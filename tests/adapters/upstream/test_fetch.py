@@ -396,11 +396,15 @@ def pages(*following: str | None) -> Script:
     return dialogue(listed)
 
 
+async def problem_of(url: str, asked_by: AskedBy = ASKED_BY) -> CannotList:
+    with pytest.raises(CannotList) as caught:
+        await fetch_as_client(target(url), asked_by)
+    return caught.value
+
+
 async def problem_for_a_client(script: Script) -> str:
     async with raw_upstream(script) as upstream:
-        with pytest.raises(CannotList) as caught:
-            await fetch_as_client(target(upstream.url), ASKED_BY)
-    return str(caught.value)
+        return str(await problem_of(upstream.url))
 
 
 async def test_the_list_is_fetched_with_the_clients_headers() -> None:
@@ -470,10 +474,11 @@ async def test_a_refused_client_is_told_from_a_refused_list(
     status: str, headers: tuple[tuple[bytes, bytes], ...], is_refusal: bool
 ) -> None:
     """The client's own request then gets an answer that says what to do."""
+    asked_by = AskedBy(Head("POST", "/mcp", headers))
     async with raw_upstream(refusing(status)) as upstream:
-        with pytest.raises(CannotList) as caught:
-            await fetch_as_client(target(upstream.url), AskedBy(Head("POST", "/mcp", headers)))
-    assert caught.value.is_refusal is is_refusal
+        problem = await problem_of(upstream.url, asked_by)
+    assert (problem.is_refusal, problem.is_lost) == (is_refusal, False)
+    assert (await problem_of(upstream.url, asked_by)).is_lost  # it accepts no connection any more
 
 
 async def test_a_failed_fetch_has_a_reason() -> None:

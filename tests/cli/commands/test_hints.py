@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,16 @@ HINTS = {
 }
 SERVER = upstream("--tools", "read_file,write_file,delete_file,say", "--hints", json.dumps(HINTS))
 RULES = "interceptor: {rules: [{id: x, conditions: [method_in: [none]], actions: [block: no]}]}\n"
+ENDS = """
+import sys, json
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "tools/list":
+        sys.exit(3)
+    if asked["method"] == "initialize":
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": hello}), flush=True)
+"""
 NOT_FOUND = {"code": -32601, "message": "Tool not found: write_file"}
 
 
@@ -79,15 +90,22 @@ def test_where_the_list_cannot_be_had_a_call_is_refused_as_unknown(
         assert client.calls("crash")["error"]["message"] == "Tool not found: crash"
 
 
-def test_a_command_that_ends_while_we_ask_leaves_no_call_unanswered(tmp_path: Path) -> None:
-    script = (
-        "import sys, json\n"
-        "for line in sys.stdin:\n"
-        "    asked = json.loads(line)\n"
-        "    if asked['method'] == 'tools/list': sys.exit(3)\n"
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_a_command_that_ends_while_we_ask_counts_as_lost(has_rules: bool, tmp_path: Path) -> None:
+    """So it does for the calls behind; a name that a pattern denies is not found in any case."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    words = ("--read-only", "--deny", "^rm", *(["--rules", str(rules)] if has_rules else []))
+    asked = (
+        calling("write_file", id="1"),
+        calling("rm", id="2"),
+        asking("tools/resolve", id="3", params='{"name":"say"}'),
     )
-    with filtered("--read-only", "--", "python3", "-c", script, home=tmp_path) as client:
-        assert client.calls("write_file")["error"]["code"] in (-32601, -32000)
+    with filtered(*words, "--", "python3", "-c", ENDS, home=tmp_path) as client:
+        client.say(*asked)
+        heard = [client.hears() for _ in asked]
+        codes = {one["id"]: one["error"]["code"] for one in heard}
+        assert codes == {1: -32000, 2: -32601, 3: -32000}
         assert client.ends() == 1
 
 
@@ -124,6 +142,20 @@ def test_a_bridge_judges_by_hints(tmp_path: Path) -> None:
         assert names_in(answer) == ["delete_file", "say"]
         [answer] = one.post(calling("write_file")).messages()
         assert answer["error"] == NOT_FOUND
+
+
+def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path) -> None:
+    """The first one lists its tools, for the report; that of the session does not."""
+    once = tmp_path / "once"
+    ends, lists = shlex.join(["python3", "-c", ENDS]), shlex.join(SERVER)
+    script = f"[ -e {once} ] && exec {ends}; touch {once}; exec {lists}"
+    words = ("--deny-hint", "open-world", "--port", "0", "--", "sh", "-c", script)
+    with filtered(*words, home=tmp_path) as client:
+        one = served(client)
+        one.more["Authorization"] = "Bearer ann"  # not our own asker, so its list is unknown
+        one.opens()
+        [answer] = one.post(calling("delete_file")).messages()
+        assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
 
 
 def test_every_source_and_the_report(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.kinds import Kind, OnlyKinds
 from mcp_tool_filter.conversation.memory import Exchanges, unlisted
 from mcp_tool_filter.conversation.policy_in_force import (
+    LOST_ANSWER,
     Arrival,
     Judged,
     Observer,
@@ -286,6 +287,10 @@ _MOST_PAGES = 1000
 _MOST_BYTES = 80 * MEBIBYTE
 
 
+_LOST = Response(None)
+"""In place of an answer that will never come."""
+
+
 class ListAsker:
     """Asks the upstream for the tool list of its client, under ids of ours. The client never sees
     the answers."""
@@ -298,6 +303,7 @@ class ListAsker:
         self._prefix = b""  # of our ids, once there are any
         self._asked = ""
         self._answers: SimpleQueue[Response | None] = SimpleQueue()
+        self._is_lost = False
 
     def ask(self, message: Request | Notification) -> tuple[bytes, ...]:
         """Return all pages of the list that the sender of this message would get. It blocks.
@@ -309,6 +315,8 @@ class ListAsker:
         about, pages, cursors = _about_client(message), list[bytes](), [""]
         while True:
             self._asked, self._answers = f'"{prefix}{len(pages)}"', SimpleQueue()
+            if self._is_lost:
+                self._answers.put(_LOST)
             params = ",".join(filter(None, (about, cursors[-1])))
             asked = f'{{"jsonrpc":"2.0","id":{self._asked},"method":"tools/list"'
             self.send(f'{asked},"params":{{{params}}}}}'.encode())
@@ -316,6 +324,8 @@ class ListAsker:
                 answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
             except Empty:
                 raise CannotList("it took too long") from None
+            if answer is _LOST:
+                raise CannotList(LOST_ANSWER, is_lost=True)
             if answer is None or answer.result is None:
                 raise CannotList("the upstream did not list its tools")
             pages.append(answer.place.raw)
@@ -347,10 +357,11 @@ class ListAsker:
         """Tell whether one of these requests is ours and has no answer yet."""
         return self._asked in ids
 
-    def give_up(self, ids: Sequence[str] | None = None) -> None:
-        """Expect no answer to these requests any more; None means to any."""
+    def give_up(self, ids: Sequence[str] | None = None, *, is_lost: bool = True) -> None:
+        """Expect no answer to these requests any more; None means to any, now and later."""
+        self._is_lost = self._is_lost or ids is None
         if ids is None or self._asked in ids:
-            self._answers.put(None)
+            self._answers.put(_LOST if is_lost else None)
 
 
 def _about_client(message: Request | Notification) -> str:

@@ -37,6 +37,7 @@ from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser, on_one_line
 from mcp_tool_filter.protocol.messages import (
+    UPSTREAM_LOST,
     Message,
     Notification,
     Request,
@@ -251,7 +252,7 @@ class Pipe:
         return self.judge.asker.waits_for(ids) or self.judge.waits_for(self._own(ids))
 
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
-        self.judge.asker.give_up(ids)
+        self.judge.asker.give_up(ids, is_lost=code == UPSTREAM_LOST)
         await self._tell_client(self.judge.answer_instead(self._own(ids), code, text))
 
     def _own(self, ids: Sequence[str]) -> list[str]:

@@ -24,7 +24,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, Room
-from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded, NotConnected
+from mcp_tool_filter.adapters.sockets.connect import (
+    ConnectionLost,
+    HttpFailed,
+    LoginNeeded,
+    NotConnected,
+    Reach,
+)
 from mcp_tool_filter.adapters.upstream.clients import Borrowed, Poster
 from mcp_tool_filter.adapters.upstream.replies import (
     METHOD_NOT_FOUND,
@@ -56,7 +62,7 @@ from mcp_tool_filter.http.login_metadata import (
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Notification, Request
+from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, Notification, Request
 from mcp_tool_filter.protocol.scan import scan
 
 MAX_PAGES: Final = 1000
@@ -333,9 +339,18 @@ async def fetch_as_client(
         is_refusal = _refuses(error, asked_by)
         by_upstream = (error.status, error.challenges) if isinstance(error, Refused) else None
         answer = by_upstream if is_refusal else None
-        raise CannotList(why, is_refusal=is_refusal, answer=answer) from None
+        is_lost = _is_loss(error, target)
+        raise CannotList(why, is_refusal=is_refusal, is_lost=is_lost, answer=answer) from None
     finally:
         await http.close()
+
+
+def _is_loss(error: Exception, target: Target) -> bool:
+    """Tell whether the connection to the upstream is lost, or the client's command has ended."""
+    if isinstance(error, Refused):
+        return error.code == UPSTREAM_LOST and target.answer is not None
+    is_unreachable = isinstance(error, NotConnected) and error.reach is Reach.LOST
+    return is_unreachable or isinstance(error, ConnectionLost)
 
 
 def _refuses(error: Exception, asked_by: AskedBy) -> bool:
