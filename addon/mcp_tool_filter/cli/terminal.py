@@ -261,6 +261,15 @@ def _message_of(record: logging.LogRecord) -> str:
     return text % args if args else text
 
 
+def cancel_on_signals(*, hangup: bool = False) -> None:
+    """Cancel the current task on Ctrl+C and SIGTERM."""
+    import asyncio  # most commands need no event loop
+
+    us = asyncio.current_task()
+    assert us
+    on_signals(asyncio.get_running_loop(), us.cancel, hangup=hangup)
+
+
 def on_signals(
     loop: AbstractEventLoop, leave: Callable[[], object], *, hangup: bool = False
 ) -> None:

@@ -67,21 +67,17 @@ class Allowance:
 
     def __init__(self, *, longest: int = FOR_A_NAME) -> None:
         self.longest = longest
-        self._left = 0
-
-    @property
-    def left(self) -> int:
-        return self._left
+        self.left = 0
 
     def begin(self, steps: int | None = None) -> None:
         """Start a new text with so many steps; with as many as allowed by default."""
-        self._left = self.longest if steps is None else steps
+        self.left = self.longest if steps is None else steps
 
     def spend(self, steps: int) -> None:
         """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""
-        if steps > self._left:
+        if steps > self.left:
             raise TooCostly
-        self._left -= steps
+        self.left -= steps
 
 
 MOST_STEPS = 20_000
@@ -162,7 +158,7 @@ class _Counter:
             for moved, after in self._step(program, (op, a, b), at, registers):
                 where = at + moved
                 if stays:
-                    after, where = tuple(_moved_away(after, moved)), 0
+                    after, where = tuple([one if one is None else one - moved for one in after]), 0
                 if not self._is_possible(where, after):
                     continue
                 for onward in steps_after(place, (op, a, b)):
@@ -213,10 +209,6 @@ class _Counter:
         self.steps += self._weight * (1 + len(registers) // 16)
         if self.steps > MOST_STEPS:
             raise _TooMany
-
-
-def _moved_away(registers: _Captures, by: int) -> list[int | None]:
-    return [None if register is None else register - by for register in registers]
 
 
 def _without(registers: _Captures, unneeded: tuple[int, ...]) -> _Captures:

@@ -78,6 +78,7 @@ from mcp_tool_filter.jsregex.tree import (
     Sequence,
     Unit,
     anchored,
+    as_word,
     branches,
     fold_text,
     groups_referred_to,
@@ -239,7 +240,7 @@ def required_text(root: Node) -> str:
     """Return the longest such text that is easy to determine; empty if there is none."""
     runs = [""]
     for node in _in_line(root):
-        if isinstance(node, Unit) and (char := _only_char(node)):
+        if isinstance(node, Unit) and (char := as_word(node)) and char.isascii():
             runs[-1] += char
         elif not isinstance(node, Edge):
             runs.append("")
@@ -252,13 +253,6 @@ def _in_line(node: Node) -> list[Node]:
     if isinstance(node, Sequence):
         return [inner for item in node.items for inner in _in_line(item)]
     return [node]
-
-
-def _only_char(unit: Unit) -> str:
-    """Return the character of a set that has one ASCII character, else an empty text."""
-    if len(unit.chars) == 1 and unit.chars[0][0] == unit.chars[0][1] < 128:
-        return chr(unit.chars[0][0])
-    return ""
 
 
 _FEW_WAYS = 100

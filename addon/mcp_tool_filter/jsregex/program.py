@@ -202,26 +202,20 @@ def _referred_to(program: Program) -> int:
     return registers
 
 
+@dataclass
 class _Compiler:
-    def __init__(
-        self,
-        root: Node,
-        for_scan: bool,
-        groups: int,
-        backward: bool,
-        kept: frozenset[int],
-        longest: int,
-    ) -> None:
-        self._root = root
-        self._longest = longest
-        self._kept = kept
-        self._groups = groups
-        self._for_scan = for_scan
-        self._backward = backward
+    _root: Node
+    _for_scan: bool
+    _groups: int
+    _backward: bool
+    _kept: frozenset[int]
+    _longest: int
+
+    def __post_init__(self) -> None:
         self._code: list[Step] = []
         self._sets: dict[CharSet, int] = {}
         self._looks: dict[int, tuple[int, Program]] = {}
-        self._registers = captures_of(groups)
+        self._registers = captures_of(self._groups)
         self._is_cut = False
 
     def finish(self, *, is_look: bool) -> Program:

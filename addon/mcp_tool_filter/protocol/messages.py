@@ -214,6 +214,14 @@ def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
     return Batch(tuple(_single(text, element) for element in root.elements))
 
 
+def read_message(raw: bytes) -> Message | None:
+    """Read a message of any length; None if we cannot judge it."""
+    try:
+        return parse_message(raw, Limits(message=max(1, len(raw))))
+    except ProtocolError:
+        return None
+
+
 def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
     """Tell whether JSON could be meant as a message. Raises ProtocolError if it is not JSON."""
     text, _ = scan(raw, None, limits)

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -53,7 +54,7 @@ from mcp_tool_filter.rules.fields import (
     parse_pointer,
     quote,
 )
-from mcp_tool_filter.rules.forms import Form, PatternOf, Schema, Spot
+from mcp_tool_filter.rules.forms import Form, Schema, Spot
 from mcp_tool_filter.rules.subject import Refusal, Run, Subject
 from mcp_tool_filter.rules.templates import JsonTemplate, Template, in_url, parse_template
 
@@ -462,12 +463,6 @@ def _read_allow(spot: Spot) -> Action:
     return Allow()
 
 
-def _redact(
-    pattern: PatternOf, ignore_case: bool, field: Field | None, replacement: Template
-) -> Action:
-    return Redact(field, pattern(ignore_case), replacement)
-
-
 def _read_metric_value(spot: Spot) -> Template:
     if isinstance(spot.node.value, Number):
         value = float(spot.node.value.text)
@@ -512,10 +507,6 @@ def _plain_url(text: str) -> str:
     return text
 
 
-def _read_script(spot: Spot) -> str:
-    return forms.parsed(spot.machine.find_script, "", example="./check.sh").read(spot)
-
-
 def _read_merge_patch(spot: Spot) -> Action:
     patch = spot.node.to_json()
     if not isinstance(patch, Object):
@@ -553,6 +544,7 @@ def _read_function(spot: Spot) -> Action:
     return forms.parsed(parse, _NOTHING, example="package.module:function").read(spot)
 
 
+_SCRIPT = partial(forms.parsed, default="", example="./check.sh")
 _NO_STEPS: tuple[PathStep, ...] = ()
 _OP = forms.one_of(*OPERATIONS)
 _POINTER = forms.parsed(_steps, _NO_STEPS, example="/name")
@@ -591,7 +583,7 @@ ACTIONS: dict[str, Form[Action]] = {
     "set_result": forms.mapping(SetResult, _FIELD_AND_VALUE),
     "transform": Form({"oneOf": forms.named_schemas(_TRANSFORMS)}, _read_transform),
     "redact": forms.mapping(
-        _redact,
+        lambda pattern, ignore_case, field, instead: Redact(field, pattern(ignore_case), instead),
         {"pattern": forms.PATTERN_OF},
         {
             "ignore_case": (forms.BOOLEAN, False),
@@ -621,7 +613,11 @@ ACTIONS: dict[str, Form[Action]] = {
     ),
     "run_script": forms.mapping(
         Script,
-        {"path": Form(forms.TEXT.schema, _read_script)},
+        {
+            "path": Form(
+                forms.TEXT.schema, lambda spot: _SCRIPT(spot.machine.find_script).read(spot)
+            )
+        },
         {
             "args": (forms.listed(forms.TEMPLATE), ()),
             "timeout": (forms.TIMEOUT, 5.0),

@@ -25,7 +25,7 @@ from mcp_tool_filter.rules.fields import (
     number_in,
     render_json,
 )
-from mcp_tool_filter.rules.forms import Form, PatternOf, Spot
+from mcp_tool_filter.rules.forms import Form, Spot
 from mcp_tool_filter.rules.subject import Subject
 
 _LONG = 64 * 1024  # characters of a message that one condition may work on for a while
@@ -45,12 +45,9 @@ class Condition(Protocol):
     def reads(self) -> Reads: ...
 
     @property
-    def of_response(self) -> bool:
-        """True if it refers to a response."""
-
-    @property
-    def of_request(self) -> bool:
-        """True if it refers to a request, or to the request that a response answers."""
+    def parts(self) -> frozenset[str]:
+        """What it refers to: ``params`` is a request, or the one that a response answers;
+        ``result`` is a response."""
 
     def holds(self, subject: Subject, now: float) -> bool: ...
 
@@ -60,8 +57,7 @@ class _OfError:
 
     __slots__ = ()
     reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = True
-    of_request: ClassVar = False
+    parts: ClassVar = frozenset({"result"})
 
 
 class _OfClient:
@@ -69,8 +65,7 @@ class _OfClient:
 
     __slots__ = ()
     reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = False
-    of_request: ClassVar = False
+    parts: ClassVar = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +73,7 @@ class _OfName:
     """A condition on the method, or on the called tool."""
 
     reads: Reads
-    of_response: ClassVar = False
-    of_request: ClassVar = True
+    parts: ClassVar = frozenset({"params"})
 
     def holds(self, subject: Subject, now: float) -> bool:
         name = subject.method if self.reads is Reads.METHOD else subject.tool
@@ -130,12 +124,8 @@ class _OfField:
     reads: ClassVar = Reads.MESSAGE
 
     @property
-    def of_response(self) -> bool:
-        return self.part == "result"
-
-    @property
-    def of_request(self) -> bool:
-        return self.part == "params"
+    def parts(self) -> frozenset[str]:
+        return frozenset({self.part})
 
     def holds(self, subject: Subject, now: float) -> bool:
         document = subject.document(self.part)
@@ -260,12 +250,8 @@ class _Several:
         return max((one.reads for one in self.conditions), default=Reads.METHOD)
 
     @property
-    def of_response(self) -> bool:
-        return any(one.of_response for one in self.conditions)
-
-    @property
-    def of_request(self) -> bool:
-        return any(one.of_request for one in self.conditions)
+    def parts(self) -> frozenset[str]:
+        return frozenset[str]().union(*(one.parts for one in self.conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,23 +267,11 @@ class AnyOf(_Several):
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
-    condition: Condition
-
-    @property
-    def reads(self) -> Reads:
-        return self.condition.reads
-
-    @property
-    def of_response(self) -> bool:
-        return self.condition.of_response
-
-    @property
-    def of_request(self) -> bool:
-        return self.condition.of_request
+class Not(_Several):
+    """Its only condition does not hold."""
 
     def holds(self, subject: Subject, now: float) -> bool:
-        return not self.condition.holds(subject, now)
+        return not self.conditions[0].holds(subject, now)
 
 
 def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
@@ -323,12 +297,9 @@ def _read_condition(spot: Spot) -> Condition:
 def label_of(spot: Spot) -> str:
     """Render a condition in one line, as the rules file has it."""
     (name, node), *_ = (spot.node.members or {"": spot.node}).items()
-    text = f"{name}: {_shown(node.to_json())}"
+    value = node.to_json()
+    text = f"{name}: {value if isinstance(value, str) else render_json(value)}"
     return text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"
-
-
-def _shown(value: Json) -> str:
-    return value if isinstance(value, str) else render_json(value)
 
 
 type Labelled = tuple[Condition, str]
@@ -337,10 +308,6 @@ type Labelled = tuple[Condition, str]
 
 def _sorted(pairs: Iterable[Labelled]) -> tuple[Labelled, ...]:
     return tuple(sorted(pairs, key=lambda pair: pair[0].reads))
-
-
-def _matches(part: str, field: Field, pattern: PatternOf, ignore_case: bool) -> Condition:
-    return Matches(part, field, pattern(ignore_case))
 
 
 def _on_value(make: Callable[..., Condition], part: str, value: Form[Any]) -> Form[Condition]:
@@ -354,7 +321,7 @@ def _equals(part: str) -> Form[Condition]:
 
 def _of_pattern(part: str) -> Form[Condition]:
     return forms.mapping(
-        partial(_matches, part),
+        lambda field, pattern, ignore_case: Matches(part, field, pattern(ignore_case)),
         {"field": forms.FIELD, "pattern": forms.PATTERN_OF},
         {"ignore_case": (forms.BOOLEAN, False)},
     )
@@ -399,7 +366,7 @@ CONDITIONS: dict[str, Form[Condition]] = {
     "any": _SEVERAL.made(lambda several: AnyOf(in_order(several))),
     "not": Form(
         {**_CONDITION.schema, "description": f"nested at most {MOST_LEVELS} deep"},
-        lambda spot: Not(_read_condition(spot)),
+        lambda spot: Not((_read_condition(spot),)),
     ),
 }
 """What a condition may be: how a file writes it, and what tells whether it holds."""

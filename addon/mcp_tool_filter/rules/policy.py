@@ -289,7 +289,7 @@ class Policy:
     def reads_requests_of_responses(self) -> bool:
         """True if a rule for responses also depends on the request."""
         conditions = (one for rule in self.responses.rules for one in rule.conditions)
-        return self._has_users or any(one.of_request for one in conditions)
+        return self._has_users or any("params" in one.parts for one in conditions)
 
     def concerns(self, subject: Subject) -> bool:
         """Tell whether anything in the policy concerns a message."""
@@ -437,7 +437,7 @@ def _direction_of(
     written: _Written, named: Sequence[tuple[str, Action]], spot: Spot
 ) -> tuple[bool, bool]:
     """Return whether a rule is for requests, and whether it is for responses."""
-    of_response = [label for one, label in written.conditions if one.of_response]
+    of_response = [label for one, label in written.conditions if "result" in one.parts]
     of_response += [name for name, action in named if is_of_response(action)]
     of_request = [name for name, action in named if action.part == "params"]
     on = written.on or ("response" if of_response else "request")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard, dashboard_server
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Switches, dashboard_server
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
 from tests.adapters.mitmproxy.filtered import call, filtered
@@ -66,7 +66,8 @@ async def test_nothing_is_traced_unless_it_is_on(tmp_path: Path) -> None:
 
 
 def dashboard() -> Dashboard:
-    return Dashboard(lambda: {}, lambda: parse_config(deny=["x"]), lambda: [], lambda *_: "")
+    config = parse_config(deny=["x"])
+    return Dashboard(lambda: {}, Switches(lambda: config, list, lambda *_: ""))
 
 
 async def test_a_dashboard_says_where_it_is_and_is_served_until_the_end() -> None:

@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.oauth.store import (
     replace_file,
     stamp_of,
 )
+from mcp_tool_filter.adapters.sockets.connect import LoginNeeded
 from mcp_tool_filter.adapters.upstream.target import (
     default_folder,
     has_logins,
@@ -249,10 +250,10 @@ def test_a_login_that_fails_says_why() -> None:
 
 
 def test_clients_get_one_sentence() -> None:
-    over = LoggedOut(URL, "has expired").sentence
+    over = str(LoginNeeded(LoggedOut(URL, "has expired")))
     assert over == f"The login to {URL} has expired. Type: mcp-tool-filter login {URL}"
-    failed = RenewalFailed(URL, why="Connection refused").sentence
-    assert failed == f"Cannot renew the login to {URL}: Connection refused"
+    failed = str(LoginNeeded(RenewalFailed(URL, why="Connection refused")))
+    assert failed == f"Cannot renew the login to {URL}. Connection refused"
 
 
 def test_no_error_shows_a_secret_in_the_url_or_obeys_a_server() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.dashboard import Dashboard, answer_page
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Switches, answer_page
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
@@ -35,12 +35,10 @@ class Edited:
         self.policy = PolicyInForce(
             config=config, fetched=example("read_file", "delete_file", "rm")
         )
-        self.board = Dashboard(
-            overview=lambda: {"listeners": []},
-            config=lambda: self.policy.config,
-            snapshots=lambda: [self.policy.snapshot],
-            edit=self._edit,
+        self.switches = Switches(
+            lambda: self.policy.config, lambda: [self.policy.snapshot], self._edit
         )
+        self.board = Dashboard(lambda: {"listeners": []}, self.switches)
 
     def _edit(self, deny: list[str], exceptions: list[str]) -> str:
         try:
@@ -57,7 +55,7 @@ class Edited:
 
 def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> None:
     edited = Edited("^delete_")
-    shown = edited.board.preview(hide=["read_file"], show=["delete_file"])
+    shown = edited.switches.preview(hide=["read_file"], show=["delete_file"])
     assert shown == {
         "deny": ["^delete_", "^read_file$"],
         "except": ["^delete_file$"],
@@ -69,13 +67,13 @@ def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> N
 def test_an_exception_can_be_applied_and_undone(caplog: pytest.LogCaptureFixture) -> None:
     """A pattern stays as it was typed: after a restart, it also hides what is new."""
     edited = Edited("^delete_")
-    assert edited.board.apply(["^delete_"], ["^delete_file$"]) == {"problem": ""}
+    assert edited.switches.apply(["^delete_"], ["^delete_file$"]) == {"problem": ""}
     assert (edited.deny, edited.board.state()["except"]) == (["^delete_"], ["^delete_file$"])
     assert edited.policy.snapshot.standing("delete_file") is Standing.ALLOWED
-    assert edited.board.apply(["^delete_", "^rm$"]) == {"problem": ""}
+    assert edited.switches.apply(["^delete_", "^rm$"]) == {"problem": ""}
     assert edited.board.state()["except"] == ["^delete_file$"]
     for exceptions in (["^delete_file$"], []):
-        assert edited.board.undo() == {"problem": ""}
+        assert edited.switches.undo() == {"problem": ""}
         assert (edited.deny, edited.board.state()["except"]) == (["^delete_"], exceptions)
     assert caplog.messages == [
         f"The patterns were changed on the page: --deny '^delete_'{more}"
@@ -99,54 +97,54 @@ def test_the_command_that_keeps_the_current_patterns_can_be_pasted_into_a_shell(
 def test_the_last_hidden_tool_can_be_shown_and_hidden_again() -> None:
     """Without any pattern the edit was refused: an empty deny list is a mistake."""
     edited = Edited("^rm$")
-    shown = edited.board.preview(hide=[], show=["rm"])
+    shown = edited.switches.preview(hide=[], show=["rm"])
     assert shown == {"deny": ["(?!)"], "except": [], "command": "--deny '(?!)'"}
-    assert edited.board.apply(["(?!)"]) == {"problem": ""}
-    assert edited.board.preview(hide=["rm"], show=[])["deny"] == ["^rm$"]
-    assert edited.board.undo() == {"problem": ""}
+    assert edited.switches.apply(["(?!)"]) == {"problem": ""}
+    assert edited.switches.preview(hide=["rm"], show=[])["deny"] == ["^rm$"]
+    assert edited.switches.undo() == {"problem": ""}
     assert edited.deny == ["^rm$"]
 
 
 def test_an_edit_can_be_undone_where_there_was_no_pattern_before() -> None:
     edited = Edited(allow=["^read"])
-    assert edited.board.apply(["^read_file$"]) == {"problem": ""}
-    assert edited.board.undo() == {"problem": ""}
+    assert edited.switches.apply(["^read_file$"]) == {"problem": ""}
+    assert edited.switches.undo() == {"problem": ""}
     assert edited.deny == ["(?!)"]
 
 
 def test_an_edit_can_be_undone_step_by_step() -> None:
     edited = Edited("^delete_")
     assert edited.board.state()["can_undo"] is False
-    assert edited.board.apply(["^rm$"]) == {"problem": ""}
-    assert edited.board.apply(["^read_"]) == {"problem": ""}
+    assert edited.switches.apply(["^rm$"]) == {"problem": ""}
+    assert edited.switches.apply(["^read_"]) == {"problem": ""}
     assert edited.deny == ["^read_"]
-    assert edited.board.undo() == {"problem": ""}
+    assert edited.switches.undo() == {"problem": ""}
     assert edited.deny == ["^rm$"]
-    assert edited.board.undo() == {"problem": ""}
+    assert edited.switches.undo() == {"problem": ""}
     assert (edited.deny, edited.board.state()["can_undo"]) == (["^delete_"], False)
-    assert edited.board.undo() == {"problem": "There is nothing to undo"}
+    assert edited.switches.undo() == {"problem": "There is nothing to undo"}
 
 
 def test_a_refused_edit_leaves_nothing_to_undo() -> None:
     edited = Edited("^delete_")
-    problem = edited.board.apply(["(a+)+"])["problem"]
+    problem = edited.switches.apply(["(a+)+"])["problem"]
     assert "Unsafe regex pattern" in str(problem)
     assert (edited.deny, edited.board.state()["can_undo"]) == (["^delete_"], False)
 
 
 def test_applying_the_same_patterns_is_no_step() -> None:
     edited = Edited("^delete_")
-    edited.board.apply(["^delete_"])
+    edited.switches.apply(["^delete_"])
     assert edited.board.state()["can_undo"] is False
 
 
 def test_the_number_of_steps_back_is_bounded() -> None:
     edited = Edited("^delete_")
     for number in range(200):
-        edited.board.apply([f"^tool_{number}$"])
+        edited.switches.apply([f"^tool_{number}$"])
     steps = 0
     while edited.board.state()["can_undo"]:
-        edited.board.undo()
+        edited.switches.undo()
         steps += 1
     assert 0 < steps < 100
 

@@ -75,18 +75,12 @@ class Hooks:
     def run_with_secrets(self, name: str, flow: Flow) -> None:
         """Run a hook of mitmproxy's addons that need the real credentials."""
         self._look()
-        for addon in self._with_secrets:
-            if function := _function(addon, name):
-                with suppress(AddonHalt), safecall():
-                    function(flow)
+        _call_each(self._with_secrets, name, flow)
 
     def tell_of_answer(self, flow: Flow) -> None:
         """Let mitmproxy's addons that write answers down have a complete one."""
         self._look()
-        for addon in self._writers:
-            if function := _function(addon, "response"):
-                with suppress(AddonHalt), safecall():
-                    function(flow)
+        _call_each(self._writers, "response", flow)
         self._shown(flow)
 
     async def choose_layer(self, asked: object) -> None:
@@ -156,6 +150,13 @@ class Hooks:
                 held = list(one.addons)
                 self._inner.append((one, held))
                 yield from self._traverse(held)
+
+
+def _call_each(addons: Sequence[object], name: str, flow: Flow) -> None:
+    for addon in addons:
+        if function := _function(addon, name):
+            with suppress(AddonHalt), safecall():
+                function(flow)
 
 
 def _function(addon: object, name: str) -> Hook | None:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -55,6 +55,7 @@ from mcp_tool_filter.http.recognise import (
     is_mcp_head,
 )
 from mcp_tool_filter.http.urls import Origin
+from mcp_tool_filter.observers.sentences import Once
 from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ class Interception:
         self._raw_hosts = raw_hosts
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
-        self._not_trusted: set[str] = set()
+        self._not_trusted = Once(MOST_URLS)
         self._told: set[str] = set()
         self._watch: asyncio.Future[None] | None = None  # watches local mode
         self.is_direct: Callable[[str], bool] = lambda _host: False
@@ -301,16 +302,6 @@ class Interception:
         self.on_end: Callable[[str], None] = log.error
         """Called with the reason when the interception ends."""
 
-    @property
-    def endpoints(self) -> Set[str]:
-        """The URLs to which MCP was sent, without queries."""
-        return self.places.urls
-
-    @property
-    def origins(self) -> Set[str]:
-        """The origins to which anything was sent."""
-        return self.places.origins
-
     def via(self, mode: ProxyMode, host: str) -> Via | None:
         """Return the proxy behind us that leads to a host; None if we reach it without one."""
         if not isinstance(mode, UpstreamMode) or self.is_direct(host):
@@ -318,7 +309,9 @@ class Interception:
         if mode.scheme == "https" and self._tls is None:
             self._tls = self._make_tls()
         at = Origin(*mode.address, mode.scheme == "https")
-        return Via(at, self._tls if at.tls else None, _login_of(ctx.options))
+        login = getattr(ctx.options, "upstream_auth", None)  # our own
+        basic = b"Basic " + b64encode(login.encode()) if login else None
+        return Via(at, self._tls if at.tls else None, basic)
 
     async def begin(self, report: Callable[[str], None]) -> None:
         """Start, and report where clients are served. Raises StartError."""
@@ -415,8 +408,7 @@ class Interception:
         """Report an upstream whose certificate we do not trust, or that refuses TLS with us."""
         address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
-        if host not in self._not_trusted and len(self._not_trusted) < MOST_URLS:
-            self._not_trusted.add(host)
+        if self._not_trusted.is_new(host):
             why = data.conn.error or "TLS failed"
             log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)
 
@@ -498,13 +490,6 @@ class Interception:
     def _passes(flow: HTTPFlow) -> bool:
         """Tell whether an answer is the upstream's own, and not one that the engine has judged."""
         return flow.response is not None and flow.server_conn.timestamp_start is not None
-
-
-def _login_of(options: Options) -> bytes | None:
-    """Return our own login to the proxy behind us."""
-    if not (login := getattr(options, "upstream_auth", None)):
-        return None
-    return b"Basic " + b64encode(login.encode())
 
 
 def is_tls_or_http(first: bytes) -> bool:

@@ -245,17 +245,13 @@ def _problem_in(probe: Probe) -> str | None:
     run = Run(probe)
     run.play()
     got, sent = bytes(run.to_client), bytes(run.to_upstream)
-    for wanted, where, data in (
-        (probe.to_upstream, "upstream", sent),
-        (probe.to_client, "client", got),
+    for wanted, refused, where, data in (
+        (probe.to_upstream, probe.not_to_upstream, "upstream", sent),
+        (probe.to_client, probe.not_to_client, "client", got),
     ):
         for one in wanted:
             if one not in data:
                 return f"the {where} did not get {one[:40]!r}"
-    for refused, where, data in (
-        (probe.not_to_upstream, "upstream", sent),
-        (probe.not_to_client, "client", got),
-    ):
         for one in refused:
             if one in data:
                 return f"the {where} got {one[:40]!r}"

@@ -49,7 +49,7 @@ _LONGEST_ANSWER = 256 * 1024
 _MOST_REDIRECTS = 3
 _FORM = (b"content-type", b"application/x-www-form-urlencoded")
 _JSON = (b"content-type", b"application/json")
-_ACCEPT = (b"accept", b"application/json")
+_ACCEPT = (b"accept", b"application/json, text/event-stream")
 
 type FormFields = Sequence[tuple[str, str]]
 
@@ -254,7 +254,6 @@ def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
         raise
 
 
-_ACCEPT = (b"accept", b"application/json, text/event-stream")
 _HELLO = json.dumps(
     {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
 ).encode()

@@ -209,12 +209,7 @@ class LoggedOut(StartError):
         """``problem`` completes the sentence "The login to …"."""
         endpoint = printable(shown_url(endpoint))
         what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
-        super().__init__(what, why=f"Type: {login_command(endpoint)}")
-
-    @property
-    def sentence(self) -> str:
-        """The same for a client, in one sentence."""
-        return f"{self.what}. {self.why}"
+        super().__init__(what, why=f"Type: mcp-tool-filter login {printable(shown_url(endpoint))}")
 
 
 class RenewalFailed(StartError):
@@ -224,16 +219,6 @@ class RenewalFailed(StartError):
         super().__init__(
             f"Cannot renew the login to {printable(shown_url(endpoint))}", why=printable(why)
         )
-
-    @property
-    def sentence(self) -> str:
-        """The same for a client, in one sentence."""
-        return f"{self.what}: {self.why}"
-
-
-def login_command(endpoint: str) -> str:
-    """Return the command to log in."""
-    return f"mcp-tool-filter login {printable(shown_url(endpoint))}"
 
 
 _SERVICE = "mcp-tool-filter"

@@ -69,14 +69,9 @@ async def renew(web: Web, state: LoginState, now: float) -> Tokens:
     assert state.tokens
     assert state.tokens.refresh_token
     fields = {"grant_type": "refresh_token", "refresh_token": state.tokens.refresh_token}
-    got = await _ask(web, state, fields, now)
-    return Tokens(
-        access_token=got.access_token,
-        refresh_token=got.refresh_token or state.tokens.refresh_token,  # RFC 6749, section 6
-        received_at=got.received_at,
-        expires_at=got.expires_at,
-        scopes=got.scopes or state.tokens.scopes,
-    )
+    got, old = await _ask(web, state, fields, now), state.tokens
+    refresh_token = got.refresh_token or old.refresh_token  # RFC 6749, section 6
+    return replace(got, refresh_token=refresh_token, scopes=got.scopes or old.scopes)
 
 
 async def revoke(web: Web, state: LoginState) -> None:
@@ -216,7 +211,7 @@ class Credentials:
         Raises LoggedOut, with the command to type, if a second try is pointless; and RenewalFailed.
         """
         if wanted := missing_scopes(status, challenges):
-            await self.want_scopes(wanted)
+            await remember_scopes(self._store, self.endpoint, wanted)
             rights = " ".join(wanted)[:200]
             raise LoggedOut(self.endpoint, f"lacks the right to do this ({rights})")
         if status == 403:
@@ -224,10 +219,6 @@ class Credentials:
         if was_repeated:
             raise LoggedOut(self.endpoint, "is not accepted")
         return await self.renewed(rejected)
-
-    async def want_scopes(self, scopes: tuple[str, ...]) -> None:
-        """Remember the scopes that the upstream asked for, for the next login."""
-        await remember_scopes(self._store, self.endpoint, scopes)
 
     def _current(self) -> LoginState:
         """Return the login, read again if another process has changed it. Raises LoggedOut."""

@@ -20,10 +20,8 @@ from threading import Lock
 from typing import IO
 from uuid import uuid4
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Message, Request, Response, id_value, parse_message
+from mcp_tool_filter.protocol.messages import Request, Response, id_value, read_message
 from mcp_tool_filter.protocol.sse import render_event
 
 type Dumpable = (
@@ -121,7 +119,7 @@ class LineRecorder:
             if self._file.closed:
                 return
             heard = list(_heard(line, verdict))
-            message = _read(line)
+            message = read_message(line)
             asked = None
             if isinstance(message, Response) and message.id is not None:
                 asked = self._waiting.pop(id_value(message.id), None)
@@ -143,7 +141,7 @@ class LineRecorder:
         return (*usual, (b"mcp-session-id", _SESSION)) if self._is_open else usual
 
     def _ask(self, asked: _Asked) -> None:
-        message = _read(asked.sent)
+        message = read_message(asked.sent)
         if isinstance(message, Request):
             if message.method == "initialize":
                 self._is_open = True
@@ -198,13 +196,6 @@ def _heard(line: bytes, verdict: Verdict) -> Iterator[bytes]:
         case Rewrite(text, _, owed):
             yield text
             yield from owed
-
-
-def _read(line: bytes) -> Message | None:
-    try:
-        return parse_message(line, Limits(message=max(1, len(line))))
-    except ProtocolError:
-        return None
 
 
 def _kept(asked: _Asked, answer: _Answer | None, now: float) -> dict[str, Dumpable]:

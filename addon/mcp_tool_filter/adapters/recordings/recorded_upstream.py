@@ -40,6 +40,7 @@ from mcp_tool_filter.protocol.messages import (
     Message,
     Request,
     Response,
+    Single,
     parse_message,
     render_batch,
     render_error,
@@ -365,20 +366,25 @@ def read(body: bytes) -> Message | None:
         return None
 
 
-def messages_in(body: bytes, content_type: str) -> list[Message]:
-    """Return the messages of an answer, which is JSON or an event stream."""
-    if not may_be_event_stream(content_type):
-        found = [read(body)]
-    else:
-        events = EventParser().feed(body)
-        found = [read(one.data or b"") for one in events if isinstance(one, Event)]
-    return [message for message in found if message is not None]
+def messages_in(body: bytes) -> list[Single]:
+    """Return the message of a body, or the members of a batch."""
+    message = read(body)
+    return list(singles(message)) if message else []
+
+
+def _messages_said(said: Said) -> Iterator[Single]:
+    """Yield the messages of an answer, which is JSON or an event stream."""
+    if not may_be_event_stream(said.content_type):
+        yield from messages_in(said.body)
+        return
+    for event in EventParser().feed(said.body):
+        if isinstance(event, Event):
+            yield from messages_in(event.data or b"")
 
 
 def ids_asked(body: bytes) -> set[str]:
     """Return the ids of the requests in a body."""
-    message = read(body)
-    return {one.id for one in singles(message) if isinstance(one, Request)} if message else set()
+    return {one.id for one in messages_in(body) if isinstance(one, Request)}
 
 
 def answers_nobody_asked_for(event: Event, unasked: set[str]) -> bool:
@@ -467,19 +473,14 @@ def _pages(recording: Recording) -> Iterator[bytes]:
     """Yield the answers to tools/list; in the older transport they are on another flow."""
     asked = {id for flow in recording.flows for id in _lists_asked(flow)}
     for said in (flow.said for flow in recording.flows if flow.said):
-        for message in messages_in(said.body, said.content_type):
-            for one in singles(message):
-                if isinstance(one, Response) and one.id in asked and _is_listing(one):
-                    yield one.place.raw
+        for one in _messages_said(said):
+            if isinstance(one, Response) and one.id in asked and _is_listing(one):
+                yield one.place.raw
 
 
 def _lists_asked(flow: RecordedFlow) -> list[str]:
-    message = read(flow.body)
-    return [
-        one.id
-        for one in (singles(message) if message else ())
-        if isinstance(one, Request) and one.method == "tools/list"
-    ]
+    found = messages_in(flow.body)
+    return [one.id for one in found if isinstance(one, Request) and one.method == "tools/list"]
 
 
 def _is_listing(response: Response) -> bool:
@@ -491,18 +492,16 @@ def _is_listing(response: Response) -> bool:
 
 def _revision(recording: Recording) -> str:
     for flow in recording.flows:
-        for one in singles(message) if (message := read(flow.body)) else ():
+        for one in messages_in(flow.body):
             if isinstance(one, Request) and one.method == "tools/list":
                 said = parse_list_request(one).revision
                 if said and said in KNOWN_REVISIONS:
                     return said
-        if flow.said:
-            for message in messages_in(flow.said.body, flow.said.content_type):
-                for single in singles(message):
-                    if isinstance(single, Response) and single.result:
-                        version = single.result.get("protocolVersion")
-                        if version and version.text and version.text in KNOWN_REVISIONS:
-                            return version.text
+        for single in _messages_said(flow.said) if flow.said else ():
+            if isinstance(single, Response) and single.result:
+                version = single.result.get("protocolVersion")
+                if version and version.text and version.text in KNOWN_REVISIONS:
+                    return version.text
     return R2024_11_05
 
 

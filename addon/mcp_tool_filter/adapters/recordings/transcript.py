@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypedDict
 
-from mcp_tool_filter.adapters.recordings.recorded_upstream import read
+from mcp_tool_filter.adapters.recordings.recorded_upstream import messages_in, read
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.bodies import may_be_event_stream
 from mcp_tool_filter.http.head import Head
@@ -173,23 +173,18 @@ def _labelled(label: str, body: bytes) -> Iterator[str]:
 
 
 def _calls_in(turn: Turn) -> Iterator[Call]:
-    reached = [_call_text(one) for one in _calls(turn.reached or b"")]
+    reached = [one.place.raw for one in _calls(turn.reached or b"")]
     for one in _calls(turn.asked):
-        passes = _call_text(one) in reached
+        passes = one.place.raw in reached
         yield Call(_tool_in(one), passes, not turn.is_guess)
 
 
 def _calls(body: bytes) -> list[Request | Notification]:
-    message = read(body)
     return [
         one
-        for one in (singles(message) if message else ())
+        for one in messages_in(body)
         if isinstance(one, Request | Notification) and one.method == "tools/call"
     ]
-
-
-def _call_text(call: Request | Notification) -> bytes:
-    return call.place.raw
 
 
 def _tool_in(call: Request | Notification) -> str:

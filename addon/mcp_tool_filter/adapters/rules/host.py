@@ -39,6 +39,7 @@ from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.urls import Origin, parse_origin
+from mcp_tool_filter.observers.sentences import Once
 from mcp_tool_filter.policy.effects import Delay, Effect
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
@@ -401,7 +402,7 @@ class RuleHost:
         self.enter_log: EnterLog = _enter_nowhere
         """Adds log entries of rules to the audit log, if there is one."""
         self._send_copy = send_copy
-        self._warned: set[str] = set()
+        self._warned = Once(_MOST_NAMES)
         self._background = Background()
         self._apart: StateInMemory | None = None
         """The limits of rules that are only evaluated."""
@@ -463,12 +464,10 @@ class RuleHost:
 
     def forget_warnings(self) -> None:
         """Allow each warning once more, because the rules have changed."""
-        self._warned.clear()
+        self._warned = Once(_MOST_NAMES)
 
     def warn_once(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < _MOST_NAMES:
-            self._warned.add(text)
-            log.warning("%s", text)
+        self._warned.log(log, logging.WARNING, text)
 
     async def close(self) -> None:
         """End all work under way; webhooks get a few seconds to arrive."""

@@ -28,6 +28,7 @@ from mcp_tool_filter.engine.wire import Fault, RequestHead
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.urls import Origin, parse_origin
+from mcp_tool_filter.observers.sentences import Once
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.proxy import Proxy
@@ -57,7 +58,7 @@ class Endpoints:
         """By origin, target and the proxy behind us."""
         self._at: dict[str, list[Site]] = {}  # by origin
         self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._closed: set[str] = set()
+        self._closed = Once(MOST_URLS)
         self._others: Service | None = None
 
     @property
@@ -94,8 +95,7 @@ class Endpoints:
 
     def note_closed(self, host: str, why: str) -> None:
         """Say once for each host that we close what we cannot read."""
-        if host not in self._closed and len(self._closed) < MOST_URLS:
-            self._closed.add(host)
+        if self._closed.is_new(host):
             log.warning(
                 "Closed a connection to %s, which is not HTTP as we read it: %s"
                 " (--raw-hosts lets such traffic pass)", host, why,

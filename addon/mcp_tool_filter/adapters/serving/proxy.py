@@ -232,21 +232,15 @@ class Proxy:
 
         return Dashboard(
             self.overview.as_json,
-            lambda: self.config,
-            lambda: [site.listener.snapshot for site in self.sites.values()],
-            self.around.edit_deny,
-            savings=self.around.savings,
-            policies=lambda: [site.listener.policy for site in self.sites.values()],
-            adopt=self.adopt,
-            servers=lambda: {name: part.switches for name, part in self.parts.items()},
+            self.switches,
+            lambda: {name: part.switches for name, part in self.parts.items()},
         )
 
     @cached_property
     def switches(self) -> Switches:
-        """The patterns of one server of several, for the dashboard."""
+        """The patterns of all sites, or of one server of several, for the dashboard."""
         from mcp_tool_filter.adapters.watch.dashboard import Switches
 
-        [name] = self.sites
         return Switches(
             lambda: self.config,
             lambda: [site.listener.snapshot for site in self.sites.values()],
@@ -254,7 +248,7 @@ class Proxy:
             savings=self.around.savings,
             policies=lambda: [site.listener.policy for site in self.sites.values()],
             adopt=self.adopt,
-            server=name,
+            server=next(iter(self.sites)) if self._whole else "",
         )
 
     async def serve_dashboard(self) -> None:

@@ -14,11 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.serving.site import Site, head_of, site_of
-from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.upstream.target import open_client
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.head import headers_after
-from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
 
 if TYPE_CHECKING:
@@ -155,20 +154,13 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
     from mcp_tool_filter.adapters.rules.host import post_and_forget
     from mcp_tool_filter.adapters.serving.logins import login_for
 
-    listener, target, head = site.listener, site.target, head_of(exchange)
+    listener, head = site.listener, head_of(exchange)
     headers = list(_headers_of(exchange, text))
     said = {name for name, _ in headers}
     for name, value in listener.headers_for(head):
         if name.lower().encode() not in said:
             headers.append((name.encode(), value.encode()))
-    login = login_for(site.login, listener, head)
-    client = HttpClient(
-        parse_origin(target.url),
-        headers=headers,
-        tls=target.tls,
-        login=login,
-        answer=target.answer,
-    )
+    client = open_client(site.target, login_for(site.login, listener, head), headers)
     await post_and_forget(client, path, text)
 
 

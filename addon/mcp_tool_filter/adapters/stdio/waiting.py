@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING, Any
 from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
     Message,
     Request,
     id_value,
-    parse_message,
+    read_message,
     render_batch,
     render_error,
     singles,
@@ -176,12 +174,7 @@ def _without(ids: set[str], line: bytes | CutLine, verdict: Verdict) -> Verdict:
 
 
 def _parsed(line: bytes | CutLine) -> Message | None:
-    if isinstance(line, CutLine):
-        return None
-    try:
-        return parse_message(line, Limits(message=max(1, len(line))))
-    except ProtocolError:
-        return None
+    return None if isinstance(line, CutLine) else read_message(line)
 
 
 class DecidingThread:

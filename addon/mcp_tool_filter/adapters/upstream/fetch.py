@@ -41,7 +41,12 @@ from mcp_tool_filter.adapters.upstream.replies import (
     plain,
 )
 from mcp_tool_filter.adapters.upstream.search import FindTransport, Found, Search
-from mcp_tool_filter.adapters.upstream.target import Target, has_authorization, login_to
+from mcp_tool_filter.adapters.upstream.target import (
+    Target,
+    has_authorization,
+    login_to,
+    open_client,
+)
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import (
@@ -136,16 +141,21 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
 
 
 async def fetch_pages(
-    ask: Ask, limit: int, meta: Result | None = None, *, may_lack_tools: bool = False
+    ask: Ask,
+    limit: int,
+    meta: Result | None = None,
+    *,
+    method: str = "tools/list",
+    may_lack_tools: bool = False,
 ) -> tuple[bytes, ...]:
-    """Return all pages of the tool list. Raises Refused, ProtocolError, HttpFailed."""
+    """Return all pages of a list. Raises Refused, ProtocolError, HttpFailed."""
     at_most = MAX_TOTAL * limit
     pages: list[bytes] = []
     cursors: list[str | None] = [None]
     while True:
         cursor, params = cursors[-1], meta or {}
         try:
-            reply = await ask("tools/list", {**params, "cursor": cursor} if cursor else params)
+            reply = await ask(method, {**params, "cursor": cursor} if cursor else params)
         except Refused as refused:
             if may_lack_tools and refused.code == METHOD_NOT_FOUND:
                 return tuple(pages)
@@ -153,7 +163,7 @@ async def fetch_pages(
         pages.append(reply.raw)
         if sum(map(len, pages)) > at_most:
             raise ProtocolError(f"The tool list is longer than {at_most} bytes")
-        cursor = next_cursor(reply)
+        cursor = next_cursor(reply, method)
         if cursor is None:
             return tuple(pages)
         if cursor in cursors:
@@ -176,18 +186,10 @@ async def fetch_others(
     with suppress(TimeoutError, ProtocolError, HttpFailed, LoginNeeded):
         async with asyncio.timeout(_OTHERS_TIMEOUT if methods else None):
             for method in methods:
-                pages: list[bytes] = []
-                cursor: object = None
-                try:
-                    while (cursor or not pages) and sum(map(len, pages)) < limit:
-                        reply = await ask(method, {"cursor": cursor} if cursor else {})
-                        pages.append(reply.raw)
-                        cursor = reply.result.get("nextCursor")
-                except Refused as refused:
-                    if refused.code != METHOD_NOT_FOUND:
-                        continue
-                if not cursor:
-                    found[method] = tuple(pages)
+                with suppress(Refused):
+                    found[method] = await fetch_pages(
+                        ask, limit, method=method, may_lack_tools=True
+                    )
     return found
 
 
@@ -310,16 +312,11 @@ async def fetch_as_client(
     target: Target, asked_by: AskedBy, room: Room | None = None
 ) -> tuple[bytes, ...]:
     """Return all pages of the tool list. Raises CannotList. ``room`` limits connections."""
-    origin = parse_origin(target.url)
     try:
         login = login_to(target) if asked_by.uses_login else None
     except StartError as error:  # the stored login cannot be read
         raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
-    headers = _headers_of(asked_by)
-    http = HttpClient(
-        origin, headers=headers, tls=target.tls, login=login, room=room, answer=target.answer,
-        via=target.via,
-    )  # fmt: skip
+    http = open_client(target, login, _headers_of(asked_by), room=room)
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
             poster = Poster(http, asked_by.head.target, limit=target.limit)

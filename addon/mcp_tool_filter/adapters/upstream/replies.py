@@ -123,13 +123,13 @@ def supported_by(error: RpcError | None) -> tuple[str, ...]:
     return revisions_in(_mapping(error.data).get("supported"))
 
 
-def next_cursor(reply: ResultReply) -> str | None:
+def next_cursor(reply: ResultReply, method: str = "tools/list") -> str | None:
     """Return the cursor of the next page. Raises ProtocolError if this is not a tool list."""
-    if not isinstance(reply.result.get("tools"), list):
+    if method == "tools/list" and not isinstance(reply.result.get("tools"), list):
         raise ProtocolError("The result of tools/list has no list of tools")
     cursor = reply.result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
-        raise ProtocolError("The nextCursor of tools/list is not a string")
+        raise ProtocolError(f"The nextCursor of {method} is not a string")
     return cursor or None  # an empty cursor would request the first page again
 
 

@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.adapters.upstream.clients import (
     LegacyClient,
@@ -34,9 +33,8 @@ from mcp_tool_filter.adapters.upstream.replies import (
     revisions_in,
     supported_by,
 )
-from mcp_tool_filter.adapters.upstream.target import Target, login_to
+from mcp_tool_filter.adapters.upstream.target import Target, login_to, open_client
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, Transport, has_initialize
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know
@@ -85,10 +83,7 @@ class Search:
         self._limit = target.limit
         self._patience = target.connect_timeout / 2  # while another transport is left to try
         self._opened = opened
-        headers = [(name.encode(), value.encode()) for name, value in target.headers]
-        self._http = HttpClient(
-            parse_origin(target.url), headers=headers, tls=target.tls, login=login_to(target)
-        )
+        self._http = open_client(target, login_to(target))
         opened.push_async_callback(self._http.close)
 
     async def find(self) -> Found:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.sockets.client import Login
-from mcp_tool_filter.http.urls import UpstreamNames, plain_hosts
+from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, Login, Room
+from mcp_tool_filter.http.urls import UpstreamNames, parse_origin, plain_hosts
 from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
@@ -83,6 +83,23 @@ def login_to(target: Target) -> Login | None:
     from mcp_tool_filter.adapters.oauth.tokens import credentials_for  # few have a login
 
     return credentials_for(target.url + (target.endpoint or ""))
+
+
+def open_client(
+    target: Target,
+    login: Login | None,
+    headers: Headers | None = None,
+    *,
+    room: Room | None = None,
+    resends: bool = True,
+) -> HttpClient:
+    """Return a client for requests to the target; with its own headers, unless others are given."""
+    if headers is None:
+        headers = [(name.encode(), value.encode()) for name, value in target.headers]
+    return HttpClient(
+        parse_origin(target.url), headers=headers, tls=target.tls, login=login, resends=resends,
+        room=room, answer=target.answer, via=target.via,
+    )  # fmt: skip
 
 
 def has_authorization(target: Target) -> bool:

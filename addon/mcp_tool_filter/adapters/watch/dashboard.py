@@ -26,7 +26,7 @@ from functools import lru_cache
 from hmac import compare_digest
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -52,9 +52,6 @@ from mcp_tool_filter.policy.choice import NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.policy.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -294,9 +291,6 @@ def _short(id: str) -> str:
 type ApplyPatterns = Callable[[list[str], list[str]], str]
 """Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
-type Policies = Callable[[], Sequence[PolicyInForce]]
-type Adopt = Callable[[Config], None]
-
 
 def _adopt_nothing(_config: Config) -> None:
     """Nothing here has a lock."""
@@ -325,8 +319,8 @@ class Switches:
         edit: ApplyPatterns,
         *,
         savings: Savings | None = None,
-        policies: Policies = tuple,
-        adopt: Adopt = _adopt_nothing,
+        policies: Callable[[], Sequence[PolicyInForce]] = tuple,
+        adopt: Callable[[Config], None] = _adopt_nothing,
         server: str = "",
     ) -> None:
         """``server`` is the name of an only one; the patterns of all servers are not its own."""
@@ -433,25 +427,17 @@ class Switches:
         log.warning("The patterns%s were changed on the page: %s", of, flags)
 
 
-class Dashboard(Switches):
-    """The dashboard of the process. Its own switches are for all that it filters, unless each
-    server has its own."""
+class Dashboard:
+    """The dashboard of the process."""
 
     def __init__(
         self,
         overview: Callable[[], dict[str, object]],
-        config: Callable[[], Config],
-        snapshots: Callable[[], Sequence[Snapshot]],
-        edit: ApplyPatterns,
-        *,
-        savings: Savings | None = None,
-        policies: Policies = tuple,
-        adopt: Adopt = _adopt_nothing,
+        switches: Switches,
         servers: Callable[[], Mapping[str, Switches]] = dict,
     ) -> None:
-        super().__init__(config, snapshots, edit, savings=savings, policies=policies, adopt=adopt)
-        self._overview = overview
-        self._servers = servers
+        """The ``switches`` are for all that it filters, unless each server has its own."""
+        self._overview, self._switches, self._servers = overview, switches, servers
         self.has_flows = False
         """True if a message's flow can be viewed at ``/#/flows/ID``."""
         self.timeline = Timeline()
@@ -464,13 +450,13 @@ class Dashboard(Switches):
             "steps": self.timeline.steps(),
             "callers": self.timeline.callers(),
             "flows": self.has_flows,
-            **self.patterns(),
+            **self._switches.patterns(),
             "servers": {name: one.patterns() for name, one in self._servers().items()},
         }
 
     def switches_of(self, server: object) -> Switches:
         """Return the switches of a server. Raises KeyError."""
-        return self._servers()[str(server)] if server else self
+        return self._servers()[str(server)] if server else self._switches
 
 
 def _names_in(snapshot: Snapshot) -> list[str]:

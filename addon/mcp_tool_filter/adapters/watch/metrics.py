@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Thread
@@ -234,14 +235,10 @@ def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
         key = (sample.name, *labels.items())
         known = sums.get(key)
         # A series begins when the first of its tools is called.
-        add = min if sample.name.endswith("_created") else _plus
+        add = min if sample.name.endswith("_created") else operator.add
         value = add(known.value, sample.value) if known else sample.value
         sums[key] = sample._replace(labels=labels, value=value)
     yield from sums.values()
-
-
-def _plus(one: float, other: float) -> float:
-    return one + other
 
 
 class _Gauges:

@@ -24,6 +24,7 @@ from mcp_tool_filter.adapters.upstream.target import Target, login_to, target_fo
 from mcp_tool_filter.cli.flags import UsageError, with_flags
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
+    cancel_on_signals,
     leads_nowhere,
     log_to_stderr,
     on_signals,
@@ -78,9 +79,7 @@ def end_at_once(status: int) -> NoReturn:
 
 
 async def _serve(settings: Settings, doors: list[socket]) -> int:
-    us = asyncio.current_task()
-    assert us
-    on_signals(asyncio.get_running_loop(), us.cancel)
+    cancel_on_signals()
     try:
         if not settings.command:
             return await serve_until_the_end(HttpFilter(settings, doors))

@@ -36,7 +36,7 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.flags import UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, target_of
-from mcp_tool_filter.cli.terminal import on_signals, say
+from mcp_tool_filter.cli.terminal import cancel_on_signals, on_signals, say
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
 
@@ -70,9 +70,8 @@ async def serve(settings: Settings) -> int:
     _refuse_missing_folder(settings.record)
     if settings.record:
         os.umask(0o077)  # a recording contains credentials
-    loop, us = asyncio.get_running_loop(), asyncio.current_task()
-    assert us
-    on_signals(loop, us.cancel)
+    loop = asyncio.get_running_loop()
+    cancel_on_signals()
     try:
         async with AsyncExitStack() as opened:
             report, activity = report_for(settings), activity_for(settings, loop)

@@ -6,15 +6,14 @@ import asyncio
 from asyncio import CancelledError
 from functools import partial
 
-from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, Reach, probe
 from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
-from mcp_tool_filter.adapters.upstream.target import login_to
+from mcp_tool_filter.adapters.upstream.target import login_to, open_client
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.commands.stdio import StdioSession, run_session, say_beside_client
 from mcp_tool_filter.cli.settings import Settings, target_of
-from mcp_tool_filter.cli.terminal import on_signals
+from mcp_tool_filter.cli.terminal import cancel_on_signals, on_signals
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.protocol.limits import Transport
@@ -27,9 +26,7 @@ def run(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings, session: StdioSession) -> int:
-    us = asyncio.current_task()
-    assert us
-    on_signals(asyncio.get_running_loop(), us.cancel, hangup=True)
+    cancel_on_signals(hangup=True)
     session.begin_log()
     try:
         known = await ask(settings)
@@ -90,8 +87,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
     session.know(known.snapshot)
-    headers = [(name.encode(), value.encode()) for name, value in target.headers]
-    http = HttpClient(origin, headers=headers, tls=target.tls, resends=False, login=login)
+    http = open_client(target, login, resends=False)
     is_legacy = known.fetched.transport is Transport.LEGACY_SSE
     kind = LegacyUpstream if is_legacy else StreamableUpstream
     pipe.upstream = kind(http, known.fetched.endpoint, pipe, config.limits)

@@ -104,7 +104,8 @@ class _Session:
         )
         options = self._options(behind, trusted_by_us)
         loop = asyncio.get_running_loop()
-        activity = activity_for(self._settings, loop, until_end=_shares_terminal())
+        shares_terminal = sys.stderr.isatty()  # our output would disturb the client's screen
+        activity = activity_for(self._settings, loop, until_end=shares_terminal)
         master = make_master(self._settings, fetch, self._report, activity, given=options)
         addon: ToolFilter = master.addons.get("toolfilter")
         proxying = loop.create_task(master.run())
@@ -197,14 +198,8 @@ def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
 def _seen_by(addon: ToolFilter) -> SeenTraffic:
     found = addon.interception
     assert found
-    return SeenTraffic(
-        frozenset(found.endpoints), frozenset(found.origins), frozenset(found.refused_tls)
-    )
-
-
-def _shares_terminal() -> bool:
-    """Tell whether our output would disturb the client's screen."""
-    return sys.stderr.isatty()
+    urls, origins = found.places.urls, found.places.origins
+    return SeenTraffic(frozenset(urls), frozenset(origins), frozenset(found.refused_tls))
 
 
 def _own_authority() -> bytes:

@@ -33,7 +33,7 @@ from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.cli.saving import FileOfPatterns
 from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
-from mcp_tool_filter.cli.terminal import log_to_stderr, on_signals, say
+from mcp_tool_filter.cli.terminal import cancel_on_signals, log_to_stderr, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.policy.choice import NOTHING
@@ -174,9 +174,7 @@ def _identity(settings: Settings, config: Config) -> object:
 
 
 async def _serve(sources: Sources, settings: Settings, plans: list[Plan]) -> int:
-    us = asyncio.current_task()
-    assert us
-    on_signals(asyncio.get_running_loop(), us.cancel)
+    cancel_on_signals()
     try:
         return await serve_until_the_end(_Filter(sources, settings, plans))
     except CancelledError:

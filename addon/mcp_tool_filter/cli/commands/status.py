@@ -368,11 +368,12 @@ def _open_page(*, browser: bool) -> int:
 async def _serve_page(*, browser: bool) -> None:
     import webbrowser
 
-    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, dashboard_server
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Switches, dashboard_server
     from mcp_tool_filter.policy.config import Config
 
     state: dict[str, object] = {"listeners": [], "refused_edit": "", "only_running": True}
-    page = Dashboard(lambda: state, Config, list, lambda _deny, _except: "There is nothing to edit")
+    nothing = Switches(Config, list, lambda _deny, _except: "There is nothing to edit")
+    page = Dashboard(lambda: state, nothing)
     said: list[str] = []
     async with dashboard_server(page, 0, said.append):
         over = asyncio.Event()

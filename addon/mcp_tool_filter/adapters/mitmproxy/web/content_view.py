@@ -37,14 +37,10 @@ class McpView(Contentview):
         return _BEFORE_JSON if holds else -1
 
 
-class BeforeView(Contentview):
+class BeforeView(McpView):
     """Shows a body before our changes, if the user chooses it."""
 
     name = "MCP-before"
-
-    @property
-    def syntax_highlight(self) -> SyntaxHighlight:
-        return "yaml"
 
     def prettify(self, data: bytes, metadata: Metadata) -> str:
         flow, message = metadata.flow, metadata.http_message
@@ -82,15 +78,13 @@ def _change_lines(data: bytes, metadata: Metadata) -> Iterator[str]:
     if before is None or before == data:
         return
     content_type = _content_type(metadata, data)
-    removed = _removed(tools_in(before, content_type), tools_in(data, content_type))
-    if removed:
+    after = tools_in(data, content_type)
+    if removed := [
+        one for one in dict.fromkeys(tools_in(before, content_type)) if one not in after
+    ]:
         yield f"# removed: {', '.join(removed)}"
     whose = "the client" if metadata.http_message is flow.request else "the upstream"
     yield f"# before: {len(before):,} bytes from {whose}; after: {len(data):,} bytes"
-
-
-def _removed(before: list[str], after: list[str]) -> list[str]:
-    return [name for name in dict.fromkeys(before) if name not in after]
 
 
 def _before(flow: HTTPFlow, message: Message) -> bytes | None:
