@@ -60,6 +60,12 @@ class Option(NamedTuple):
         return self.value in ("PATTERN", "GLOB", "HINT")
 
     @property
+    def protects(self) -> bool:
+        """True if it names a file such as the rules: an empty value, as of an unset variable, would
+        start a filter without it."""
+        return self.value == "FILE" and bool(self.key)
+
+    @property
     def spellings(self) -> list[str]:
         return ([f"-{self.short}"] if self.short else []) + [f"--{self.name}"]
 

@@ -47,11 +47,14 @@ def test_mixing_up_commands_and_urls_gives_the_right_command_line(
     assert str(raised.value) == said
 
 
-@pytest.mark.parametrize("flag", ["--rules", "--audit-log"])
+@pytest.mark.parametrize("flag", ["--rules", "--audit-log", "--lock"])
 def test_a_flag_for_a_file_needs_one(flag: str) -> None:
     """--rules "$RULES" started a filter without rules where the variable was not set."""
     said = f"Error: {flag} has no file\nName one, or leave the flag out"
     assert complaint(flag, "") == said
+    variable = f"MCP_TOOL_FILTER_{flag[2:].replace('-', '_').upper()}"
+    with pytest.raises(UsageError, match=f"^Error: {flag} has no file"):
+        read_settings(["-u", "localhost"], {variable: ""})
 
 
 def test_a_second_upstream_is_refused_with_advice() -> None:

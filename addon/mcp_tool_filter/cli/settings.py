@@ -236,9 +236,9 @@ def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
 
 def _refuse_no_file(one: Mapping[str, str]) -> None:
     """An unset variable, as in --rules "$RULES", must not start a filter without rules."""
-    for name in ("rules", "audit-log", "lock"):
-        if one.get(name) == "":
-            raise UsageError(f"--{name} has no file", why="Name one, or leave the flag out")
+    for option in OPTIONS.values():
+        if option.protects and one.get(option.name) == "":
+            raise UsageError(f"--{option.name} has no file", why="Name one, or leave the flag out")
 
 
 def _refuse_own_options(sets: Iterable[str]) -> None:
@@ -459,7 +459,7 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
         flag = names.get(name)
         if flag and not flag.only_typed:
             refuse_empty(flag.name, [text], source=variable)
-            if text:
+            if text or flag.protects:
                 lines = [line for line in text.splitlines() if line.strip()]
                 given[flag.name] = lines if flag.many else [text]
         elif flag:

@@ -41,6 +41,8 @@ NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
             (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
             (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
             (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
+            (["lock="], "Error: Invalid value for --set lock: ''\nName a file, or leave it out\n"),
+            (["deny=^rm", "rules"], "Error: Invalid value for --set rules: ''\n"),
             (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
         )
     ],

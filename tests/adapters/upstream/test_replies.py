@@ -133,10 +133,12 @@ def test_an_answer_without_a_tool_list_is_refused(result: dict[str, object]) -> 
 
 
 def test_an_empty_introduction_is_accepted() -> None:
-    strange: dict[str, object] = {"capabilities": None, "serverInfo": [], "_meta": "x"}
-    introduction = introduction_of(ResultReply(b"", strange), revision="2025-06-18")
-    assert (introduction.server_name, introduction.server_version) == ("", "")
-    assert not introduction.has_tools
+    info: object
+    for info in ([], {"name": None, "version": None}):
+        strange: dict[str, object] = {"capabilities": None, "serverInfo": info, "_meta": "x"}
+        introduction = introduction_of(ResultReply(b"", strange), revision="2025-06-18")
+        assert (introduction.server_name, introduction.server_version) == ("", "")
+        assert not introduction.has_tools
 
 
 def test_a_server_name_is_made_printable() -> None:

@@ -77,7 +77,7 @@ def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
 
 
 def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None:
-    """Return an error for an option of ours that was typed but has no effect.
+    """Return an error for an option of ours that was typed but has no effect, or no value.
 
     mitmproxy silently prefers its file config.yaml to ``--set``; and it drops a ``--set deny``
     without a value if there is another one with a value.
@@ -85,6 +85,8 @@ def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None
     typed: dict[str, list[str]] = {}
     for text in _sets_in(argv):
         name, equals, value = text.partition("=")
+        if not value and name in KEYS and KEYS[name].protects:
+            return InvalidOption(f"--set {name}", value, why="Name a file, or leave it out")
         if equals and name in KEYS:
             typed.setdefault(name, []).append(value)
         elif name in KEYS and KEYS[name].selects:

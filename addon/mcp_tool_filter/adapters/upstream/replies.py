@@ -104,8 +104,8 @@ def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduc
     instructions = reply.result.get("instructions")
     return UpstreamIntroduction(
         revision=str(revision),
-        server_name=plain(str(info.get("name", ""))),
-        server_version=plain(str(info.get("version", ""))),
+        server_name=plain(str(info.get("name") or "")),
+        server_version=plain(str(info.get("version") or "")),
         has_tools="tools" in _mapping(reply.result.get("capabilities")),
         instructions=instructions if isinstance(instructions, str) else None,
     )
