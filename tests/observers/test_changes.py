@@ -269,13 +269,30 @@ def test_a_diff_reads_well() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("see https://a.b/c.", "see https://a.x/c.", "see [-https://a.b/c-]{+https://a.x/c+}."),
+        ("\u8bfb\u53d6\u6587\u4ef6", "\u8bfb\u6587\u4ef6", "\u8bfb[-\u53d6-]\u6587\u4ef6"),
+        ("Reads a file", "Writes a file", "[-Reads-]{+Writes+} a file"),
+        ("two words", "words", '- "two words"\n+ "words"'),
+    ],
+)
+def test_texts_are_compared_by_words(before: str, after: str, said: str) -> None:
+    changed = compare(Lock(instructions=before), Lock(instructions=after))
+    assert "\n".join(plain(one).strip() for one in lines_of(changed)).endswith(f"\n{said}")
+
+
 def test_colours_take_the_place_of_marks() -> None:
-    changed = compare(lock(READ), lock({**READ, "description": "Writes a file."}))
+    said = "Writes a file, if you must"
+    changed = compare(lock(READ), lock({**READ, "description": said}))
     line = next(one for one in lines_of(changed) if one.marks)
     assert isinstance(line, Line)
-    assert "\x1b[31m" in coloured(line)
     assert "[-" in plain(line)
-    assert "[-" not in coloured(line)
+    painted = "\n".join(map(coloured, lines_of(changed)))
+    assert "[-" not in painted
+    for once in ("\x1b[1mchanged: read_file\x1b[0m", "\x1b[31mReads\x1b[0m\x1b[32mWrites\x1b[0m a"):
+        assert once in painted
 
 
 def test_two_thousand_tools_are_compared_quickly() -> None:

@@ -46,7 +46,10 @@ GONE: Final = "-"
 FRESH: Final = "+"
 LOUD: Final = "!"
 HEAD: Final = "#"
-_TOKEN = re.compile(r"\s+|\w+(?:[-./:@?&=%#~+'\u2019]+\w+)*|[^\w\s]")  # a URL is one word
+_IDEOGRAPHS = "\u2e80-\ud7ff"  # and others that are written without spaces: each is a word
+_BETWEEN_WORDS = re.compile(rf"[\s{_IDEOGRAPHS}]")
+_LETTERS = rf"[^\W{_IDEOGRAPHS}]+"
+_TOKEN = re.compile(rf"\s+|{_LETTERS}(?:[-./:@?&=%#~+'\u2019]+{_LETTERS})*|\S")  # a URL is one
 _SPACES = re.compile(r"\s+")
 _CONTEXT = 40  # characters beside a change
 _LONGEST = 2000  # characters of one piece; the lock itself has the rest
@@ -135,7 +138,7 @@ def _values(before: Json | Absent, after: Json | Absent, indent: int) -> Iterato
 
 
 def _has_words(before: str, after: str) -> bool:
-    return all(_SPACES.search(one.strip()) for one in (before, after))
+    return all(_BETWEEN_WORDS.search(one.strip()) for one in (before, after))
 
 
 def _said(value: Json | Absent) -> str:
@@ -278,12 +281,15 @@ def plain(line: Line) -> str:
 
 def coloured(line: Line) -> str:
     """Render a line for a terminal."""
-    return "\n".join("".join(map(_painted, row)) for row in _rows(line.indent, line.pieces))
+    return "\n".join(map(_painted, _rows(line.indent, line.pieces)))
 
 
-def _painted(piece: Piece) -> str:
-    colour = _COLOURS.get(piece.style)
-    return f"\x1b[{colour}m{piece.text}\x1b[0m" if colour and piece.text else piece.text
+def _painted(row: Iterable[Piece]) -> str:
+    painted = ""
+    for style, pieces in groupby(row, key=lambda one: one.style):
+        text, colour = "".join(one.text for one in pieces), _COLOURS.get(style)
+        painted += f"\x1b[{colour}m{text}\x1b[0m" if colour else text
+    return painted
 
 
 def _rows(indent: int, pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

@@ -248,6 +248,7 @@ def test_check_cannot_tell_without_the_server(it: Locked) -> None:
     ("words", "what"),
     [
         ((), "Which file?"),
+        (("--approve", "a", ""), "Which file?"),
         (("a", "b"), "There is one word too many: b"),
         (("--check", "--approve", "a"), "Give --check or --approve, not both"),
         (("--json", "a"), "--json needs --check"),

@@ -63,9 +63,12 @@ def run(typed: Given) -> int:
         raise UsageError(f"--{flag} needs --check", why=f"See {_HELP}")
     if "approve" not in typed and len(words) > 1:
         raise UsageError(f"There is one word too many: {words[1]}", why=f"See {_HELP}")
+    *names, path = words
+    if not path:  # such as a variable that is not set
+        raise UsageError("Which file?", why=f"See {_HELP}")
     if "approve" in typed:
-        return _approve(typed, words[:-1], words[-1])
-    return _check(typed, words[0]) if "check" in typed else _write(typed, words[0])
+        return _approve(typed, names, path)
+    return _check(typed, path) if "check" in typed else _write(typed, path)
 
 
 def _ask(typed: Given) -> tuple[Lock, dict[str, str]]:
