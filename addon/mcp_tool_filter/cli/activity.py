@@ -21,6 +21,7 @@ from mcp_tool_filter.observers.audit.entry import (
     made,
     method_of,
     reported,
+    subject_in,
 )
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.sentences import estimate_tokens
@@ -120,8 +121,7 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
     verdict, colour = _verdict_of(entry)
     if would := reported(entry):
         verdict, colour = f"{verdict}, {would}", Colour.YELLOW
-    subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
-    what = " ".join(filter(None, [method_of(entry), str(subject)]))
+    what = " ".join(filter(None, [method_of(entry), subject_in(entry)]))
     parts = [verdict]
     if (took := entry.get("upstream_ms")) is not None:
         parts.append(duration(took))

@@ -173,9 +173,9 @@ class Things:
     ) -> None:
         self._prompts, self._resources, self._skills = prompts, resources, skills
         self.patterns = prompts, resources, skills
-        self._roots: dict[str, None] = {}
-        """The folders of denied skills that lists have shown, by URI: of another scheme than
-        skill://, a URI does not tell that it belongs to a skill."""
+        self._roots: dict[str, str] = {}
+        """The folders of denied skills that lists have shown, by URI, and the patterns that deny
+        them: of another scheme than skill://, a URI does not tell that it belongs to a skill."""
         self._ahead: dict[str, Denied | None] = {}
         """Verdicts on the URIs of the message that is decided next."""
         of_uris = (RESOURCE, SKILL) if resources or skills else ()
@@ -243,8 +243,8 @@ class Things:
     def _judge_skill_file(self, uri: str, spelling: str) -> Denied | None:
         """Judge a file by all folders that it is in: each may be a skill."""
         folders = list(_folders_of(spelling))
-        if not self._roots.keys().isdisjoint(folders):
-            return Denied(SKILL, uri, "a file of a denied skill")
+        if by := next(filter(None, map(self._roots.get, folders)), ""):
+            return Denied(SKILL, uri, f"denied by {by}", by)
         for folder in _skills_among(folders, spelling):
             if denied := _first(SKILL, self._skills, uri, _ways_to_name(folder)):
                 return denied
@@ -600,13 +600,13 @@ class Things:
             denied = self._judge(RESOURCE if name in ("uri", "url") else kind, said)
             if denied is not None:
                 if kind == SKILL and denied.kind == SKILL:
-                    self._remember_root(texts.get("uri") or texts.get("url"))
+                    self._remember_root(texts.get("uri") or texts.get("url"), denied.pattern)
                 return denied
         return None
 
-    def _remember_root(self, uri: str | None) -> None:
+    def _remember_root(self, uri: str | None, pattern: str) -> None:
         """Remember the folder of a denied skill: its files are denied, too."""
-        if uri is None or len(self._roots) >= _MOST_ROOTS:
+        if uri is None or not pattern or len(self._roots) >= _MOST_ROOTS:
             return
         try:
             spellings = spellings_of(uri)
@@ -615,7 +615,7 @@ class Things:
         for spelling in spellings:
             folder = _SKILL_FILE.sub("", _without_query(spelling)).rstrip("/")
             if folder.rpartition("://")[2].strip("/") and folder not in self._roots:
-                self._roots[folder] = None
+                self._roots[folder] = pattern
                 self._ahead = {}
                 self._denying_uri.cache_clear()
 

@@ -44,6 +44,14 @@ def test_a_replay_shows_what_a_policy_would_have_done() -> None:
     )
 
 
+def test_a_replay_names_refused_prompts_resources_and_skills() -> None:
+    flags = ("--deny-prompts", "^no_such", "--deny-resources", "^FILE:/", "--ignore-case")
+    done = run("replay", RECORDINGS / "ts1-errors.flow", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    refused = "prompt no_such_prompt 1x, resource file:///nowhere 1x"
+    assert f"  Other requests refused: {refused}\n" in done.stdout
+
+
 def test_a_replay_can_use_a_lock(tmp_path: Path) -> None:
     lock = tmp_path / "tools.lock"
     lock.write_text('{"version":1,"tools":{}}')

@@ -20,12 +20,15 @@ def test_calls_refusals_and_errors_are_counted_by_tool() -> None:
         call("slow", answered=False),
         call("rm", verdict="refused", session=None, client="127.0.0.1:9"),
         {"time": "", "verdict": "dropped"},
+        {"method": "prompts/get", "verdict": "refused", "prompt": "secret"},
+        {"method": "resources/read", "verdict": "refused", "uri": "a:b", "resource": "a:b"},
+        {"method": "skills/get", "verdict": "refused", "skill": "refunds"},
         {"method": "tools/list", "verdict": "answered", "saved_bytes": 400},
     ])  # fmt: skip
     assert summary.calls == {"read": 2, "slow": 1}
-    assert summary.refused == {"rm": 1, "unreadable": 1}
+    assert summary.refused == {"rm": 1, "unreadable": 1, "secret": 1, "a:b": 1, "refunds": 1}
     assert summary.errors == {"read": 1}
-    assert (summary.unanswered, summary.saved_bytes, summary.entries) == (1, 400, 6)
+    assert (summary.unanswered, summary.saved_bytes, summary.entries) == (1, 400, 9)
     assert (summary.first[11:13], summary.last[11:13]) == ("08", "09")
     assert summary.sessions["127.0.0.1"] == 1
     assert summary.as_json()["slowest"] == [

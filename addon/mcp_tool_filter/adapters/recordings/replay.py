@@ -50,7 +50,7 @@ from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe, describe_reported, reported_word
 from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.policy.verdict import TOOL, Forward, Why
 from mcp_tool_filter.protocol.messages import Response
 from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
@@ -170,8 +170,14 @@ def _note(_site: str, judged: Judged) -> None:
     """Note a verdict with the flow that it is about."""
     if isinstance(judged.origin, Exchange) and isinstance(judged.origin.down, _ReplayedFlow):
         sentence = describe(judged.verdict, judged.snapshot)
-        rules, reported = tuple(_rules_in(judged)), tuple(_reported_of(judged))
-        judgement = Judgement(judged.message, judged.verdict, sentence, rules, reported)
+        judgement = Judgement(
+            judged.message,
+            judged.verdict,
+            sentence,
+            tuple(_rules_in(judged)),
+            tuple(_reported_of(judged)),
+            tuple(_things_in(judged)),
+        )
         judged.origin.down.judgements.append(judgement)
 
 
@@ -180,6 +186,15 @@ def _rules_in(judged: Judged) -> Iterator[str]:
         for verdict in (one.verdict, one.would):
             if verdict and not isinstance(verdict, Forward) and verdict.reason.rule:
                 yield verdict.reason.rule
+
+
+def _things_in(judged: Judged) -> Iterator[tuple[str, bool]]:
+    for one in judged.each:
+        reason = None if isinstance(one.verdict, Forward) else one.verdict.reason
+        if reason is not None and reason.thing != TOOL:
+            yield from (
+                (f"{reason.thing} {name}", reason.why is Why.DENIED) for name in reason.tools
+            )
 
 
 def _reported_of(judged: Judged) -> Iterator[Reported]:

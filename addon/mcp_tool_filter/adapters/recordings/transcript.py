@@ -56,6 +56,8 @@ class Judgement:
     """The rules that refused or changed it, or what is in it."""
     reported: tuple[Reported, ...] = ()
     """What would have happened to it, or to what is in it, if that was only reported."""
+    things: tuple[tuple[str, bool], ...] = ()
+    """The denied prompts, resources and skills in it, and whether the client asked for them."""
 
     @property
     def why(self) -> Why | None:

@@ -25,7 +25,14 @@ from mcp_tool_filter.cli.table import COMMANDS
 from mcp_tool_filter.cli.terminal import count, say
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit import summary
-from mcp_tool_filter.observers.audit.entry import START, Entry, check, hash_of, method_of
+from mcp_tool_filter.observers.audit.entry import (
+    START,
+    Entry,
+    check,
+    hash_of,
+    method_of,
+    subject_in,
+)
 from mcp_tool_filter.observers.sentences import estimate_tokens
 from mcp_tool_filter.policy.snapshot import shown
 
@@ -229,10 +236,9 @@ def line_for_people(entry: Entry) -> str:
     if "event" in entry:
         said = [entry.get(key) for key in ("time", "event", "count", "rule", "level", "message")]
         return " ".join(shown(str(one)) for one in said if one is not None)
-    subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
     took = entry.get("upstream_ms")
     parts = [
-        entry.get("time"), entry.get("client") or "-", method_of(entry), subject,
+        entry.get("time"), entry.get("client") or "-", method_of(entry), subject_in(entry),
         entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
         duration(took) if took is not None else "",
     ]  # fmt: skip

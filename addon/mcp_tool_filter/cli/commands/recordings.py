@@ -44,6 +44,10 @@ class ReplayReport(TypedDict):
     passed: dict[str, int]
     """Forwarded calls, by tool."""
     refused: dict[str, int]
+    hidden_things: list[str]
+    """Denied prompts, resources and skills that lists do not show."""
+    refused_things: dict[str, int]
+    """Refused requests for such."""
     unknown: dict[str, int]
     """Calls that pass now but did not when they were recorded, so that the answer is unknown."""
     rules: dict[str, int]
@@ -85,7 +89,9 @@ def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayRep
     from mcp_tool_filter.observers.sentences import hider_of
 
     snapshot, calls = transcript.snapshot, transcript.calls
-    reported = [one for turn in transcript.turns for two in turn.judgements for one in two.reported]
+    judgements = [one for turn in transcript.turns for one in turn.judgements]
+    things = [one for judgement in judgements for one in judgement.things]
+    reported = [one for judgement in judgements for one in judgement.reported]
     return ReplayReport(
         recording=name,
         exposed=list(snapshot.allowed),
@@ -94,6 +100,8 @@ def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayRep
         requests=len(transcript.turns),
         passed=Counter(call.tool for call in calls if call.passes and call.is_known),
         refused=Counter(call.tool for call in calls if not call.passes),
+        hidden_things=list(dict.fromkeys(name for name, is_asked in things if not is_asked)),
+        refused_things=Counter(name for name, is_asked in things if is_asked),
         unknown=Counter(call.tool for call in calls if call.passes and not call.is_known),
         rules=Counter(_rules_in(transcript)),
         leaks=[] if is_shadow else list(find_leaks(transcript)),
@@ -118,6 +126,10 @@ def _lines(outcome: ReplayReport) -> Iterator[str]:
         yield f"    {tool}: {why}"
     yield f"  Calls that pass: {_counted(outcome['passed'])}"
     yield f"  Calls refused: {_counted(outcome['refused'])}"
+    if things := outcome["hidden_things"]:
+        yield f"  Hidden besides tools: {', '.join(things)}"
+    if refused := outcome["refused_things"]:
+        yield f"  Other requests refused: {_counted(refused)}"
     if rules := outcome["rules"]:
         yield f"  Messages that rules refuse or change: {_counted(rules)}"
     if outcome["shadow"] or outcome["reported"]:

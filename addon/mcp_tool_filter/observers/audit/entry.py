@@ -142,6 +142,16 @@ def method_of(entry: Entry) -> str:
     return str(entry.get("method") or unnamed)
 
 
+def subject_in(entry: Entry) -> str:
+    """Return what a message is about; empty if it names nothing.
+
+    >>> subject_in({"tool": "read"}), subject_in({"uri": "file:///a", "resource": "file:///a"})
+    ('read', 'file:///a')
+    """
+    names = (entry.get(key) for key in ("tool", "uri", "prompt", "resource", "skill"))
+    return str(next(filter(None, names), ""))
+
+
 def is_refused(entry: Entry) -> bool:
     """Tell whether a request was refused. (An invalid answer of the upstream is not a refusal.)
 

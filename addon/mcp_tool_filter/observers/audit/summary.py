@@ -21,6 +21,7 @@ from mcp_tool_filter.observers.audit.entry import (
     is_refused,
     method_of,
     milliseconds_in,
+    subject_in,
 )
 from mcp_tool_filter.observers.statistics import count_bounded
 
@@ -242,7 +243,7 @@ class Summary:
         self.last = max(self.last, time)
         caller = caller_of(entry)
         count_bounded(self.sessions, caller, most=_MOST_NAMES)
-        name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
+        name = subject_in(entry) or method_of(entry)
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
         self.reported += entry.get("shadow") is True
         if is_refused(entry):

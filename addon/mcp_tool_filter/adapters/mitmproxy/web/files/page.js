@@ -408,6 +408,10 @@ function outcome(entry) {
   return entry.shadow ? "reported" : "ok";
 }
 
+function subject(entry) {
+  return entry.tool || entry.uri || entry.prompt || entry.resource || entry.skill || "";
+}
+
 function method(entry) {
   return entry.method || (entry.why === "forbidden" ? "request" : "unreadable");
 }
@@ -428,7 +432,7 @@ function matching() {
     (!filters.tool || entry.tool === filters.tool)
     && (!filters.client || client(entry) === filters.client)
     && (!filters.outcome || outcome(entry) === filters.outcome)
-    && (!text || [method(entry), entry.tool, entry.uri, entry.prompt, client(entry), verdict(entry)]
+    && (!text || [method(entry), subject(entry), client(entry), verdict(entry)]
       .some((part) => String(part || "").toLowerCase().includes(text))));
 }
 
@@ -516,7 +520,7 @@ function laidOut(text) {
 }
 
 function message(entry) {
-  const text = `${method(entry)} ${entry.tool || entry.uri || entry.prompt || ""}`.trim();
+  const text = `${method(entry)} ${subject(entry)}`.trim();
   if (state.flows && entry.flow) {
     return named(text, "a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` });
   }
