@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import brotli
 import zstandard
@@ -42,6 +43,7 @@ from mcp_tool_filter.http.urls import (
     parse_origin,
     plain_hosts,
 )
+from mcp_tool_filter.observers.introduced import Names, introduced
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.protocol.large import (
@@ -64,12 +66,14 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
 from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 from tests.attacks.cancelling import cancel_audited, cancel_traced
-from tests.fuzz.subject import open_listener
+from tests.fuzz.subject import open_listener, settled
 from tests.make import asking, calling, message, snapshot
 
 LIMITS = Limits()
 
 NAMES = ("wipe_disk",)
+
+THINGS: dict[str, Any] = {"deny_prompts": ["^p"], "deny_resources": ["^r:"], "deny_skills": ["^s"]}
 
 UPSTREAM = UpstreamNames("http://localhost:3000")
 
@@ -129,11 +133,15 @@ def judge_elsewhere(raw: bytes) -> object:
     return open_listener().judge_request(head(b"application/json", target="/else"), raw)
 
 
-def judge_answer(raw: bytes) -> object:
-    listener = open_listener()
-    passed = listener.judge_request(POST, calling("read_file"))
+def judge_answer(raw: bytes, to: bytes = calling("read_file"), **options: Any) -> object:
+    listener = open_listener(**options)
+    passed = listener.judge_request(POST, to)
     assert isinstance(passed, Passed)
-    return listener.judge_answer(passed.exchange, 200, "application/json", "", raw)
+    return settled(listener.judge_answer(passed.exchange, 200, "application/json", "", raw))
+
+
+def judge_asking(raw: bytes) -> object:
+    return settled(open_listener(**THINGS).judge_request(POST, raw))
 
 
 def judge_other_answer(raw: bytes) -> object:
@@ -216,6 +224,16 @@ VALUES = (
     numbered(b"{", '"%09d":0', b"}", 10**6), numbered(b"{", '"k\u00e9\ufdfa%09d":0', b"}", 10**6),
     numbered(b"{", '"%09d":{"name":"wipe_disk"}', b"}", 10**6),
 )  # fmt: skip
+
+
+def named(method: str, before: str, after: str) -> tuple[Callable[[int], bytes], ...]:
+    """Write names of a thing as they stand in a request or an answer."""
+    head = f'{{"jsonrpc":"2.0","id":1,{method}{before}'.encode()
+    return tuple(
+        filled(head, part.encode(), f"{after}}}}}".encode())
+        for part in ("\u0301\u0316", "\u0f73\u0301", "\u200b\u0301\u0316", "e\u0301", "%2e/", "%25",
+                     "a:b/%2e%2e/\",\"", "../", "\\\\", ";a/", "?", "@", "h.", "\uff0f")
+    )  # fmt: skip
 
 
 def within(before: bytes, value: Callable[[int], bytes], after: bytes) -> Callable[[int], bytes]:
@@ -330,6 +348,19 @@ PARSERS = [
     Parser("judge_request: elsewhere", judge_elsewhere, (*ANY, *VALUES, *BATCHES), BODY),
     Parser("judge_answer", judge_answer, (*LISTS, *all_within(RESULT, b"}}")), BODY),
     Parser("judge_answer: no message", judge_other_answer, (*ANY, *VALUES, *LISTS), BODY),
+    *(Parser(f"judge_request: {method}", judge_asking, named(f'"method":"{method}",', before, after), 30_000)
+      for method, before, after in (
+        ("prompts/get", '"params":{"name":"', '"'), ("resources/read", '"params":{"uri":"', '"'),
+        ("resources/vendor", '"params":{"uris":["', '"]'), ("skills/get", '"params":{"name":"', '"'))),
+    *(Parser(f"judge_answer: {method}", partial(judge_answer, to=asking(method), **THINGS),
+             named('"result":', before, after), 30_000)
+      for method, before, after in (
+        ("prompts/list", '{"prompts":[{"name":"', '"}]'), ("resources/list", '{"resources":["', '"]'))),
+    Parser("judge_answer: tools/catalog", partial(judge_answer, to=asking("tools/catalog")), all_within(
+        b'{"jsonrpc":"2.0","id":1,"result":{"found":', b"}}"), BODY),
+    Parser("judge_answer: beside a list", partial(judge_answer, to=asking("tools/list")), all_within(
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[],"x":', b"}}"), BODY),
+    Parser("introduced", lambda raw: introduced("", text(raw), Names([])), ANY, 30_000),
     Parser("render_body", lambda raw: render_body(raw, "application/json"), (*LISTS, *all_within(RESULT, b"}}")), 30_000),
     Parser("render_body: stream", lambda raw: render_body(raw, "text/event-stream"), STREAMS, 30_000),
     Parser("tools_in", lambda raw: tools_in(raw, "application/json"), LISTS, BODY),

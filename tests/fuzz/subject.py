@@ -39,10 +39,10 @@ CODINGS = ("", "gzip", "deflate", "br", "zstd", "identity", "GZip", "gzip, br")
 ASKED = ("tools/list", "tools/call", "ping", "")
 
 
-def open_listener() -> Listener:
+def open_listener(**options: Any) -> Listener:
     return open_listener_for(
         upstream="http://127.0.0.1:3000",
-        config=parse_config(deny=["^wipe"]),
+        config=parse_config(deny=["^wipe"], **options),
         fetched=Fetched(
             transport=Transport.STREAMABLE,
             revision=R2025_06_18,
@@ -61,20 +61,15 @@ LISTENER = open_listener()
 SNAPSHOT = LISTENER.snapshot
 
 
-def settled(outcome: Decision[Passed | Answered]) -> Passed | Answered:
-    """Give each call that waits for the list of its asker that list."""
-    made: Passed | Answered = _settled(outcome)
-    return made
-
-
-def _settled(outcome: Decision[Any]) -> Any:
+def settled(outcome: Decision[Any]) -> Any:
+    """Give a decision that waits for the list of its asker that list, and let others wait."""
     if not waits(outcome):
         return outcome
     try:
         effect = next(outcome)
         while True:
             if isinstance(effect, Together):
-                effect = outcome.send([_settled(one) for one in effect.decisions])
+                effect = outcome.send([settled(one) for one in effect.decisions])
             else:
                 effect = outcome.send((PAGES,))
     except StopIteration as made:

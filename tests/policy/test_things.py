@@ -12,8 +12,15 @@ import pytest
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
-from mcp_tool_filter.errors import EmptyList, InvalidPattern, StartError, UnsafePattern
+from mcp_tool_filter.errors import (
+    EmptyList,
+    InvalidPattern,
+    ProtocolError,
+    StartError,
+    UnsafePattern,
+)
 from mcp_tool_filter.policy.config import parse_config, refuse_to_open
+from mcp_tool_filter.policy.effects import Decision
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
@@ -21,9 +28,14 @@ from tests.make import answering, asking, at_once
 
 DENIED = {
     "deny_prompts": ["^secret"],
-    "deny_resources": ["^file:///etc/,^note:hidden,^ui://secret/"],
+    "deny_resources": [
+        "^file:///etc/,^note:hidden,^ui://secret/,^https://b\u00fccher\\.x/,^wss://xn--bcher-kva\\.x/"
+    ],
     "deny_skills": ["^refunds$"],
 }
+
+
+MARKS = "\u0f73\u0301\u0316" * 11  # to sort them takes quadratic time
 
 
 def talk(revision: str = R2025_11_25, **options: Any) -> Conversation:
@@ -106,11 +118,26 @@ ASKED = [
         )
     ),
     *(
+        ("resources/read", '{"uri":"%s"}', uri, "https://xn--bcher-kv.x/")
+        for uri in (
+            "https://xn--bcher-kva.x/a",
+            "HTTPS://XN--BCHER-KVA.x/a",
+            "https://B\u00dcCHER\u3002x/a",
+            "wss://b\u00fccher.x/a",
+            "wss://me@bu\u0308cher.x:1/a",
+        )
+    ),
+    *(
         ("resources/read", '{"uri":"%s"}', uri, "skill://re/funds/x")
         for uri in ("skill:refunds/x", "skill://me@refunds:1/x", "skill://a/refunds%20/x")
     ),
     ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
     ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
+    ("resources/vendor", '{"uris":"%s"}', "file:///etc/x", "file:///x"),
+    ("resources/read", '{"uri":"%s"}', f"x:{MARKS}", f"x:{MARKS[:30]}"),
+    ("resources/read", '{"uri":"%s"}', f"x:{MARKS[:30]}\\u200b{MARKS}", "x:e\u0301"),
+    ("prompts/get", '{"name":"%s"}', MARKS, MARKS[:30]),
+    ("prompts/get", '{"name":"%s"}', "a" * 100_000, "a" * 1000),
     *(
         ("resources/read", '{"uri":"%s"}', uri, "skill://acme/other/refunds-faq.md")
         for uri in (
@@ -372,17 +399,56 @@ def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     denied = [f'{{"uri":"file:///%2565tc/x/../{number}"}}' for number in range(count)]
     request("resources/list", "{}", talking)
     raw = answering(f'{{"resources":[{",".join([odd, *denied])}]}}')
-    deciding = talking.judge_from_upstream(raw)
+    verdict, steps = in_steps(talking.judge_from_upstream(raw))
+    assert said(verdict)["result"]["resources"] == []
+    assert steps >= count / 20
+
+
+def in_steps(deciding: Decision[Judged]) -> tuple[Verdict, int]:
+    """Return a verdict, and after how many steps."""
     assert not isinstance(deciding, Judged)
-    steps, decided = 0, None
-    while decided is None:
+    steps = 0
+    while True:
         try:
             next(deciding)
             steps += 1
         except StopIteration as ended:
-            decided = ended.value
-    assert said(decided.verdict)["result"]["resources"] == []
-    assert steps >= count / 20
+            verdict: Verdict = ended.value.verdict
+            return verdict, steps
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "is_alone"),
+    [
+        ("resources/vendor", '{"uris":[%s]}', True),
+        ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":[%s]}}', True),
+        ("resources/read", '{"uri":%s}', False),
+        ("skills/get", '{"names":[%s]}', True),
+    ],
+)
+def test_requests_that_name_many_uris_are_judged_in_steps(
+    method: str, params: str, is_alone: bool
+) -> None:
+    """One request of a megabyte kept all clients waiting for a minute."""
+    uris = [f'"file:///a%25/%2565tc/x/../{number}"' for number in range(200)]
+    raw = asking(method, params=params % ",".join(uris))
+    if not is_alone:
+        raw = b"[" + b",".join(asking(method, params=params % uri) for uri in uris) + b"]"
+    verdict, steps = in_steps(talk().from_client(raw))
+    assert (verdict == Forward(), steps >= len(uris) / 20) == (True, True)
+    verdict, _ = in_steps(talk().from_client(raw.replace(uris[1].encode(), b'"file:///%2565tc/"')))
+    assert isinstance(verdict, Reply | Rewrite)
+    if is_alone:
+        more = ",".join(f'{uri[:-1]}{"a" * 1500}"' for uri in uris)
+        refused = at_once(talk().from_client(asking(method, params=params % more))).verdict
+        assert isinstance(refused, Reply)
+        assert refused.reason.why is Why.MALFORMED
+
+
+def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
+    """Answers of other paths pass; they were refused if they were longer than 256 KB."""
+    with pytest.raises(ProtocolError):
+        talk().from_upstream(b"<html>" + b"a" * 300_000)
 
 
 def test_lists_beside_a_list_are_filtered_too() -> None:

@@ -141,6 +141,7 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
+_LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take long to judge
 _LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
 _LONGEST_REVISION = 64  # characters
 _ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
@@ -247,19 +248,42 @@ class Conversation:
             return judged if isinstance(verdict, Forward) else self._tell(judged, verdict)
         if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
             return self._tell(judged, problem)
+        judged.message = message
+        if policy.config.things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
+            return begin(self._read_from_client_in_steps(raw, judged, message, arrival))
+        return self._read_from_client(raw, judged, message, arrival)
+
+    def _read_from_client(
+        self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
+    ) -> Decision[Judged]:
         try:
-            judged.message = message
             if isinstance(message, Batch):
                 return self._batch_from_client(message, judged, arrival)
-            judged.exchange = exchange_for(message, len(raw), policy.clock())
+            judged.exchange = exchange_for(message, len(raw), self.policy.clock())
             decision = self._decide_for_client(message, judged, arrival)
         except ProtocolError as error:
-            judged.message = judged.exchange = None
-            refused = refusal(raw, Why.MALFORMED, limits=limits, detail=str(error))
-            return self._tell(judged, refused)
+            return self._refuse_malformed(raw, judged, error)
         if isinstance(decision, VERDICTS):
             return self._decided_for_client(judged, decision)
         return then(decision, partial(self._waited_for_client, judged))
+
+    def _read_from_client_in_steps(
+        self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
+    ) -> Deciding[Judged]:
+        """Do the same for a message that may name many URIs, so that other clients are served
+        meanwhile."""
+        things = self.policy.config.things
+        try:
+            yield from things.judge_asked_ahead(message) if things else ()
+        except ProtocolError as error:
+            return self._refuse_malformed(raw, judged, error)
+        decision = self._read_from_client(raw, judged, message, arrival)
+        return (yield from decision) if waits(decision) else decision
+
+    def _refuse_malformed(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
+        judged.message = judged.exchange = None
+        limits = self.policy.config.limits
+        return self._tell(judged, refusal(raw, Why.MALFORMED, limits=limits, detail=str(error)))
 
     def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
         """Refuse a message that is too large to be read; ``beginning`` is the part that we have."""
@@ -548,10 +572,12 @@ class Conversation:
             if known and judged.exchange and not policy.links:  # it teaches us nothing new
                 self.exchanges.close(judged.exchange)
                 return self._tell_answer(judged, self._settled(judged, known))
-        is_long = len(raw) >= _LONG and judged.message is None
-        may_be_list = may_be_list or policy.config.things is not None
-        if is_long and may_be_list and policy.reads_in_steps:
+        may_wait = judged.message is None and policy.reads_in_steps
+        if len(raw) >= _LONG and may_be_list and may_wait:
             return self._from_upstream_in_steps(raw, judged)
+        if policy.config.things and len(raw) >= _LONG_WITH_URIS and may_wait:
+            message = parse_message(raw, policy.config.limits)
+            return begin(self._judge_uris_first(raw, judged, message))
         return self._read_from_upstream(raw, judged, judged.message)
 
     def _read_from_upstream(
@@ -602,10 +628,7 @@ class Conversation:
                 or listing.has_more
             ):
                 is_read = listing is None or not listing.has_more
-                if asked is not None and isinstance(message, Response) and policy.config.things:
-                    yield from policy.config.things.judge_ahead(message, asked.method)
-                decision = self._read_from_upstream(raw, judged, message if is_read else None)
-                return (yield from decision) if waits(decision) else decision
+                return (yield from self._judge_uris_first(raw, judged, message, is_read=is_read))
             judged.message, judged.exchange = message, asked
             decided = yield from self._decide_in_steps(message, judged, listing, asked)
         except ProtocolError as error:
@@ -613,6 +636,19 @@ class Conversation:
         verdict = keep_space(message.place.text, decided)
         self._remember_list(raw, judged, self._kind_of(asked), verdict)
         return self._decided_for_upstream(judged, verdict)
+
+    def _judge_uris_first(
+        self, raw: bytes, judged: Judged, message: Message, *, is_read: bool = True
+    ) -> Deciding[Judged]:
+        """Decide on a message after its URIs have been judged in steps."""
+        asked = None if isinstance(message, Batch) else self.exchanges.answered_by(message)
+        try:
+            if things := self.policy.config.things:
+                yield from things.judge_ahead(message, asked.method if asked else "")
+            decision = self._read_from_upstream(raw, judged, message if is_read else None)
+            return (yield from decision) if waits(decision) else decision
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
 
     def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
         """Decide on the members of a batch one after the other, on its lists in steps."""

@@ -30,6 +30,7 @@ from mcp_tool_filter.observers.introduced import Introduced, Names, introduced, 
 from mcp_tool_filter.policy.lock import Doubled, Json, Lock, compact, doubled_in
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import fold
+from mcp_tool_filter.protocol.uris import has_many_marks
 
 _MOST_PAIRS = 20_000  # of gone and new tools that are compared; more are only the same or not
 _MOST_WORDS = 300  # of a definition that are compared
@@ -152,7 +153,7 @@ def problem_in(name: str, definition: Json) -> str:
 
 def _look_of(name: str) -> str:
     """Return a name without what people may overlook: case, width, accents, unseen characters."""
-    return fold(normalize("NFKD", name))
+    return fold(name if has_many_marks(name) else normalize("NFKD", name))
 
 
 def _renamed(

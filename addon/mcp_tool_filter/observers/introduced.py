@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.lock import UNSEEN, Json, children, doubled_in, escaped
+from mcp_tool_filter.protocol.uris import has_many_marks
 
 _MOST = 20  # of one kind that are named; a number stands for the rest
 _LONGEST = 120  # characters of one
@@ -197,7 +198,9 @@ def unseen_name(letter: str) -> str:
 def _orders_in(text: str) -> set[str]:
     """Return the orders in a text, however it is spaced, and even if unseen letters divide them."""
     plain = UNSEEN.sub(lambda found: " " if found[0] in _ORDINARY else "", text)
-    plain = unicodedata.normalize("NFKC", plain).replace("\u2019", "'")
+    if not has_many_marks(plain):
+        plain = unicodedata.normalize("NFKC", plain)
+    plain = plain.replace("\u2019", "'")
     return {found[0].lower() for found in _ORDERS.finditer(" ".join(plain.split()))}
 
 

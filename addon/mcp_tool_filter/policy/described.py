@@ -36,7 +36,7 @@ from mcp_tool_filter.protocol.messages import (
     Response,
     Single,
     fold,
-    is_too_long_to_search,
+    is_too_long_to_open,
     parse_message,
     refuse_misreadable,
 )
@@ -82,7 +82,7 @@ def decide_described(
     """Remove hidden tools from such an answer. Raises ProtocolError if one cannot be removed."""
     result, place = message.result, message.place
     assert result is not None
-    if is_too_long_to_search(place.cut(result)):
+    if is_too_long_to_open(place.cut(result)):
         raise ProtocolError("too many members to look for hidden tools")
     search = Described(place.text, snapshot, pins=not is_ours)
     new = search.without_hidden(result)
@@ -108,6 +108,8 @@ def decide_beside(message: Single, snapshot: Snapshot) -> Forward | Rewrite:
         if key == _TOOLS or key in _OTHERS_SAY:
             continue
         try:
+            if is_too_long_to_open(place.cut(member.value)):
+                raise ShowsHidden(HIDDEN_TOOL)
             new = search.without_hidden(member.value, key)
         except ShowsHidden:
             gone.append(member)
@@ -187,7 +189,7 @@ def document_without_hidden(
     Raises ProtocolError if it cannot be read, or if one cannot be removed.
     """
     text, root = scan(document, {EACH: {}}, limits)
-    if is_too_long_to_search(text):
+    if is_too_long_to_open(text):
         raise ProtocolError("too many members to look for hidden tools")
     new = Described(text, snapshot, pins=False).without_hidden(root, "server")
     if new is not None:

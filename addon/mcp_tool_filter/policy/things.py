@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -33,6 +34,7 @@ from mcp_tool_filter.policy.snapshot import Thing, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import R2026_07_28, Limits
 from mcp_tool_filter.protocol.messages import (
+    Message,
     Notification,
     Request,
     Response,
@@ -40,10 +42,11 @@ from mcp_tool_filter.protocol.messages import (
     bare_json,
     fold,
     is_misleading,
-    is_too_long_to_search,
+    is_too_long_to_open,
     parse_message,
     quote_harmlessly,
     refuse_misreadable,
+    singles,
 )
 from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogate, open_value, scan
 from mcp_tool_filter.protocol.tools import (
@@ -55,7 +58,13 @@ from mcp_tool_filter.protocol.tools import (
     with_edits,
     without,
 )
-from mcp_tool_filter.protocol.uris import UnclearUri, spellings_of, without_invisible
+from mcp_tool_filter.protocol.uris import (
+    UnclearUri,
+    has_many_marks,
+    is_costly,
+    spellings_of,
+    without_invisible,
+)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.exchange import Situation
@@ -143,9 +152,15 @@ _REVISION: Final = "io.modelcontextprotocol/protocolVersion"
 _INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
-_LONGEST_URI = 64 * 1024  # characters
-_COSTLY_STRING = re.compile(r'"(?=[^"%\\]*(?:[%\\]|/\.))(?:[^"\\]|\\.)*+"')
-_AT_ONCE = 20  # URIs that are judged ahead before other clients are served
+_LONGEST_URI = 64 * 1024  # characters, also of a prompt's name
+# A string that may name a thing, in an array or as a member (its key may have escapes, too).
+_COSTLY_STRING = re.compile(
+    r'(?:[\[,]|"(?:uri|url|path|uriTemplate|name|[^"\\]*+\\[^"]*+)"[ \t\n\r]*:)[ \t\n\r]*'
+    r'("(?=[^"%\\]*(?:[%\\]|/\.))(?:[^"\\]|\\.)*+")'
+)
+_AT_ONCE = 256  # characters of URIs that are judged ahead before other clients are served
+_MOST_ASKED = 256 * 1024  # characters of all URIs that one message of a client may name
+_CHEAP = 16  # characters; as long as a URI that is judged as fast as most
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
 _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
@@ -193,6 +208,8 @@ class Things:
 
     def denying_prompt(self, name: str) -> Denied | None:
         """Return what denies the prompt of this name."""
+        if len(name) > _LONGEST_URI or has_many_marks(name):
+            return Denied(PROMPT, name, "a name that cannot be judged")
         plain = without_invisible(name)
         return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
 
@@ -204,25 +221,46 @@ class Things:
             return self._ahead[uri]
         return self._denying_uri(uri) if len(uri) <= _LONGEST_KEPT else self._judge_uri(uri)
 
-    def judge_ahead(self, answer: Response, method: str) -> Deciding[None]:
+    def judge_ahead(self, answer: Message, method: str = "") -> Deciding[None]:
         """Judge the URIs of a long answer in steps, so that other clients are served meanwhile:
         one with escapes has many spellings. Decide on the answer right after this."""
-        if method in _OTHERS_CONTENT or RESOURCE not in self._kinds:
-            return
+        if method not in _OTHERS_CONTENT and RESOURCE in self._kinds:
+            text = next(singles(answer)).place.text
+            yield from self._judge_all_ahead(
+                uri for found in _COSTLY_STRING.finditer(text)
+                if not has_lone_surrogate(uri := json.loads(found[1]))
+            )  # fmt: skip
+
+    def judge_asked_ahead(self, message: Message) -> Deciding[None]:
+        """Do the same for the URIs that a client's message names. Raises ProtocolError if they are
+        too many, or cannot be read."""
+        named = [
+            text if kind == RESOURCE else _uri_of_skill(text)
+            for one in singles(message)
+            if not isinstance(one, Response) and (asked := self._kind_asked(one.method))
+            for kind, text in _named_in(one, asked)
+            if kind != PROMPT
+        ]
+        if sum(len(uri) if is_costly(uri) else _CHEAP for uri in named) > _MOST_ASKED:
+            raise ProtocolError("too many URIs to judge")
+        yield from self._judge_all_ahead(filter(is_costly, named))
+
+    def _judge_all_ahead(self, uris: Iterable[str]) -> Deciding[None]:
         ahead: dict[str, Denied | None] = {}
-        for number, found in enumerate(_COSTLY_STRING.finditer(answer.place.text)):
-            uri = json.loads(found[0])
-            if len(uri) <= _LONGEST_URI and uri not in ahead and not has_lone_surrogate(uri):
-                ahead[uri] = self._judge_uri(uri)
-            if number % _AT_ONCE == 0:
+        room = 0
+        for uri in uris:
+            if len(uri) > _LONGEST_URI or uri in ahead:
+                continue
+            if room <= 0:
                 yield LET_OTHERS_GO_ON
+                room = _AT_ONCE
+            ahead[uri] = self._judge_uri(uri)
+            room -= len(uri)
         self._ahead = ahead
 
     def denying_skill(self, text: str) -> Denied | None:
         """Return what denies a skill that is named by its URI, its path or its name."""
-        if "://" in text:
-            return self.denying_uri(text)
-        denied = self.denying_uri(f"skill://{text.strip('/')}")
+        denied = self.denying_uri(_uri_of_skill(text))
         return denied and denied._replace(name=text)
 
     def _judge_uri(self, uri: str) -> Denied | None:
@@ -295,17 +333,22 @@ class Things:
 
     def decide_from_client(self, message: Request | Notification, situation: Situation) -> Verdict:
         """Answer a request for a denied thing as if there were no such thing."""
-        is_short = len(message.method) <= _LONGEST_METHOD
-        kind = (self._kind_of_method if is_short else self._judge_method)(message.method)
-        if kind is None or kind not in self._kinds or message.params is None:
+        kind = self._kind_asked(message.method)
+        if kind is None or message.params is None:
             return Forward()
         if message.params.members is None:
             raise ProtocolError(f"a {kind} whose params are not an object")
         _refuse_alike(message.params)
         if message.method == _LISTEN:
             return self._decide_listen(message, situation)
-        denied = next(filter(None, self._denied_in(message, kind)), None)
+        denied = self._first_denied(message, kind)
         return Forward() if denied is None else _refused(message, denied, situation)
+
+    def _kind_asked(self, method: str) -> str | None:
+        """Return what a method asks for; None if nothing that is judged. Raises ProtocolError."""
+        is_short = len(method) <= _LONGEST_METHOD
+        kind = (self._kind_of_method if is_short else self._judge_method)(method)
+        return kind if kind in self._kinds else None
 
     def _judge_method(self, method: str) -> str | None:
         """Return what a method asks for; None if nothing that is judged.
@@ -329,47 +372,9 @@ class Things:
                 raise ProtocolError("a method that could be taken for another")
         return None
 
-    def _denied_in(self, message: Request | Notification, kind: str) -> Iterator[Denied | None]:
-        """Yield what denies each thing that a request names."""
-        place, params = message.place, message.params
-        assert params is not None
-        if message.method == _COMPLETE:
-            ref = params.get("ref")
-            opened = open_value(place.text, ref, {}) if ref else None
-            if opened is None:
-                return
-            if opened.members is None:
-                raise ProtocolError("a ref that is not an object")
-            _refuse_alike(opened)
-            said = opened.get("type")
-            is_of_skill = said is not None and said.text == "ref/skill"
-            yield self._judge_named(SKILL if is_of_skill else PROMPT, opened.get("name"))
-            yield self._judge_named(RESOURCE, opened.get("uri"))
-            yield self._judge_named(RESOURCE, opened.get("uriTemplate"))
-            return
-        members = next(names for begin, (_, names) in _ASKING.items() if begin in message.method)
-        for name in members:
-            how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
-            value = params.get(name)
-            if value is not None and place.text[value.start] == "{":  # it describes the thing
-                value = open_value(place.text, value, {})
-                _refuse_alike(value)
-                for inner in members:
-                    yield self._judge_named(kind, value.get(inner))
-            else:
-                yield self._judge_named(how, value)
-            if several := params.get(f"{name}s"):
-                for one in open_value(place.text, several, {EACH: None}).elements or ():
-                    yield self._judge_named(how, one)
-
-    def _judge_named(self, kind: str, value: Value | None) -> Denied | None:
-        if value is None:
-            return None
-        if value.text is None:
-            raise ProtocolError(f"the name of a {kind} that is not a string")
-        if has_lone_surrogate(value.text):
-            raise ProtocolError(f"half a surrogate pair in the name of a {kind}")
-        return self._judge(kind, value.text)
+    def _first_denied(self, message: Request | Notification, kind: str) -> Denied | None:
+        """Return what denies the first denied thing that a request names."""
+        return next(filter(None, starmap(self._judge, _named_in(message, kind))), None)
 
     def _judge(self, kind: str, text: str) -> Denied | None:
         if kind == PROMPT:
@@ -380,24 +385,17 @@ class Things:
 
     def _decide_listen(self, message: Request | Notification, situation: Situation) -> Verdict:
         """Remove the denied resources from a subscription; refuse one of nothing else."""
-        text, params = message.place.text, message.params
-        asked = params.get("notifications") if params else None
-        asked = open_value(text, asked, {"resourceSubscriptions": {EACH: None}}) if asked else None
-        if asked is None or asked.members is None:
+        text = message.place.text
+        asked, uris = _subscribed_in(message)
+        if uris is None:
             return Forward()
-        _refuse_alike(asked)
-        uris = asked.get("resourceSubscriptions")
-        if uris is None or text[uris.start] == "n":
-            return Forward()
-        if uris.elements is None:
-            raise ProtocolError("resourceSubscriptions that are not a list")
-        found = [self._judge_named(RESOURCE, one) for one in uris.elements]
+        found = [self._judge(*one) for one in _named_in(message, RESOURCE)]
         denied = [one for one in found if one is not None]
         if not denied:
             return Forward()
         others = [
             member
-            for member in asked.members
+            for member in asked.members or ()
             if member.key != "resourceSubscriptions" and text[member.value.start] not in "fn"
         ]
         if len(denied) == len(found) and not others:
@@ -483,7 +481,7 @@ class Things:
         if kind is None or message.params is None or message.params.members is None:
             return Forward()
         _refuse_alike(message.params)
-        denied = next(filter(None, self._denied_in(message, kind)), None)
+        denied = self._first_denied(message, kind)
         return Forward() if denied is None else Drop(_reason(Why.DENIED, [denied]))
 
     def _decide_lists(
@@ -629,6 +627,73 @@ def _first(
     return None
 
 
+def _named_in(message: Request | Notification, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield each thing that a request names: its kind, and the name. Raises ProtocolError."""
+    place, params = message.place, message.params
+    if params is None:
+        return
+    if message.method == _LISTEN:
+        uris = _subscribed_in(message)[1]
+        yield from _names(RESOURCE, *(uris.elements or () if uris else ()))
+        return
+    if message.method == _COMPLETE:
+        ref = params.get("ref")
+        opened = open_value(place.text, ref, {}) if ref else None
+        if opened is None:
+            return
+        if opened.members is None:
+            raise ProtocolError("a ref that is not an object")
+        _refuse_alike(opened)
+        said = opened.get("type")
+        is_of_skill = said is not None and said.text == "ref/skill"
+        yield from _names(SKILL if is_of_skill else PROMPT, opened.get("name"))
+        yield from _names(RESOURCE, opened.get("uri"), opened.get("uriTemplate"))
+        return
+    members = next(names for begin, (_, names) in _ASKING.items() if begin in message.method)
+    for name in members:
+        how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
+        value = params.get(name)
+        if value is not None and place.text[value.start] == "{":  # it describes the thing
+            value = open_value(place.text, value, {})
+            _refuse_alike(value)
+            yield from _names(kind, *map(value.get, members))
+        else:
+            yield from _names(how, value)
+        if several := params.get(f"{name}s"):
+            each = open_value(place.text, several, {EACH: None}).elements
+            yield from _names(how, *((several,) if several.text is not None else each or ()))
+
+
+def _subscribed_in(message: Request | Notification) -> tuple[Value, Value | None]:
+    """Return what a subscription asks for, and the resources in it. Raises ProtocolError."""
+    text, params = message.place.text, message.params
+    asked = params.get("notifications") if params else None
+    asked = open_value(text, asked, {"resourceSubscriptions": {EACH: None}}) if asked else None
+    if asked is None or asked.members is None:
+        return Value(0, 0), None
+    _refuse_alike(asked)
+    uris = asked.get("resourceSubscriptions")
+    if uris is None or text[uris.start] == "n":
+        return asked, None
+    if uris.elements is None:
+        raise ProtocolError("resourceSubscriptions that are not a list")
+    return asked, uris
+
+
+def _names(kind: str, *values: Value | None) -> Iterator[tuple[str, str]]:
+    for value in filter(None, values):
+        if value.text is None:
+            raise ProtocolError(f"the name of a {kind} that is not a string")
+        if has_lone_surrogate(value.text):
+            raise ProtocolError(f"half a surrogate pair in the name of a {kind}")
+        yield kind, value.text
+
+
+def _uri_of_skill(text: str) -> str:
+    """Return the URI of a skill that is named by its URI, its path or its name."""
+    return text if "://" in text else f"skill://{text.strip('/')}"
+
+
 type _Listed = tuple[str, str, Value, _List]
 """The method, the text and the place of one thing, and how it is listed."""
 
@@ -661,7 +726,7 @@ def _refuse_alike(holder: Value) -> None:
 
 
 def _refuse_too_long(json_text: str) -> None:
-    if is_too_long_to_search(json_text):
+    if is_too_long_to_open(json_text):
         raise ProtocolError("too many members to look for denied things")
 
 

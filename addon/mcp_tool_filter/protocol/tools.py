@@ -35,6 +35,7 @@ from mcp_tool_filter.protocol.messages import (
     bare_json,
     fold,
     is_misleading,
+    is_too_long_to_open,
     is_too_long_to_search,
     parse_message,
     refuse_misreadable,
@@ -231,7 +232,7 @@ def tools_named_below(message: Request | Notification) -> Iterator[tuple[str, bo
     params, text = message.params, message.place.text
     if params is None or not any(text[one.value.start] in "{[" for one in params.members or ()):
         return
-    if is_too_long_to_search(message.place.cut(params)):
+    if is_too_long_to_open(message.place.cut(params)):
         raise ProtocolError("too many members to look for the names of tools")
     yield from _named_below(text, params, is_in_array=False)
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from unicodedata import category, normalize
+from unicodedata import category, combining, normalize
 from urllib.parse import unquote
 
 # RFC 3986, appendix B, with a required scheme.
@@ -67,6 +68,8 @@ def parse_uri(text: str) -> ResourceUri:
         raise UnclearUri("too long")
     authority, path = found[2] or "", found[3]
     scheme, host, plain = scheme.lower(), _decoded(authority).lower(), _decoded(path)
+    if has_many_marks(plain):
+        raise UnclearUri("too many marks on one letter")
     if scheme == "file":
         if host not in _HERE:
             raise UnclearUri("a file on another host")
@@ -103,18 +106,25 @@ _ON_A_HOST = frozenset({"http", "https", "ws", "wss", "ftp", "file"})
 _HOST = re.compile(r"(?:.*@)?(.*?)\.?(?::[0-9]*)?", re.DOTALL)
 
 
+def is_costly(text: str) -> bool:
+    """Tell whether a URI may have more spellings than one, which take a while to find."""
+    return len(text) >= _LONGEST or _PLAIN.fullmatch(text) is None or "xn--" in text
+
+
 def spellings_of(text: str) -> tuple[str, ...]:
     """Return a URI as written, and all that a server could take it for: decoded, with dots
     resolved, the scheme and the host in lower case, with and without its query.
 
     Raises UnclearUri if there are too many.
     """
-    if len(text) < _LONGEST and _PLAIN.fullmatch(text):
+    if not is_costly(text):
         return (text,)  # nearly all
     if len(text) > _LONGEST_SPELLED and _COSTLY.search(text):
         raise UnclearUri("too long")
     bare = re.sub(r"[\t\r\n]", "", text.strip(_AT_ENDS))
     whole = _decoded(bare)
+    if has_many_marks(whole):
+        raise UnclearUri("too many marks on one letter")
     found = dict.fromkeys((text, bare, whole))
     for one in dict.fromkeys((bare, whole, without_invisible(whole))):
         found |= dict.fromkeys(_spelled(one))
@@ -122,6 +132,25 @@ def spellings_of(text: str) -> tuple[str, ...]:
         found |= dict.fromkeys([normalize("NFC", one) for one in found])
         found |= dict.fromkeys([without_invisible(one) for one in found])
     return tuple(found)
+
+
+_MOST_MARKS = 30  # as in Unicode's stream-safe format (UAX 15)
+_MANY_MARKS = re.compile(rb"[^\0]{%d}" % (_MOST_MARKS + 1))
+# These are marks once they are normalized.
+_ALSO_MARKS = dict.fromkeys(map(ord, "\u0f73\u0f75\u0f81\uff9e\uff9f"), "\u0301")
+
+
+def has_many_marks(text: str) -> bool:
+    r"""Tell whether one letter has so many marks that normalizing the text takes quadratic time;
+    invisible characters among them do not count.
+
+    >>> has_many_marks("a" + 16 * "\u0301\u0316"), has_many_marks(16 * "a\u0301\u0316")
+    (True, False)
+    """
+    if text.isascii() or len(text) <= _MOST_MARKS:
+        return False
+    seen = (one for one in text.translate(_ALSO_MARKS) if category(one)[0] != "C")
+    return _MANY_MARKS.search(bytes(map(combining, seen))) is not None
 
 
 def without_invisible(text: str) -> str:
@@ -172,9 +201,23 @@ def _hosts_in(scheme: str, authority: str) -> set[str]:
     whole = _decoded(authority).lower()
     found = _HOST.fullmatch(whole)
     hosts = {whole, found[1] if found else whole}
+    if not whole.isascii() or "xn--" in whole:
+        hosts |= {form for host in hosts for form in _internationally(host)}
     if scheme == "file":
         return {""} if hosts <= _HERE else {*hosts, ""}
     return hosts
+
+
+def _internationally(host: str) -> Iterator[str]:
+    """Yield the two forms of a name in DNS, if it is one.
+
+    >>> list(_internationally("b\u00fccher\u3002example"))
+    ['xn--bcher-kva.example', 'b\xfccher.example']
+    """
+    with suppress(UnicodeError):
+        ours = host.encode("idna")
+        yield ours.decode()
+        yield ours.decode("idna")
 
 
 def _after(scheme: str, places: set[tuple[str, ...]]) -> set[str]:
@@ -210,7 +253,9 @@ def _readings(paths: list[str]) -> set[tuple[str, ...]]:
             if other not in known:
                 known[other] = None
                 waiting.append(other)
-    return {tuple(map(_decoded, _resolved(path))) for path in known}
+    places = set(map(_resolved, known))
+    plain = {part: _decoded(part) for part in {part for parts in places for part in parts}}
+    return {tuple(plain[part] for part in parts) for parts in places}
 
 
 def _next_readings(path: str) -> tuple[str, ...]:
