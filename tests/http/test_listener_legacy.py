@@ -6,6 +6,7 @@ import pytest
 
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.mount import Mount
 from mcp_tool_filter.policy.effects import FetchTools, waits
 from tests.conversation.asking_kinds import finished
 from tests.http.listening import (
@@ -120,6 +121,24 @@ def test_an_absolute_endpoint_is_rewritten_to_us() -> None:
     client = Client(listener(), b"http://127.0.0.1:3000/messages?s=1")
     assert client.said == b"event: endpoint\ndata: /messages?s=1\n\n"
     assert isinstance(client.post(calling("rm")), Answered)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (b"/m?s=/../b", b"event: endpoint\ndata: /a/m?s=/../b\n\n"),
+        (b"/../b/mcp", b"event: endpoint\ndata: /a/b/mcp\n\n"),
+        (b"/%2E%2e/b/mcp", b""),
+        (b"http://127.0.0.1:3000/.%2e/b/mcp", b""),
+        (b"/x/..//b/mcp", b""),
+    ],
+)
+def test_no_endpoint_leads_to_another_server_behind_the_same_port(
+    named: bytes, said: bytes
+) -> None:
+    door = listener()
+    door.mount = Mount("/a")
+    assert Client(door, named).said == said
 
 
 @pytest.mark.parametrize("named", [b"messages?s=1", b"../messages?s=1", b"/messages?s=1#x"])

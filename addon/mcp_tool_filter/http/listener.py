@@ -68,7 +68,7 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.http.login_metadata import LoginPaths
 from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
-from mcp_tool_filter.policy.config import Config, plain_path
+from mcp_tool_filter.policy.config import Config, is_misleading, plain_path
 from mcp_tool_filter.policy.described import document_without_hidden
 from mcp_tool_filter.policy.effects import Decision, InOrder, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
@@ -523,8 +523,9 @@ class Listener:
         exchange.is_legacy = True
         stream = LegacyStream(send, exchange.conversation)
         self.legacy.open(target, kept, stream)
-        if self.mount is not ALONE:
-            return self.mount.outward(stream.target)
+        if self.mount is not ALONE:  # some clients would resolve %2e%2e to another server's path
+            leaves = is_misleading(stream.target.partition("?")[0])
+            return None if leaves else self.mount.outward(stream.target)
         return url if self.is_forward else kept
 
 
