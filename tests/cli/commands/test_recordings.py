@@ -48,7 +48,7 @@ def test_a_replay_names_refused_prompts_resources_and_skills() -> None:
     flags = ("--deny-prompts", "^no_such", "--deny-resources", "^FILE:/", "--ignore-case")
     done = run("replay", RECORDINGS / "ts1-errors.flow", *flags)
     assert (done.returncode, done.stderr) == (0, "")
-    refused = "prompt no_such_prompt 1x, resource file:///nowhere 1x"
+    refused = "resource file:///nowhere 1x, prompt no_such_prompt 1x"
     assert f"  Other requests refused: {refused}\n" in done.stdout
 
 
