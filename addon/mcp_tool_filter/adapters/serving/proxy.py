@@ -270,8 +270,8 @@ class Proxy:
 
         async def describe() -> JsonObject:
             servers = list(map(self._describe, self.sites.values()))
-            at = self._dashboard_at
-            return describe_filter(servers, self.config, started=started, dashboard=at)
+            log, page = self.watchers.audit_log, self._dashboard_at
+            return describe_filter(servers, started=started, audit_log=log, dashboard=page)
 
         def answer() -> JsonObject:
             return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)

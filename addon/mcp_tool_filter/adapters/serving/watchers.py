@@ -91,6 +91,11 @@ class Watchers:
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
 
+    @property
+    def audit_log(self) -> str | None:
+        """The path of the file that is written now."""
+        return self._watching.audit_log if self._watching else None
+
     def attach(self, site: Site, log: VerdictLog | None = None) -> None:
         """Observe a site from now on."""
         policy, log = site.listener.policy, log or self.log

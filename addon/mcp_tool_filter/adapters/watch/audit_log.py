@@ -260,6 +260,11 @@ class AuditWriter:
         self._thread.start()
 
     @property
+    def path(self) -> str:
+        """The file that is written now: the log, or a part of it."""
+        return os.path.abspath(self._path)
+
+    @property
     def dropped(self) -> int:
         """Lost entries that no line reports yet."""
         return self._lost + self._failed - self._told

@@ -203,9 +203,9 @@ def _is_server(said: object) -> bool:
 
 def describe_filter(
     servers: Sequence[JsonObject],
-    config: Config,
     *,
     started: float,
+    audit_log: str | None,
     dashboard: str | None = None,
 ) -> JsonObject:
     """Return what a filter says about itself. Nothing in it is secret."""
@@ -213,7 +213,7 @@ def describe_filter(
         "pid": os.getpid(),
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
         "dashboard": dashboard,
-        "audit_log": os.path.abspath(config.audit.file) if config.audit else None,
+        "audit_log": audit_log,
         "servers": list(servers),
     }
 

@@ -13,6 +13,7 @@ from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.policy.config import AllowedHosts, Audit, MetricsAt
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 type Sink = Callable[[Entry], None]
@@ -49,6 +50,7 @@ class Watching:
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
+        self._writer: AuditWriter | None = None
         self._count = self._serve_metrics(
             metrics, state, hosts, names_servers=server_of is not None
         )
@@ -74,11 +76,16 @@ class Watching:
             return []
         from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 
-        writer = AuditWriter(
+        self._writer = writer = AuditWriter(
             Path(audit.file), largest=audit.largest, oldest=audit.oldest, fsync=audit.fsync
         )
         self._closing.append(writer.close)
         return [writer.write]
+
+    @property
+    def audit_log(self) -> str | None:
+        """The path of the file that is written now."""
+        return self._writer.path if self._writer else None
 
     def _serve_metrics(
         self,

@@ -56,6 +56,7 @@ class StdioSession:
         self._observers: list[Observer] = []
         self._propagate: Propagate | None = None
         self._enter_log: EnterLog | None = None
+        self._audit_log: Callable[[], str | None] = lambda: None
         self._ends = ExitStack()
         self._recorder = open_recorder(settings.record) if settings.record else None
         if self._recorder:
@@ -63,7 +64,7 @@ class StdioSession:
         self._watch(self._trace() if self.config.otel else None)
         self._presence: _Presence | None = None
         if os.environ.get("XDG_RUNTIME_DIR"):
-            self._presence = presence = _Presence(settings)
+            self._presence = presence = _Presence(settings, self._audit_log)
             self._observers.append(lambda judged: presence.note(judged))
             self._ends.callback(presence.end)
 
@@ -95,6 +96,7 @@ class StdioSession:
         self._ends.callback(watching.close)
         self._observers.append(watching.observe)
         self._enter_log = watching.enter_log
+        self._audit_log = lambda: watching.audit_log
 
     def _trace(self) -> Sink:
         from mcp_tool_filter.adapters.watch.tracing import Tracer
@@ -200,8 +202,8 @@ class _Presence:
     """Lets ``status`` and pages find this session, but only once it has started: that takes
     imports."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, audit_log: Callable[[], str | None]) -> None:
+        self._settings, self._audit_log = settings, audit_log
         self._started = time.time()
         self._early: list[Judged] = []
         self.note: Observer = self._early.append
@@ -250,7 +252,8 @@ class _Presence:
                 has_login=has_login,
                 config=settings.config(),
             )
-            return describe_filter([server], settings.config(), started=self._started)
+            log = self._audit_log()
+            return describe_filter([server], started=self._started, audit_log=log)
 
         with self._lock:
             if not self._is_over and (announced := announce(answer)):
