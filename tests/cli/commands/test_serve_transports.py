@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -123,7 +124,8 @@ async def test_a_server_card_names_the_server_here_and_no_hidden_tool(tmp_path: 
 
 
 async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> None:
-    """The other one answers while every call of the first one waits."""
+    """The other one answers while every call of the first one waits, and takes all connections that
+    it can get."""
     may_answer = asyncio.Event()
     waiting: list[RawRequest] = []
 
@@ -135,13 +137,22 @@ async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> Non
             return
         await peer.say(answer(RESULT))
 
-    async with two(tmp_path, respond) as (it, port, _, _), AsyncExitStack() as opened:
-        clients = [await opened.enter_async_context(raw_client(port)) for _ in range(60)]
+    async with AsyncExitStack() as opened:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))
+        try:
+            it, port, _, _ = await opened.enter_async_context(two(tmp_path, respond))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        clients = [await opened.enter_async_context(raw_client(port)) for _ in range(40)]
         for number, client in enumerate(clients):
             await client.say(post(calling("b", id=str(number)), path="/one/mcp"))
         async with asyncio.timeout(TIMEOUT):
             while len(waiting) < len(clients):
                 await asyncio.sleep(0.01)
+        for flood in [await opened.enter_async_context(h2_client(port)) for _ in range(3)]:
+            asked = [flood.ask(body=calling("b"), path="/one/mcp", headers=JSON) for _ in range(80)]
+        assert b"-32000" in (await flood.over(asked[-1])).data, "there are no more"
         async with raw_client(port) as client:
             for _ in range(20):
                 found = await client.ask(post(calling("a"), path="/other/mcp"))
@@ -149,7 +160,7 @@ async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> Non
         assert not may_answer.is_set()
         may_answer.set()
         answers = [await client.answer() for client in clients]
-        assert [b'"result"' in one.body for one in answers] == [False] + [True] * 59
+        assert [b'"result"' in one.body for one in answers] == [False] + [True] * 39
         it.process.terminate()
         assert await it.exit_code() == 0
 

@@ -254,7 +254,8 @@ class Clients:
         first client uses TLS."""
         self.service, self.received = service, budget.received
         self.all: set[ClientConnection] = set()
-        self.room = UpstreamRoom(descriptors, self.all)
+        is_shared = not isinstance(service, Site)
+        self.room = UpstreamRoom(descriptors, self.all, is_shared=is_shared)
         self._pools: dict[Service, Pool] = {}
         self.ask = self._pool_of(service).connect if isinstance(service, Site) else self._ask
         self.loop = asyncio.get_running_loop()
@@ -475,20 +476,26 @@ class ClientConnection(_Connection):
 _OLD = 5.0  # seconds until an idle connection is closed: most servers close it then, too
 _PATIENCE = 30.0  # seconds to connect
 _MOST_IDLE = 64
+_FEW = 8
+"""Connections that an upstream gets although others have many."""
 
 
 class UpstreamRoom:
     """Limits the connections to all upstreams together, with those of our own fetches."""
 
-    def __init__(self, descriptors: int, clients: Sized) -> None:
-        """``descriptors`` are all that the process may open, also for its ``clients``."""
-        self.descriptors, self._clients = descriptors, clients
+    def __init__(self, descriptors: int, clients: Sized, *, is_shared: bool) -> None:
+        """``descriptors`` are all that the process may open, also for its ``clients``.
+
+        If it ``is_shared`` by several upstreams, a quarter is for those that have few connections:
+        the load of one must not stop another.
+        """
+        self.descriptors, self._clients, self._is_shared = descriptors, clients, is_shared
         self.pools: set[Pool] = set()
         self._lent = 0  # connections of our own fetches
 
     def take(self) -> bool:
         """Count a connection that is no pool's; False if there are too many."""
-        if not self.has_one():
+        if not self.has_one(self._lent):
             return False
         self._lent += 1
         return True
@@ -496,10 +503,12 @@ class UpstreamRoom:
     def give_back(self) -> None:
         self._lent -= 1
 
-    def has_one(self) -> bool:
-        """Tell whether there is room for one more connection; an idle one may be closed for it."""
+    def has_one(self, size: int) -> bool:
+        """Tell whether there is room for one more connection of an upstream that has so many; an
+        idle one may be closed for it."""
         count = sum(one.size for one in self.pools) + self._lent
-        return count < self.most or any(one.close_oldest() for one in self.pools)
+        kept = self.most // 4 if self._is_shared and size >= _FEW else 0
+        return count + kept < self.most or any(one.close_oldest() for one in self.pools)
 
     @property
     def most(self) -> int:
@@ -528,7 +537,7 @@ class Pool:
         if not fresh and (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
             return
-        if not self._room.has_one():
+        if not self._room.has_one(self.size):
             exchange.unreachable("too many connections to the upstream")
             return
         task = self.loop.create_task(self._open_for(exchange))
