@@ -77,8 +77,8 @@ class Upstream:
                     await websocket.accept(peer.reader, peer.writer, request.head)
                 )
                 return
-            if request.line.startswith("GET /sse"):
-                await self._open_stream(peer)
+            if opened := re.match(r"GET (.*)/sse ", request.line):
+                await self._open_stream(peer, opened[1])
                 return
             if request.all("last-event-id"):  # what was cut off comes again
                 await peer.say(SSE_HEAD)
@@ -112,11 +112,12 @@ class Upstream:
             await asyncio.sleep(0.005)
             await peer.say(answer(self.said(message, request)))
 
-    async def _open_stream(self, peer: Peer) -> None:
+    async def _open_stream(self, peer: Peer, below: str) -> None:
         session = os.urandom(4).hex()
         self.streams[session] = peer
         await peer.say(SSE_HEAD)
-        await peer.say(chunk(b"event: endpoint\ndata: /messages?session=%b\n\n" % session.encode()))
+        endpoint = f"event: endpoint\ndata: {below}/messages?session={session}\n\n"
+        await peer.say(chunk(endpoint.encode()))
         await peer.left()
 
     async def _serve_socket(self, end: websocket.WebSocketEnd) -> None:
@@ -405,11 +406,12 @@ async def test_every_transport_passes_a_balancer(balancer: str, tmp_path: Path) 
     async with replicas(tmp_path) as ours:
         with balancing(balancer, ours, tmp_path) as port:
             await until_balanced(port)
-            for _ in range(4):
+            for below in ("", "/files", "", "/files"):  # "serve" has names before them
                 async with raw_client(port) as stream:
-                    await stream.say(get(path="/sse").replace(b"Host: localhost\r\n", HOST))
+                    request = get(path=f"{below}/sse")
+                    await stream.say(request.replace(b"Host: localhost\r\n", HOST))
                     endpoint = await stream.until(b"\n\n")
-                    path = re.search(rb"data: (/messages\?\S+)", endpoint)
+                    path = re.search(rb"data: (%b/messages\?\S+)" % below.encode(), endpoint)
                     assert path, endpoint
                     for id, (name, said) in enumerate({
                         "read_file": b'"result"', "rm_rf": b"Tool not found: rm_rf",
@@ -534,7 +536,9 @@ async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> N
                 assert _names_in(b"\r\n\r\n" + got) == []
 
 
-@pytest.mark.parametrize(("balancer", "one"), [("nginx", "ts2"), ("haproxy", "mcp2")])
+@pytest.mark.parametrize(
+    ("balancer", "one"), [("nginx", "ts2"), ("haproxy", "mcp2"), ("envoy", "ts1")]
+)
 async def test_a_client_logs_in_through_the_replicas(
     balancer: str, one: str, tmp_path: Path
 ) -> None:
