@@ -122,16 +122,24 @@ def test_only_the_change_that_was_shown_is_made(tmp_path: Path) -> None:
     assert path.read_text() == "deny = '^a'\n"
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(
+def test_what_cannot_be_written_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, path = opened(tmp_path, "deny = '^a'\n")
+    path.chmod(0o444)
+    assert saved(file, "", "^b")["problem"] == f"{path} cannot be written: It is read-only"
+    assert (path.read_text(), os.listdir(tmp_path)) == ("deny = '^a'\n", ["c.toml"])
+    path.chmod(0o644)
 
     def fail(*_args: object) -> bool:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("mcp_tool_filter.adapters.whole_file.replace_if_unchanged", fail)
     assert saved(file, "", "^b")["problem"] == f"{path} cannot be written: Permission denied"
+    text = "[servers]\ns.url = 'localhost:1'\ns.deny = ['^a']\ns.except = ['^b']\n"
+    odd, _ = opened(tmp_path, text)  # tomlkit cannot remove both
+    assert "written in a way that cannot be edited here" in saved(odd, "s")["problem"]
+    assert path.read_text() == text
 
 
 def test_what_is_set_elsewhere_is_not_copied_and_is_told(tmp_path: Path) -> None:

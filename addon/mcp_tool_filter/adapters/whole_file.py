@@ -5,6 +5,7 @@ Most programs only read, so what only writing needs is imported then.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -32,11 +33,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
-    """Replace a file, but only if it still has its old content; keep its mode and its owner.
+    """Replace a file, but only if it still has its old content; keep its mode and its owner. Raises
+    OSError, also for a file that nobody may write.
 
     Another program may save the file at any moment. So we exchange the two files where the system
     can, and look at what we have taken away: if it is something else, it goes back.
     """
+    if not path.stat().st_mode & 0o222:  # its folder may well be writable
+        raise PermissionError(errno.EACCES, "It is read-only")
     with _file_beside(path) as (file, ours):
         file.write(new)
         _save(file)

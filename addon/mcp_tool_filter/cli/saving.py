@@ -195,7 +195,7 @@ def _changed(raw: bytes, server: str, edit: Callable[[Any], None]) -> bytes:
         if "\r\n" in text:
             new = new.replace("\r\n", "\n").replace("\n", "\r\n")
         old_values, new_values = tomllib.loads(text), tomllib.loads(new)
-    except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (TOMLKitError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise failed from None
     for values in (old_values, new_values):
         table = _table_of(values, server)
