@@ -59,15 +59,14 @@ class Kind(StrEnum):
     CHANGED = "changed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolChange:
+class ToolChange(NamedTuple):
     kind: Kind
     name: str
     was: str
     """Its approved name, if it is renamed; else the same."""
-    before: Json = None
-    after: Json = None
-    introduced: tuple[Introduced, ...] = ()
+    before: Json
+    after: Json
+    introduced: tuple[Introduced, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,35 +105,23 @@ def compare(old: Lock, new: Lock) -> Changes:
     for name in sorted(old.tools.keys() | new.tools.keys()):
         twins[_look_of(name)].append(name)
 
-    def alike(name: str, was: str) -> list[str]:
-        some = twins[_look_of(name)][:_MOST_TWINS] if name not in old.tools else ()
-        return [visible(one) for one in some if one not in (name, was)]
-
     def change(kind: Kind, name: str, was: str) -> ToolChange:
         before, after = old.tools.get(was), new.tools.get(name)
-        return ToolChange(
-            kind=kind,
-            name=name,
-            was=was,
-            before=before,
-            after=after,
-            introduced=()
-            if kind is Kind.REMOVED
-            else (
-                *(Introduced("alike", one) for one in alike(name, was)),
-                *introduced(before, after, names, own=(name, was)),
-            ),
-        )
+        found = []
+        if name not in old.tools:
+            alike = (one for one in twins[_look_of(name)][:_MOST_TWINS] if one not in (name, was))
+            found = [Introduced("alike", visible(one)) for one in alike]
+        if kind is not Kind.REMOVED:
+            found += introduced(before, after, names, own=(name, was))
+        return ToolChange(kind, name, was, before, after, tuple(found))
 
-    changed = [
-        one for one in old.tools.keys() & new.tools.keys() if old.tools[one] != new.tools[one]
-    ]
     tools = [
         *(change(Kind.RENAMED, name, was) for name, was in renamed.items()),
         *(change(Kind.ADDED, name, name) for name in fresh - renamed.keys()),
         *(change(Kind.REMOVED, name, name) for name in gone - {*renamed.values()}),
-        *(change(Kind.CHANGED, name, name) for name in changed),
-    ]
+        *(change(Kind.CHANGED, one, one) for one, was in old.tools.items()
+          if one in new.tools and new.tools[one] != was),
+    ]  # fmt: skip
     return Changes(
         old=old,
         new=new,

@@ -234,17 +234,13 @@ def _server(lock: Lock) -> Json:
 
 
 def _tool_as_json(tool: ToolChange) -> Json:
-    table: dict[str, Json] = {
-        "name": tool.name,
-        "was": tool.was,
-        "introduces": _listed(tool.introduced),
-    }
     members: list[Json] = []
-    for member in members_changed(tool.before or {}, tool.after or {}):
-        sides = {"before": member.before, "after": member.after}
-        there = {side: one for side, one in sides.items() if not isinstance(one, Absent)}
-        members.append({"path": visible(member.path), **there})
-    return table | {"members": members}
+    for path, *sides in members_changed(tool.before or {}, tool.after or {}):
+        both = zip(("before", "after"), sides, strict=True)
+        there = {side: one for side, one in both if not isinstance(one, Absent)}
+        members.append({"path": visible(path), **there})
+    introduces = _listed(tool.introduced)
+    return {"name": tool.name, "was": tool.was, "introduces": introduces, "members": members}
 
 
 def _listed(found: Iterable[Introduced]) -> Json:
@@ -266,7 +262,7 @@ _RULES: Final = {
 
 def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
     where = _Places(path, raw)
-    results = [where.result(*one) for one in _findings(changes)]
+    results: list[Json] = [where.result(*one) for one in _findings(changes)]
     rules: list[Json] = [
         {"id": rule, "shortDescription": {"text": text}} for rule, text in _RULES.items()
     ]
@@ -274,29 +270,23 @@ def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": list(results)}],
+        "runs": [{"tool": {"driver": driver}, "results": results}],
     }
 
 
-def _findings(changes: Changes) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rule, level, the tool's approved name, and the text of each finding."""
+def _findings(changes: Changes) -> Iterator[tuple[str, str, str]]:
+    """Yield the rule, the tool's approved name, and the text of each finding."""
     if changes.is_other_server:
-        yield (
-            "server-changed",
-            "error",
-            "",
-            f"The server is {_name_of(changes.new) or 'nameless'} now",
-        )
+        yield "server-changed", "", f"The server is {_name_of(changes.new) or 'nameless'} now"
     if changes.has_other_instructions:
-        yield "instructions-changed", "warning", "", "The server's instructions have changed"
+        yield "instructions-changed", "", "The server's instructions have changed"
     for one in changes.in_instructions:
-        yield f"introduces-{one.kind}", "error", "", f"The instructions introduce {one}"
+        yield f"introduces-{one.kind}", "", f"The instructions introduce {one}"
     for tool in changes.tools:
-        text = "\n".join(map(plain, lines_of_tool(tool)))
-        yield f"tool-{tool.kind}", "warning", tool.was, text
+        yield f"tool-{tool.kind}", tool.was, "\n".join(map(plain, lines_of_tool(tool)))
         for one in tool.introduced:
             said = f"The tool {shown(tool.name)} introduces {one}"
-            yield f"introduces-{one.kind}", "error", tool.was, said
+            yield f"introduces-{one.kind}", tool.was, said
 
 
 class _Places:
@@ -312,7 +302,7 @@ class _Places:
             line.rstrip(b" {\r"): number for number, line in enumerate(raw.split(b"\n"), 1)
         }
 
-    def result(self, rule: str, level: str, tool: str, text: str) -> Json:
+    def result(self, rule: str, tool: str, text: str) -> Json:
         line = self._lines.get(f"    {compact(tool)}:".encode(), 1)
         place: Json = {
             "artifactLocation": {"uri": self._uri},
@@ -322,7 +312,7 @@ class _Places:
         return {
             "ruleId": rule,
             "ruleIndex": Number(str([*_RULES].index(rule))),
-            "level": level,
+            "level": "error" if rule.startswith(("introduces-", "server-")) else "warning",
             "message": {"text": text},
             "locations": [{"physicalLocation": place}],
             "partialFingerprints": {"toolAndChange/v1": known},
