@@ -21,6 +21,12 @@ A_URL: Final = "a URL"
 A_FETCH: Final = "a fetch at start"
 HTTP: Final = "clients over HTTP"
 
+SWITCH: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+"""What a switch may be, in lower case."""
+
 type Texts = str | Sequence[str] | None
 """The value of an option as it was typed: one text, or several; None if it is not set."""
 

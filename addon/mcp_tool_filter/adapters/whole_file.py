@@ -1,4 +1,5 @@
-"""Replace a file atomically: a reader finds the old or the new content, never a part.
+"""Replace a file atomically: a reader finds the old or the new content, never a part; or lock
+one.
 
 Most programs only read, so what only writing needs is imported then.
 """
@@ -18,6 +19,22 @@ from typing import BinaryIO
 def open_at_once(path: str, flags: int) -> int:
     """Open a file (for ``open``) without waiting for another program, as a named pipe would."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0), 0o666)
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file until it is closed; False if another process has locked it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

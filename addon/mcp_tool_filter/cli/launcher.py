@@ -126,12 +126,9 @@ def refuse_what_needs_http(given: Given) -> None:
     """Refuse flags that have no effect over stdio."""
     from mcp_tool_filter.cli.flags import UsageError
 
-    for name in ("dashboard",):
-        if name in given:
-            why = (
-                "Add --port to serve HTTP, or leave it out; --audit-log FILE works over stdio, too"
-            )
-            raise UsageError(f"--{name} does not work over stdio", why=why)
+    if "dashboard" in given:
+        why = "Add --port to serve HTTP, or leave it out; --audit-log FILE works over stdio, too"
+        raise UsageError("--dashboard does not work over stdio", why=why)
 
 
 def _warn_about_unused(typed: Given, settings: Settings) -> None:

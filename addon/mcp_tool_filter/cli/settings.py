@@ -35,7 +35,7 @@ from mcp_tool_filter.cli.flags import (
     refuse_empty,
 )
 from mcp_tool_filter.errors import InvalidOption, StartError
-from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, Texts
+from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, SWITCH, Texts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -510,12 +510,9 @@ def parse_number(flag: str, text: str, *, least: int = 0) -> int:
 
 
 def is_on(one: Mapping[str, str], name: str) -> bool:
-    match one.get(name, "false").lower():
-        case "true" | "yes" | "on" | "1":
-            return True
-        case "false" | "no" | "off" | "0":
-            return False
-    raise UsageError(f"{name} cannot be {one[name]}", why="It must be true or false")
+    if (is_on := SWITCH.get(one.get(name, "false").lower())) is None:
+        raise UsageError(f"{name} cannot be {one[name]}", why="It must be true or false")
+    return is_on
 
 
 def one_of(name: str, text: str) -> str:

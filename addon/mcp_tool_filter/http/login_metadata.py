@@ -273,7 +273,7 @@ _PART = re.compile(
     r"[ \t,]*+([!#$%&'*+.^_`|~0-9A-Za-z-]++)"
     r'(?:[ \t]*+(=)[ \t]*+("(?:[^"\\]|\\.)*+"|[^",\s]++)?)?'
 )
-_ESCAPE = re.compile(r"\\(.)")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ def _challenges_in(header: str) -> Iterator[Challenge]:
                 yield current
             current = Challenge(word.lower())
         elif current and value:
-            current.params.setdefault(word.lower(), _plain(value))
+            current.params.setdefault(word.lower(), unquoted(value))
         else:
             break
         at = part.end()
@@ -326,5 +326,6 @@ def _challenges_in(header: str) -> Iterator[Challenge]:
         yield current
 
 
-def _plain(value: str) -> str:
+def unquoted(value: str) -> str:
+    """Return a quoted value, or one without quotes, as it is meant."""
     return _ESCAPE.sub(r"\1", value[1:-1]) if value.startswith('"') else value

@@ -35,6 +35,7 @@ from mcp_tool_filter.http.login_metadata import (
     TOKEN,
     ServerMetadata,
     object_in,
+    unquoted,
 )
 from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import (
@@ -57,7 +58,6 @@ _PIECE = re.compile(
     r"""(?P<value>"(?:[^"\\]|\\.)*+"|[^",\s]++)|"(?:[^"\\]|\\.)*+"|.""",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _NEVER = (
     "signed_metadata",  # the signature would not match
     "mtls_endpoint_aliases",
@@ -106,7 +106,7 @@ def rewrite_challenge(
     def rewrite(piece: re.Match[str]) -> str:
         if (piece["name"] or "").lower() != "resource_metadata":
             return piece[0]
-        url = _plain(piece["value"])
+        url = unquoted(piece["value"])
         named = our_url(url, ours, upstream, mount)
         if named is None:
             if not may_lead_round(url, upstream):
@@ -150,7 +150,7 @@ def without_metadata_urls(challenge: str) -> str:
 def metadata_urls_in(challenge: str) -> list[str]:
     """Return the metadata URLs in a WWW-Authenticate line."""
     return [
-        _plain(piece["value"])
+        unquoted(piece["value"])
         for piece in _PIECE.finditer(challenge)
         if (piece["name"] or "").lower() == "resource_metadata"
     ]
@@ -209,10 +209,6 @@ def rewrite_server_metadata(
 
 def _is_quoted(piece: re.Match[str]) -> bool:
     return piece["value"].startswith('"')
-
-
-def _plain(value: str) -> str:
-    return _ESCAPE.sub(r"\1", value[1:-1]) if value.startswith('"') else value
 
 
 def _quoted(text: str) -> str:

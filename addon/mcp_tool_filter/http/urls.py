@@ -288,7 +288,7 @@ def _kept_value(name: bytes, value: bytes, upstream: UpstreamNames) -> bytes | N
         kept = _kept_refresh(text, upstream)
     else:
         kept = _kept_link(text, upstream)
-    return value if kept == text else None if kept is None else _bytes(kept)
+    return value if kept == text else None if kept is None else kept.encode()
 
 
 def kept_url(url: str, upstream: UpstreamNames) -> str | None:
@@ -345,10 +345,6 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode()
 
 
 _LONGEST_NAME = 253  # RFC 1035

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from mcp_tool_filter.http.bodies import is_event_stream, may_be_event_stream
+from mcp_tool_filter.http.bodies import is_event_stream, kind_of, may_be_event_stream
 from mcp_tool_filter.policy.choice import claims_in
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event
 
@@ -40,7 +40,7 @@ def render_body(body: bytes, content_type: str) -> str:
 
 def holds_message(body: bytes, content_type: str) -> bool:
     """Tell quickly whether ``render_body`` would probably work."""
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = kind_of(content_type)
     if is_event_stream(kind):
         return True
     return kind in ("application/json", "") and b'"jsonrpc"' in body

@@ -344,20 +344,16 @@ class VerdictLog:
                 log.info("Only reported: %s", describe_reported(judged.would, judged.snapshot))
             return
         if verdict.reason.drift:
-            self._tell_hidden(verdict.reason.drift, _kind_of(judged))
+            self.warn_of(verdict.reason.drift, _kind_of(judged))
         self.tell(verdict, with_drift=False)
 
     def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
         """Log the tools that cannot be exposed in a list that was fetched for a client."""
-        self._tell_hidden(faults, _kind_of(judged))
+        self.warn_of(faults, _kind_of(judged))
 
     def _tell_of_lock(self, would: Verdict) -> None:
         if not isinstance(would, Forward):
-            self._tell_hidden(filter(is_about_lock, would.reason.drift))
-
-    def warn_of(self, sentences: Iterable[str]) -> None:
-        """Warn of what holds for all clients."""
-        self._tell_hidden(sentences)
+            self.warn_of(filter(is_about_lock, would.reason.drift))
 
     def know(self, faults: Collection[str]) -> tuple[str, ...]:
         """Return what the report should say; it is not repeated, nor what was said before."""
@@ -366,7 +362,8 @@ class VerdictLog:
             self._once.is_new(sentence)
         return fresh
 
-    def _tell_hidden(self, sentences: Iterable[str], kind: str = "") -> None:
+    def warn_of(self, sentences: Iterable[str], kind: str = "") -> None:
+        """Warn of what holds for one kind of asker, or for all."""
         for sentence in sentences:
             text = f"{sentence} ({kind})" if kind and not is_about_lock(sentence) else sentence
             if not self._once.is_new(text):
@@ -379,7 +376,7 @@ class VerdictLog:
         """Log what another lock does not approve; what is no fault any more may become one
         again."""
         self._once.forget(lambda said: is_about_lock(said) and said not in faults)
-        self._tell_hidden(filter(is_about_lock, faults))
+        self.warn_of(filter(is_about_lock, faults))
 
     def tell_alone(self, judged: Judged) -> None:
         """Log the verdict on a message where there is only one client."""
@@ -392,7 +389,7 @@ class VerdictLog:
             return
         reason = verdict.reason
         if with_drift:
-            self._tell_hidden(reason.drift)
+            self.warn_of(reason.drift)
         if reason.why is Why.INVALID:
             text = "The upstream sent an invalid message: %s"
             self._once.log(log, logging.WARNING, text, reason.detail)

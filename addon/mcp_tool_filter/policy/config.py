@@ -39,7 +39,7 @@ from mcp_tool_filter.errors import (
     UnmatchedPattern,
     UnsetVariable,
 )
-from mcp_tool_filter.options import KEYS, Texts
+from mcp_tool_filter.options import KEYS, SWITCH, Texts
 from mcp_tool_filter.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.policy.patterns import (
     DENY_GLOB,
@@ -324,12 +324,9 @@ class _Given:
         return self._texts[key] or ()
 
     def is_on(self, key: str) -> bool:
-        match self.one(key).strip().lower():
-            case "true" | "yes" | "on" | "1":
-                return True
-            case "false" | "no" | "off" | "0":
-                return False
-        raise InvalidOption(key, self.one(key), why="It must be true or false")
+        if (is_on := SWITCH.get(self.one(key).strip().lower())) is None:
+            raise InvalidOption(key, self.one(key), why="It must be true or false")
+        return is_on
 
     def choice(self, key: str) -> str:
         text, choices = self.one(key), KEYS[key].choices

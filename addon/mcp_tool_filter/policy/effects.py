@@ -109,7 +109,7 @@ def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:
         effect = next(decision)
     except StopIteration as made:
         return cast("Outcome", made.value)
-    return _going_on(effect, decision)
+    return driven(decision, _yielded, lambda: effect)
 
 
 def then[Outcome](
@@ -130,22 +130,32 @@ def together[Outcome](
     return go_on(list(decisions))
 
 
-def _going_on[Outcome](effect: Effect, decision: Deciding[Outcome]) -> Deciding[Outcome]:
-    """Yield an effect that the decision has yielded already, then the others."""
+def driven[Outcome](
+    decision: Deciding[Outcome],
+    carry_out: Callable[[Effect], Deciding[object]],
+    resume: Callable[[], Effect] | None = None,
+) -> Deciding[Outcome]:
+    """Make a decision whose effects another one carries out. ``resume`` returns its next effect,
+    if it has begun."""
+    resume = resume or partial(next, decision)
     while True:
-        try:
-            came = yield effect
-        except GeneratorExit:
-            decision.close()
-            raise
-        except BaseException as error:  # the effect's failure, for the decision
-            resume: Callable[[], Effect] = partial(decision.throw, error)
-        else:
-            resume = partial(decision.send, came)
         try:
             effect = resume()
         except StopIteration as made:
             return cast("Outcome", made.value)
+        try:
+            came = yield from carry_out(effect)
+        except GeneratorExit:
+            decision.close()
+            raise
+        except BaseException as error:  # the effect's failure, for the decision
+            resume = partial(decision.throw, error)
+        else:
+            resume = partial(decision.send, came)
+
+
+def _yielded(effect: Effect) -> Deciding[object]:
+    return (yield effect)
 
 
 def _then[Outcome](

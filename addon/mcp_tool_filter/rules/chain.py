@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import cast
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
+from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together, driven
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
@@ -67,7 +66,7 @@ def judge(
     outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
     run = Run(subject, now + policy.chain.timeout, outcome, watch, is_pretended=is_shadow)
     try:
-        yield from _driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
+        yield from driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
     except ProtocolError as error:
         _refuse_unclear(run, "", str(error))
     return run.judgement
@@ -83,7 +82,7 @@ type AtOnce = Callable[[Effect], object]
 
 def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[Outcome]:
     """Yield only those effects of a decision that must wait."""
-    return _driven(deciding, partial(_at_once_or_waited, at_once))
+    return driven(deciding, partial(_at_once_or_waited, at_once))
 
 
 def _at_once_or_waited(at_once: AtOnce, effect: Effect) -> Deciding[object]:
@@ -98,27 +97,6 @@ def _waited(watch: Watch, effect: Effect) -> Deciding[object]:
         return (yield effect)
     finally:
         watch.waited += watch.clock() - before
-
-
-def _driven[Outcome](
-    deciding: Deciding[Outcome], carry_out: Callable[[Effect], Deciding[object]]
-) -> Deciding[Outcome]:
-    """Make a decision whose effects another one carries out."""
-    resume: Callable[[], Effect] = partial(next, deciding)
-    while True:
-        try:
-            effect = resume()
-        except StopIteration as made:
-            return cast("Outcome", made.value)
-        try:
-            came = yield from carry_out(effect)
-        except GeneratorExit:
-            deciding.close()
-            raise
-        except BaseException as error:  # the effect's failure, for the decision
-            resume = partial(deciding.throw, error)
-        else:
-            resume = partial(deciding.send, came)
 
 
 def _refuse_unclear(run: Run, rule: str, why: str) -> None:
@@ -386,7 +364,7 @@ class _Walk:
 
 def _pretended(doing: Deciding[None], run: Run, what: str) -> Deciding[None]:
     """Do only what changes and delays nothing, and note that the rest was left out."""
-    return _driven(doing, partial(_pretend, run.judgement.left_out, what))
+    return driven(doing, partial(_pretend, run.judgement.left_out, what))
 
 
 def _pretend(left_out: list[str], what: str, effect: Effect) -> Deciding[object]:

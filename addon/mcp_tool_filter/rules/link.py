@@ -58,6 +58,7 @@ from mcp_tool_filter.rules.subject import (
     RulesOutcome,
     Subject,
     Watch,
+    passes,
 )
 
 _NOTE = "rules"
@@ -71,10 +72,6 @@ class _Noted:
     policy: Policy
     session: RuleSession
     stores: list[WriteCache] = field(default_factory=list)
-
-
-def _passes(_message: Single) -> Verdict:
-    return Forward()
 
 
 def _asker(client: Client) -> bytes:
@@ -262,7 +259,7 @@ class RulesLink:
         about = replace(
             self._about(situation, noted.session),
             from_client=is_listening or is_answer,
-            filter=_passes,
+            filter=passes,
             is_answered=True,
             is_carried=True,
         )

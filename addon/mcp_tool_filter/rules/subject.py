@@ -42,7 +42,7 @@ _NOWHERE = Place()
 _AT_ONCE = 0.05  # seconds that others wait for us
 
 
-def _passes(_message: Single) -> Verdict:
+def passes(_message: Single) -> Verdict:
     return Forward()
 
 
@@ -101,7 +101,7 @@ class Circumstances:
     """Returns all that an answer may depend on besides the message and the credentials."""
     upstream: str = ""
     """Origin and endpoint, so that caches of different upstreams stay separate."""
-    filter: Callable[[Single], Verdict] = _passes
+    filter: Callable[[Single], Verdict] = passes
     """The tool filter, which judges a message again after a rule has changed it."""
     limits: Limits = field(default_factory=Limits)
     is_answered: bool = False

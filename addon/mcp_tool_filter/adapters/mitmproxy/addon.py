@@ -10,24 +10,29 @@ import asyncio
 import logging
 import ssl
 import sys
-from collections.abc import Awaitable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
-from mitmproxy.connection import Client
+from mitmproxy.connection import Client, ConnectionState, Server
 from mitmproxy.exceptions import AddonHalt, OptionsError
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import Headers, HTTPFlow, Response
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import NextLayer
-from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+from mitmproxy.proxy.server import ConnectionHandler
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.background import in_background
 from mcp_tool_filter.adapters.lock_file import with_lock
 from mcp_tool_filter.adapters.mitmproxy import connections
-from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of
+from mcp_tool_filter.adapters.mitmproxy.flows import Flows, flow_of, shown_request
 from mcp_tool_filter.adapters.mitmproxy.hooks import Hooks
 from mcp_tool_filter.adapters.mitmproxy.interception import (
     ForwardLayer,
@@ -57,15 +62,18 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     tls_of,
     unknown_option,
 )
-from mcp_tool_filter.adapters.mitmproxy.replay import layer_for_replay, replay, site_for
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.serving.endpoints import Endpoints
+from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.site import Surroundings
-from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings
+from mcp_tool_filter.engine.exchange import Answer, Exchange
+from mcp_tool_filter.engine.service import Address, Service
+from mcp_tool_filter.engine.wire import RequestHead
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.options import KEYS
 
 log = logging.getLogger(__name__)
@@ -326,7 +334,7 @@ class ToolFilter:
         await connections.close_client(client)
 
     async def request(self, flow: HTTPFlow) -> None:
-        """Judge a replayed request; see ``replay``. (All others have passed the engine.)"""
+        """Judge a replayed request; see below. (All others have passed the engine.)"""
         if flow.is_replay == "request" and (found := site_for(flow, self.proxy.sites.values())):
             site, address = found
             [mode] = parse_modes([site.name])
@@ -412,3 +420,106 @@ def _shows_flows() -> bool:
     prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
     writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
     return prints or bool(writes) or addons.get("view") is not None
+
+
+# Replays
+#
+# mitmproxy replays a flow with an HTTP layer of its own, which nobody can replace. But it asks
+# addons first, in the hook ``request``: there we send the request ourselves, through the engine as
+# always, and give mitmproxy the answer. So a replayed call is judged, and the operator's headers
+# and logins go with it without becoming part of the flow.
+
+_GATEWAY = 502
+_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+
+
+class _Handler(ConnectionHandler):
+    """mitmproxy's connections to the upstream, without a client's socket."""
+
+    async def handle_hook(self, hook: commands.StartHook) -> None:
+        await ctx.master.addons.handle_lifecycle(hook)
+
+    def close(self) -> None:
+        for io in list(self.transports.values()):
+            if io.handler:
+                io.handler.cancel("the replay is over")
+
+
+def site_for(flow: HTTPFlow, sites: Iterable[Site]) -> tuple[Site, Address | None] | None:
+    """Return the site that judges a replayed request, and where it goes if not there.
+
+    A name that we do not know may still be the upstream's: its port decides.
+    """
+    request = flow.request
+    address = Address(request.host, request.port, request.scheme == "https")
+    at = [(site, parse_origin(site.listener.upstream)) for site in sites]
+    for site, origin in at:
+        if (origin.host, origin.port) == address[:2]:
+            return site, None
+    return next(((site, address) for site, origin in at if origin.port == address.port), None)
+
+
+def layer_for_replay(
+    service: Service, mode: ProxyMode, flows: Flows, upstream: tuple[str, int]
+) -> EngineLayer:
+    """Return a layer for one replayed request."""
+    client = Client(
+        peername=("127.0.0.1", 0),
+        sockname=("127.0.0.1", 0),
+        timestamp_start=time.time(),
+        proxy_mode=mode,
+        state=ConnectionState.OPEN,
+    )
+    context = Context(client, ctx.options)
+    context.server = Server(address=upstream)
+    layer = EngineLayer(context, service, flows)
+    layer.point = None  # mitmproxy runs the hooks of a replay
+    return layer
+
+
+async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) -> None:
+    """Send a flow's request as the engine sees it now; put the answer into the flow.
+
+    It goes to the layer's upstream, or to another address without the operator's headers.
+    """
+    client = layer.context.client
+    handler = _Handler(layer.context)
+    handler.layer = layer
+    connected = ctx.master.addons.get("proxyserver").connections
+    connected[client.id] = handler
+    try:
+        await handler.server_event(events.Start())
+        down = InnerClient(layer)
+        exchange = _begin(flow, layer.service, address, down)
+        layer.wake()
+        await down.over.wait()
+        if exchange.seat is not None or down.answer is None:
+            flow.response = Response.make(_GATEWAY)
+        else:
+            flow.response = _response(down.answer, bytes(down.body))
+    finally:
+        del connected[client.id]
+        handler.close()
+
+
+def _begin(
+    flow: HTTPFlow, service: Service, address: Address | None, down: InnerClient
+) -> Exchange:
+    target, fields, body = shown_request(flow)
+    kept = [one for one in fields if one[0].lower() not in (*_FRAMING, b"host")]
+    head = RequestHead(
+        flow.request.method, target.decode("latin-1"), ((b"host", b"localhost"), *kept)
+    )
+    exchange = Exchange(service, down, head)
+    exchange.address = address
+    exchange.flow = SimpleNamespace(flow=flow)
+    down.ask(exchange, body)
+    return exchange
+
+
+def _response(answer: Answer, body: bytes) -> Response:
+    fields = (*answer.fields, (b"content-length", b"%d" % len(body)))
+    now = time.time()
+    return Response(
+        b"HTTP/1.1", answer.status, answer.reason or b"", Headers(fields), body, None, now, now
+    )

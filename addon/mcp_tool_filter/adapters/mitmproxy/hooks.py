@@ -87,10 +87,7 @@ class Hooks:
         """Run the users' own hooks ``next_layer``; what mitmproxy's addon would choose is ours."""
         for function in self._functions("next_layer"):
             try:
-                with safecall():
-                    came = function(asked)
-                    if inspect.isawaitable(came):
-                        await came
+                await _called(function, asked)
             except AddonHalt:
                 return
 
@@ -101,10 +98,7 @@ class Hooks:
             with safecall():
                 await waiting
             for function in functions:
-                with safecall():
-                    came = function(flow)
-                    if inspect.isawaitable(came):
-                        await came
+                await _called(function, flow)
         except AddonHalt:
             pass
         if (waiting_too := self._shown(flow)) is not None:
@@ -150,6 +144,13 @@ class Hooks:
                 held = list(one.addons)
                 self._inner.append((one, held))
                 yield from self._traverse(held)
+
+
+async def _called(function: Hook, argument: object) -> None:
+    with safecall():
+        came = function(argument)
+        if inspect.isawaitable(came):
+            await came
 
 
 def _call_each(addons: Sequence[object], name: str, flow: Flow) -> None:

@@ -17,7 +17,6 @@ import asyncio
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -29,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.upstream.target import default_folder
-from mcp_tool_filter.adapters.whole_file import whole_file
+from mcp_tool_filter.adapters.whole_file import try_lock, whole_file
 from mcp_tool_filter.errors import StartError, printable
 from mcp_tool_filter.http.logins_through import Registrations
 from mcp_tool_filter.http.urls import parse_origin
@@ -69,34 +68,13 @@ async def locked(path: Path) -> AsyncIterator[None]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         end = time.monotonic() + _PATIENCE
-        while not _try_lock(handle):
+        while not try_lock(handle):
             if time.monotonic() > end:
                 raise TimeoutError("Another process keeps it locked")
             await asyncio.sleep(_POLL)
         yield
     finally:
         os.close(handle)  # this also releases the lock
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
 
 
 _EARLY = 30.0  # seconds before expiry that a token is renewed; at most a fifth of its life

@@ -39,6 +39,8 @@ from mcp_tool_filter.policy.effects import (
     Effect,
     FetchTools,
     Together,
+    at_once,
+    driven,
     then,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Link, Session, Via
@@ -239,20 +241,13 @@ class LineJudge:
 
     def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
         """Wait, in the thread of the caller, for a decision that only needs the list."""
-        go_on: Callable[[], Effect] = partial(next, decision)
-        while True:
-            try:
-                effect = go_on()
-            except StopIteration as made:
-                return cast("Outcome", made.value)
-            go_on = partial(next, decision)
-            if isinstance(effect, Together):
-                go_on = partial(decision.send, [*map(self.outcome_of, effect.decisions)])
-            elif isinstance(effect, FetchTools):
-                try:
-                    go_on = partial(decision.send, self.fetch_list(effect))
-                except CannotList as error:
-                    go_on = partial(decision.throw, error)
+        return at_once(driven(decision, self._carry_out))
+
+    def _carry_out(self, effect: Effect) -> Deciding[object]:
+        yield from ()
+        if isinstance(effect, Together):
+            return [*map(self.outcome_of, effect.decisions)]
+        return self.fetch_list(effect) if isinstance(effect, FetchTools) else None
 
     # Waiting requests
 

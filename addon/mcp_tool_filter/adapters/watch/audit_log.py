@@ -27,6 +27,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import time
 import zlib
 from collections import deque
@@ -39,6 +40,7 @@ from threading import Event, Thread
 
 import orjson
 
+from mcp_tool_filter.adapters.whole_file import try_lock
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import (
     START,
@@ -160,15 +162,7 @@ def _rename_both(path: Path, new: Path, aside: Path) -> Path:
 
 def lock(handle: int) -> bool:
     """Lock a file until it is closed; False if another process has locked it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    return sys.platform == "win32" or try_lock(handle)
 
 
 def _free_name(path: Path, now: float) -> Path:

@@ -292,10 +292,6 @@ type ApplyPatterns = Callable[[list[str], list[str]], str]
 """Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
 
-def _adopt_nothing(_config: Config) -> None:
-    """Nothing here has a lock."""
-
-
 class Savings(Protocol):
     """Saves patterns in the file that the settings are from."""
 
@@ -320,7 +316,7 @@ class Switches:
         *,
         savings: Savings | None = None,
         policies: Callable[[], Sequence[PolicyInForce]] = tuple,
-        adopt: Callable[[Config], None] = _adopt_nothing,
+        adopt: Callable[[Config], None] = lambda _config: None,
         server: str = "",
     ) -> None:
         """``server`` is the name of an only one; the patterns of all servers are not its own."""

@@ -29,6 +29,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, cast
@@ -341,49 +342,37 @@ class Tracer:
         ``peer`` is the address and the port of the client, where it has some; ``server`` those of
         the upstream.
         """
-        try:
-            with self._lock:
-                for opened, text in self._open.take_unreadable(judged, judged.verdict):
-                    self._finish(opened.span, opened.timed, *error_attributes(text))
-                for one in judged.each:
-                    if isinstance(one.message, Response):
-                        if answered := self._open.take_answered(one, one.message):
-                            outcome = outcome_of(one, one.message)
-                            self._finish(answered.span, answered.timed, *outcome)
-                    else:
-                        self._note_asked(one, headers or {}, peer, server)
-        except Exception:
-            self._fail_once()
+        with self._safely():
+            for opened, text in self._open.take_unreadable(judged, judged.verdict):
+                self._finish(opened.span, opened.timed, *error_attributes(text))
+            for one in judged.each:
+                if isinstance(one.message, Response):
+                    if answered := self._open.take_answered(one, one.message):
+                        outcome = outcome_of(one, one.message)
+                        self._finish(answered.span, answered.timed, *outcome)
+                else:
+                    self._note_asked(one, headers or {}, peer, server)
 
     def propagate(self, judged: Judged) -> Verdict:
         """Return the verdict with our spans as the parents in ``_meta``."""
-        try:
-            with self._lock:
-                return self._propagate(judged)
-        except Exception:
-            self._fail_once()
-            return judged.verdict
+        with self._safely():
+            return self._propagate(judged)
+        return judged.verdict  # type: ignore[unreachable]  # mypy does not see that it catches
 
     def leave(self, client: Client, why: str | None) -> None:
         """End the spans of all requests from and to a client, because no answer will come.
 
         ``why`` is the error type, or None.
         """
-        try:
-            with self._lock:
-                for one in self._open.take_all_with(client):
-                    self._give_up(one, why)
-        except Exception:
-            self._fail_once()
+        with self._safely():
+            for one in self._open.take_all_with(client):
+                self._give_up(one, why)
 
     def headers_for(self, judged: Judged) -> dict[str, str]:
         """Return the trace headers with our span for the upstream, if they must be replaced."""
-        try:
-            with self._lock:
-                return self._headers_for(judged)
-        except Exception:
-            self._fail_once()
-            return {}
+        with self._safely():
+            return self._headers_for(judged)
+        return {}  # type: ignore[unreachable]  # the same
 
     def close(self) -> None:
         """End all spans, and try to send them quickly."""
@@ -397,11 +386,9 @@ class Tracer:
 
     def show(self, entry: Entry) -> None:
         """Send an entry of the audit log."""
-        try:
+        with self._safely():
             if self._otlp:
                 self._otlp.show(entry)
-        except Exception:
-            self._fail_once()
 
     def _note_asked(
         self,
@@ -538,10 +525,16 @@ class Tracer:
             span.set_status(self._status(self._code.ERROR, said or None))
         span.end()
 
-    def _fail_once(self) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            log.exception("cannot trace a message")
+    @contextmanager
+    def _safely(self) -> Iterator[None]:
+        """Hold the lock; log the first error, which disturbs no message."""
+        try:
+            with self._lock:
+                yield
+        except Exception:
+            if not self._has_failed:
+                self._has_failed = True
+                log.exception("cannot trace a message")
 
 
 def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:

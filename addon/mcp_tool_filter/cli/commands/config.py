@@ -288,7 +288,8 @@ def _words_to_add(client: str, server: Reachable) -> list[str]:
     if isinstance(server, ServerUrl):
         if client == "codex":
             return [*add, server.name, "--url", server.url]
-        return [*add, "--transport", _transport(server), server.name, server.url]
+        transport = "sse" if server.is_sse else "http"
+        return [*add, "--transport", transport, server.name, server.url]
     variables = [word for one in server.env.items() for word in ("--env", "=".join(one))]
     if client == "gemini":
         command, *args = server.words
@@ -307,10 +308,6 @@ def _entry(form: _Form, server: Reachable) -> dict[str, object]:
         return {**kind, "command": list(server.words), **env}
     env = {"env": dict(server.env)} if server.env else {}
     return {**kind, "command": server.words[0], "args": list(server.words[1:]), **env}
-
-
-def _transport(server: ServerUrl) -> str:
-    return "sse" if server.is_sse else "http"
 
 
 def _through_mcp_remote(server: ServerUrl) -> ServerCommand:

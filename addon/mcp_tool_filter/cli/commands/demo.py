@@ -83,7 +83,9 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
             print("\n".join(_lines(settings, before, after, upstream)))
             if stays:
                 say(f"\nThe filter listens at {url}, in front of {upstream.url}; Ctrl+C ends both.")
-                await _until_a_signal()
+                signalled = Event()
+                on_signals(asyncio.get_running_loop(), signalled.set)
+                await signalled.wait()
     return 0
 
 
@@ -96,12 +98,6 @@ async def _running(settings: Settings) -> AsyncIterator[str]:
         yield f"{running.server.address}{PATH}"
     finally:
         await running.server.close()
-
-
-async def _until_a_signal() -> None:
-    signalled = Event()
-    on_signals(asyncio.get_running_loop(), signalled.set)
-    await signalled.wait()
 
 
 async def _look(url: str, known: Sequence[str] = ()) -> _Seen:
@@ -221,7 +217,8 @@ class DemoUpstream:
     def _answer(self, id: object, method: str, params: JsonObject) -> tuple[int, JsonObject]:
         said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
         if said not in (None, R2026_07_28):
-            return 400, _error(id, -32022, "Unsupported protocol version", _supported(said))
+            why = {"supported": [R2026_07_28], "requested": said}
+            return 400, _error(id, -32022, "Unsupported protocol version", why)
         modern = _MODERN if said else {}
         match method:
             case "server/discover" if said:
@@ -266,10 +263,6 @@ def _welcome(params: JsonObject) -> JsonObject:
     wanted = params.get("protocolVersion")
     revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else R2025_11_25
     return {"protocolVersion": revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
-
-
-def _supported(requested: object) -> JsonObject:
-    return {"supported": [R2026_07_28], "requested": requested}
 
 
 def _result(id: object, result: JsonObject) -> JsonObject:
