@@ -224,8 +224,6 @@ def _required_in(schema: Json, path: str = "") -> Iterator[str]:
     required = schema.get("required")
     if isinstance(required, list):
         yield from (path + one for one in required if isinstance(one, str))
-    elif required is True and path:  # the first drafts of JSON Schema
-        yield path[:-1]
     for key, child in schema.items():
         if key == "properties" and isinstance(child, dict):
             for name, parameter in child.items():

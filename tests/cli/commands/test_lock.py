@@ -115,7 +115,7 @@ def test_check_shows_what_differs_and_what_it_introduces(it: Locked) -> None:
 def test_json_is_for_programs(it: Locked) -> None:
     it.lock()
     it.serve(
-        EVIL.replace("1.0", "1"), '{"name":"new\\u0301","inputSchema":{}}', instructions="Be nice"
+        EVIL.replace("1.0", "1"), '{"name":"new\\u0301","inputSchema":{}}', instructions="www.evil"
     )
     checked = it.check("--json")
     found = json.loads(checked.stdout)
@@ -124,6 +124,9 @@ def test_json_is_for_programs(it: Locked) -> None:
     assert [one["name"] for one in found["added"]] == ["new\u0301"]
     assert [one["name"] for one in found["removed"]] == ["send_email"]
     assert found["renamed"] == []
+    url = {"kind": "url", "what": "www.evil"}
+    said = {"before": "Be nice", "after": "www.evil", "introduces": [url]}
+    assert found["instructions"] == said
     [changed] = found["changed"]
     assert {one["kind"] for one in changed["introduces"]} == {"url", "invisible", "order"}
     assert changed["members"][1] == {"path": "inputSchema.x", "before": 1.0, "after": 1}

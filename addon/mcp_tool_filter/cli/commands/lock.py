@@ -49,7 +49,6 @@ from mcp_tool_filter.policy.lock import (
 )
 from mcp_tool_filter.policy.snapshot import shown
 
-CANNOT_TELL: Final = EXIT_STATUS
 _HELP = "mcp-tool-filter lock --help"
 _OTHERS = re.compile(r"[^\x00-\x7f]")
 
@@ -159,7 +158,7 @@ def _check(typed: Given, path: str) -> int:
             _save(typed["sarif"][-1], _ascii(_sarif(changes, path, raw)))
     except StartError as error:
         print(with_flags(str(error)), file=sys.stderr)
-        return CANNOT_TELL
+        return EXIT_STATUS
     if "json" in typed:
         print(_ascii(_as_json(changes)))
         return int(changes.differs)
@@ -213,20 +212,18 @@ def _save(path: str, text: str) -> None:
 def _as_json(changes: Changes) -> Json:
     """Return what differs. This format is stable: members may be added, none changes."""
     old, new = changes.old, changes.new
-    found: dict[str, Json] = {
+    introduces = _listed(changes.in_instructions)
+    said: Json = {
+        "before": old.instructions, "after": new.instructions, "introduces": introduces,
+    }  # fmt: skip
+    return {
         "differs": changes.differs,
         "server": {"before": _server(old), "after": _server(new)},
-        "instructions": None,
+        "instructions": said if changes.has_other_instructions else None,
+        **{
+            kind: [_tool_as_json(one) for one in changes.tools if one.kind is kind] for kind in Kind
+        },
     }
-    if changes.has_other_instructions:
-        found["instructions"] = {
-            "before": old.instructions,
-            "after": new.instructions,
-            "introduces": _listed(changes.in_instructions),
-        }
-    for kind in Kind:
-        found[kind] = [_tool_as_json(one) for one in changes.tools if one.kind is kind]
-    return found
 
 
 def _server(lock: Lock) -> Json:
