@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.cli.launcher import main
 from tests.cli.launched import ADDON, run, surroundings
 
 
@@ -123,6 +125,24 @@ def test_a_full_disk_behind_stdout_gives_two_lines(words: list[str], tmp_path: P
         )
     assert ended.returncode == 2
     assert ended.stderr == "Error: Cannot write the output\nNo space left on device\n"
+
+
+def test_a_lost_folder_gives_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def know_nobody(_uid: int) -> NoReturn:  # as for a container's user
+        raise KeyError
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["clients"]) == 1
+    assert capsys.readouterr().err == "Error: The current folder is gone\nGo to another one\n"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", know_nobody)
+    assert main(["clients"]) == 1
+    assert capsys.readouterr().err == "Error: Your home folder is not known\nSet HOME\n"
 
 
 @pytest.mark.parametrize(

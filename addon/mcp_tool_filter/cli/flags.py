@@ -57,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
         what = message.removeprefix("argument ")
         if "expected one argument" in what:
             name = what.partition(":")[0].rpartition("/")[2]
-            why = f"Write a value that begins with a dash as {name}=-…"
+            why = f"Write it after the flag; if it begins with a dash, as {name}=-…"
             raise UsageError(f"{name} needs a value", why=why)
         raise UsageError(what)
 

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from errno import EIO, ENOSPC, EPIPE
+from errno import EIO, ENOENT, ENOSPC, EPIPE
 from importlib import import_module
 from types import FrameType
 
@@ -42,7 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(args)
         sys.stdout.flush()
         return status
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # pathlib's
+            raise
+        print("Error: Your home folder is not known\nSet HOME", file=sys.stderr)
+        return 1
     except OSError as error:
+        if error.filename is None and error.errno == ENOENT:  # os.getcwd's
+            print("Error: The current folder is gone\nGo to another one", file=sys.stderr)
+            return 1
         if error.filename is not None or error.errno not in (EPIPE, ENOSPC, EIO):
             raise
         # Python would try to write to stdout again at exit
@@ -205,7 +213,7 @@ def _refuse_python() -> int:
     needed, found = (".".join(map(str, version[:3])) for version in (_NEEDED, sys.version_info))
     print(
         f"Error: mcp-tool-filter needs Python {needed} or newer; this is Python {found}\n"
-        f"uv can install it for you: uvx --python {needed} mcp-tool-filter",
+        f"uv can install it for you: in your clone, uvx --python {needed} --from . mcp-tool-filter",
         file=sys.stderr,
     )
     return 1

@@ -125,6 +125,8 @@ def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
     ("argv", "text"),
     [
         (["none.jsonl"], "Cannot read none.jsonl"),
+        (["/"], "Cannot read /"),
+        (["verify", "."], "Cannot read ."),
         (["verify"], "Which file?"),
         (["x", "--since", "never"], "--since cannot be never"),
         (["x", "--sinc", "1d"], "did you mean --since?"),

@@ -122,7 +122,7 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
     wrong = right = 0
     chains: dict[str, list[Path]] = {}
     for path in paths:
-        chains.setdefault(str(path.with_name(audit_log.chain_of(path.name))), []).append(path)
+        chains.setdefault(str(path.parent / audit_log.chain_of(path.name)), []).append(path)
     for line in _by_time(lines_of(files, _warn_of_damage) for files in chains.values()):
         if (entry := parse_line(line)) is None:
             wrong += 1
@@ -313,9 +313,7 @@ def chains_in(paths: Sequence[Path]) -> list[list[Path]]:
     chains: dict[str, list[Path]] = {}
     for path in paths:
         own = (
-            str(path.with_name(audit_log.chain_of(path.name)))
-            if audit_log.is_part(path.name)
-            else ""
+            str(path.parent / audit_log.chain_of(path.name)) if audit_log.is_part(path.name) else ""
         )
         chains.setdefault(own, []).append(path)
     return [_linked(files) for _, files in sorted(chains.items())]
@@ -378,7 +376,7 @@ def parse_line(line: bytes) -> Entry | None:
 
 def file_that_ends_with(hash: str, paths: Sequence[Path]) -> Path | None:
     """Return the file beside these whose last line has this hash; such as one put aside."""
-    log = paths[0].with_name(audit_log.chain_of(paths[0].name))
+    log = paths[0].parent / audit_log.chain_of(paths[0].name)
     for path in audit_log.asides_of(log):  # mostly the newest
         if path not in paths and _ends_of(path)[1] == hash:
             return path
