@@ -145,7 +145,7 @@ class H2Stream:
         try:
             self.connection.h2.send_headers(self.number, head)
         except ProtocolError:
-            log.warning("An answer cannot be said in HTTP/2; its stream was reset")
+            log.warning("An answer cannot be written in HTTP/2; its stream was reset")
             return self.connection.reset(self, ErrorCodes.INTERNAL_ERROR)
         return self.connection.flush()
 

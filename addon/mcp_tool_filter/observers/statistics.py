@@ -166,7 +166,7 @@ class Timeline:
         """Return the arguments and the result of one of the last entries, without secrets."""
         line = next((line for known, line in self._recent if known == number), None)
         if line is None:
-            return {"problem": "This message is too long ago"}
+            return {"problem": "The page keeps only the last messages, and this one is older"}
         # slow to import
         from mcp_tool_filter.observers.redaction.finder import redacted_beginning
 

@@ -111,7 +111,7 @@ def _versions() -> Finding:
     try:
         return Finding(True, f"Python {python}, mitmproxy {version('mitmproxy')}")
     except PackageNotFoundError:
-        return Finding(False, "mitmproxy is not installed", "pip install mcp-tool-filter")
+        return Finding(False, "mitmproxy is not installed", "Install mcp-tool-filter again")
 
 
 def _settings(settings: Settings) -> Finding:

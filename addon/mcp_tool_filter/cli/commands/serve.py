@@ -279,7 +279,7 @@ class _Filter:
         if any(getattr(before, name) != getattr(config, name) for name in _FIXED) or (
             (settings.host, settings.port) != (self._settings.host, self._settings.port)
         ):
-            say("Warning: SIGHUP: where to listen and what to watch change only with a new start")
+            say("Warning: SIGHUP: where to listen and what to watch change only after a restart")
         self._file.sources = sources
         self._servers.listener.policy.adopt(self.proxy.config)
         await self._servers.change(plans)
