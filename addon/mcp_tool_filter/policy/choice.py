@@ -184,6 +184,8 @@ class Choice:
 
 EVERYTHING = Choice()
 BY_LOCK = "--lock"
+IN_LOCK = f" ({BY_LOCK})"
+"""Ends the sentences about what a lock does not approve."""
 
 
 def is_locked(by: Hider | None) -> bool:

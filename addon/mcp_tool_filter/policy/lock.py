@@ -35,10 +35,9 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.errors import StartError, printable
+from mcp_tool_filter.policy.choice import IN_LOCK
 
 VERSION: Final = 1
-IN_LOCK: Final = " (--lock)"
-"""Ends the sentences about what a lock does not approve."""
 _DEEPEST = 300  # levels; a definition that a server sends has at most 128
 _MEMBERS = frozenset({"version", "server", "instructions", "tools"})
 # Characters that most programs show as nothing, or that change how others are shown. This list does

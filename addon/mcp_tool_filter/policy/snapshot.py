@@ -30,6 +30,7 @@ from typing import NamedTuple
 from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.choice import (
     EVERYTHING,
+    IN_LOCK,
     NOT_ALLOWED,
     UNDECIDED,
     Cause,
@@ -38,7 +39,6 @@ from mcp_tool_filter.policy.choice import (
     is_locked,
 )
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.policy.lock import IN_LOCK
 from mcp_tool_filter.policy.patterns import ALLOW_ALL, MAX_NAME, Pattern
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
