@@ -1,5 +1,4 @@
-"""``--lock`` in every shape: only approved definitions are listed and called; and replicas with one
-lock expose the same tools."""
+"""``--lock`` in every shape: only approved definitions are listed and called."""
 
 from __future__ import annotations
 
@@ -16,12 +15,11 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.policy.lock import Lock, parse_json, render_lock
-from tests.adapters.mitmproxy.filtered import INITIALIZE
 from tests.adapters.mitmproxy.test_rules_everywhere import Echo, Message
 from tests.changing_server import write_tools
 from tests.cli.commands.served_command import Served
 from tests.cli.commands.test_serve import serving
-from tests.cli.launched import RunningLauncher, launched, run
+from tests.cli.launched import launched, run
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import proxy
@@ -390,33 +388,3 @@ async def test_in_mitmproxy_a_bad_lock_ends_the_start(tmp_path: Path) -> None:
         async with launched(*flags, home=tmp_path) as it:
             assert await it.exit_code() == 1
         assert "Error: The lock is broken" in it.stderr
-
-
-@pytest.mark.rest
-async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> None:
-    """Although the upstream answers each differently, in bytes, order and tools."""
-    lock = write_lock(tmp_path / "tools.lock", READ, MAIL)
-    seen = ([READ, MAIL], [NEW, MAIL, SAME_READ], [WIPE, SAME_READ, MAIL, NEW])
-    answers = iter(seen)
-    server = Upstream()
-    async with AsyncExitStack() as stack:
-        raw = await stack.enter_async_context(raw_upstream(server.script))
-        replicas: list[RunningLauncher] = []
-        for tools in answers:
-            server.tools = tools
-            flags = ["-u", f"{raw.url}/mcp", "--lock", lock]
-            it = await stack.enter_async_context(launched(*flags, home=tmp_path))
-            await it.serving()
-            replicas.append(it)
-        for now in (*seen, [READ, MAIL, NEW]):
-            server.tools = now
-            for replica in replicas:
-                async with asker("JSON", replica.port) as ask:
-                    await ask(INITIALIZE)
-                    assert sorted(await listed(ask)) == ["mail", "read"]
-                    assert await callable_in(ask) == ["read", "mail"]
-        server.tools = [OTHER_READ, MAIL]
-        for replica in replicas:
-            async with asker("JSON", replica.port) as ask:
-                assert await listed(ask) == ["mail"]
-                assert await callable_in(ask) == ["mail"]

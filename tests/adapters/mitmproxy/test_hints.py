@@ -1,8 +1,7 @@
-"""What a definition claims decides the same in every transport, on both hosts."""
+"""What hints hide in mitmproxy; tests/end_to_end/test_choosing.py has every transport."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,113 +11,18 @@ from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.options import edit_deny
 from tests.adapters.mitmproxy.filtered import LIST, call, filtered
-from tests.adapters.mitmproxy.test_rules_everywhere import Ask, Echo, legacy, over, read
-from tests.make import asking
+from tests.adapters.mitmproxy.test_rules_everywhere import Echo, read
 from tests.mcp_upstream import mcp_upstream, tool, tool_list
 from tests.proxy import SCRIPT
 from tests.proxy import tool as program
-from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, RawRequest, answer, chunk
-from tests.websocket import connect
+from tests.raw_upstream import RawRequest, answer
 
 READING = ', "annotations" : {"readOnlyHint": true}'
 READ, WRITE, MINE = tool("read_file", READING), tool("write_file"), tool("mine", READING)
-ANN = b"Authorization: Bearer ann\r\n"
-META = (
-    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
-    '"io.modelcontextprotocol/clientCapabilities":{}}'
-)
-
-
-def lists(request: RawRequest, id: str) -> bytes:
-    """Ann has a tool of her own."""
-    own = [MINE] if b"Bearer ann" in request.head else []
-    return answer(tool_list([WRITE, READ, *own], id=id))
-
-
-def as_events(request: RawRequest, id: str) -> bytes:
-    listed = lists(request, id).partition(b"\r\n\r\n")[2]
-    return SSE_HEAD + chunk(b"data: " + listed + b"\n\n") + LAST_CHUNK
 
 
 def names_in(answered: Any) -> list[str]:
     return [one["name"] for one in answered["result"]["tools"]]
-
-
-@pytest.mark.parametrize("on_sockets", [False, True])
-@pytest.mark.parametrize("transport", ["JSON", "event", "batch", "stateless"])
-async def test_the_askers_own_list_decides_about_a_call_that_comes_before_it(
-    tmp_path: Path, transport: str, on_sockets: bool
-) -> None:
-    echo = Echo(as_event=transport == "event")
-    given: dict[str, Any] = {"deny": ["^never$"], "read_only": ["true"], "on_sockets": on_sockets}
-    by_event = as_events if transport == "event" else lists
-    async with filtered(tmp_path, respond=echo.respond, lists=by_event, **given) as between:
-
-        async def ask(body: bytes) -> Any:
-            headers = ANN
-            if transport == "batch" and body != LIST:
-                body = b"[" + body + b"]"
-            elif transport == "stateless":
-                message = json.loads(body)
-                method, name = message["method"], message.get("params", {}).get("name")
-                headers += b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: %s\r\n" % (
-                    method.encode()
-                )
-                headers += b"Mcp-Name: %s\r\n" % name.encode() if name else b""
-                said = f'"name":"{name}","arguments":{{}},{META}' if name else META
-                body = asking(method, id="1", params=f"{{{said}}}")
-            got = (await between.ask(body, headers)).body
-            found = json.loads(got.removeprefix(b"data: "))
-            return found[0] if isinstance(found, list) else found
-
-        for hidden in ("write_file", "none"):
-            error = {"code": -32601, "message": f"Tool not found: {hidden}"}
-            assert (await ask(call(hidden)))["error"] == error
-        assert not echo.heard
-        assert "result" in await ask(call("mine"))
-        assert names_in(await ask(LIST)) == ["read_file", "mine"]
-        assert (await ask(call("write_file")))["error"]["code"] == -32601
-        assert len(echo.heard) == 1
-
-
-@pytest.mark.parametrize("on_sockets", [False, True])
-@pytest.mark.parametrize("transport", ["websocket", "legacy stream"])
-async def test_a_hint_decides_on_sockets_and_streams(
-    tmp_path: Path, transport: str, on_sockets: bool
-) -> None:
-    echo = Echo()
-    given: dict[str, Any] = {"deny_hint": ["destructive,open-world"], "on_sockets": on_sockets}
-    given |= {"deny": ["^never$"], "except": ["^mine$"]}
-    tame = tool("tame", ',"annotations":{"readOnlyHint":true,"openWorldHint":false}')
-
-    def listed(_request: RawRequest, id: str) -> bytes:
-        return answer(tool_list([READ, WRITE, MINE, tame], id=id))
-
-    async with (
-        filtered(tmp_path, respond=echo.respond, lists=listed, **given) as between,
-        raw_client(between.port) as poster,
-    ):
-        ask: Ask
-        if transport == "websocket":
-            ask = over(await connect(between.client.reader, between.client.writer))
-        else:
-            await between.client.say(get(path="/sse"))
-            await between.client.head()
-            await between.client.chunk()
-            ask = legacy(between.client, poster)
-        if transport == "websocket":
-            for hidden in ("write_file", "read_file"):
-                assert (await ask(call(hidden)))["error"]["code"] == -32601
-        else:
-            for hidden in ("write_file", "read_file"):
-                refused = post(call(hidden), path="/messages?s=1", headers=MCP_HEADERS)
-                assert b"Tool not found" in (await poster.ask(refused)).body or (
-                    b"Tool not found" in await between.client.chunk()
-                )
-        assert not echo.heard
-        for exposed in ("tame", "mine"):
-            assert "result" in await ask(call(exposed))
 
 
 async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) -> None:

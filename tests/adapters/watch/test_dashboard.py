@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,8 @@ from mcp_tool_filter.policy.snapshot import Standing
 from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
-from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer
 
 
 # What the page can change: previews, edits of the deny patterns, and undoing them
@@ -175,7 +177,7 @@ def asked(
     port: int, path: str, method: str = "GET", body: str = "", **headers: str
 ) -> tuple[int, str, str | None]:
     """Ask the dashboard; its status, body and cookie."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body or None, named)
     answer = connection.getresponse()
@@ -189,62 +191,84 @@ async def address_of(it: RunningLauncher) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            proxy = await it.serving()
+@dataclass
+class Board:
+    """A filter in a process of its own, its page with the cookie, and a client."""
+
+    it: RunningLauncher
+    client: RawClient
+    port: int
+    path: str
+    cookie: str
+
+    def ask(self, name: str, **said: object) -> tuple[int, Any]:
+        """Send what the page sends; without anything to say, read."""
+        method, body = ("POST", json.dumps(said)) if said else ("GET", "")
+        status, text, _ = asked(self.port, f"/mcp/{name}", method, body, Cookie=self.cookie)
+        return status, json.loads(text) if status == 200 else text
+
+    def change(self, name: str, **said: object) -> dict[str, Any]:
+        status, found = self.ask(name, **said)
+        assert status == 200, found
+        return dict(found)
+
+    def exposed(self) -> set[str]:
+        [listener] = self.ask("state")[1]["listeners"]
+        return {one["id"] for one in listener["tools"] if one["exposed"]}
+
+    async def calls(self, name: bytes, body: bytes = CALL, headers: bytes = MCP_HEADERS) -> bytes:
+        return (await self.client.ask(post(body % name, headers=headers))).body
+
+
+@asynccontextmanager
+async def opened(
+    home: Path, *flags: str, tools: Sequence[bytes] = TOOLS, **how: Any
+) -> AsyncIterator[Board]:
+    async with mcp_upstream(tools=tools, **how) as upstream:
+        way = () if "--server" in flags else ("-u", upstream.url)
+        if "--config" in flags:
+            file = Path(flags[flags.index("--config") + 1])
+            file.write_text(file.read_text().replace("UPSTREAM", upstream.url))
+        words = (*way, *(flags or ("-d", "^rm$")), "--dashboard", "0")
+        async with launched(*words, home=home) as it, raw_client(await it.serving()) as client:
             port, path = await address_of(it)
-            async with raw_client(proxy) as client:
-                await client.ask(post(CALL % b"rm"))
-                status, _, cookie = asked(port, path)
-                assert status == 303
-                assert cookie
-                cookie = cookie.partition(";")[0]
-                state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
-                assert state["recent"][0]["tool"] == "rm"
-                assert state["deny"] == ["^rm$"]
-                change = json.dumps({"deny": ["^read$"]})
-                status, text, _ = asked(port, "/mcp/apply", "POST", change, Cookie=cookie)
-                assert (status, json.loads(text)) == (200, {"problem": ""})
-                assert b"Tool not found" in (await client.ask(post(CALL % b"read"))).body
-                bad = json.dumps({"deny": ["(a+)+"]})
-                text = asked(port, "/mcp/apply", "POST", bad, Cookie=cookie)[1]
-                assert "Unsafe regex" in json.loads(text)["problem"]
-                for nonsense in ("[1", "[]", "[" * 200_000):
-                    assert asked(port, "/mcp/apply", "POST", nonsense, Cookie=cookie)[0] == 400
-                assert asked(port, "//[", Cookie=cookie)[0] == 400
-                assert asked(port, "/mcp/undo", "POST", "{}", Cookie=cookie)[0] == 200
-                assert b"Tool not found" not in (await client.ask(post(CALL % b"read"))).body
+            status, _, cookie = asked(port, path)
+            assert status == 303
+            yield Board(it, client, port, path, (cookie or "").partition(";")[0])
+
+
+async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> None:
+    async with opened(tmp_path) as board:
+        await board.calls(b"rm")
+        state = board.ask("state")[1]
+        assert (state["recent"][0]["tool"], state["deny"]) == ("rm", ["^rm$"])
+        assert board.change("apply", deny=["^read$"]) == {"problem": ""}
+        assert b"Tool not found" in await board.calls(b"read")
+        assert "Unsafe regex" in board.change("apply", deny=["(a+)+"])["problem"]
+        for nonsense in ("[1", "[]", "[" * 200_000):
+            said = asked(board.port, "/mcp/apply", "POST", nonsense, Cookie=board.cookie)
+            assert said[0] == 400
+        assert asked(board.port, "//[", Cookie=board.cookie)[0] == 400
+        assert asked(board.port, "/mcp/undo", "POST", "{}", Cookie=board.cookie)[0] == 200
+        assert b"Tool not found" not in await board.calls(b"read")
+        assert "There is no config file" in board.change("save", token="")["problem"]
 
 
 async def test_a_tool_that_a_glob_hides_can_be_shown_and_hidden_again(tmp_path: Path) -> None:
     """The glob stayed in force, and to undo the change made it a regex: r* is another one."""
-    async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("write")]) as upstream:
-        flags = ["-u", upstream.url, "--deny-glob", "r*", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, path = await address_of(it)
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-
-            def change(name: str, **said: object) -> dict[str, object]:
-                answer = asked(port, f"/mcp/{name}", "POST", json.dumps(said), Cookie=cookie)
-                return dict(json.loads(answer[1]))
-
-            def exposed() -> set[str]:
-                state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
-                return {one["id"] for one in state["listeners"][0]["tools"] if one["exposed"]}
-
-            preview = change("preview", hide=[], show=["rm"])
-            assert preview["except"] == ["^rm$"]
-            for wanted in (preview, {"deny": ["^read$"]}):
-                assert change("apply", **wanted) == {"problem": ""}
-                assert exposed() == {"rm", "write"}
-            assert change("undo") == {"problem": ""}
-            assert change("undo") == {"problem": ""}
-            assert exposed() == {"write"}
-            assert "Unsafe regex" in str(change("apply", deny=["(a+)+"])["problem"])
-            assert exposed() == {"write"}
+    tools = [tool("rm"), tool("read"), tool("write")]
+    async with opened(tmp_path, "--deny-glob", "r*", tools=tools) as board:
+        preview = board.change("preview", hide=[], show=["rm"])
+        assert preview["except"] == ["^rm$"]
+        for wanted in (preview, {"deny": ["^read$"]}):
+            assert board.change("apply", **wanted) == {"problem": ""}
+            assert board.exposed() == {"rm", "write"}
+        for _ in range(2):
+            assert board.change("undo", once=True) == {"problem": ""}
+        assert board.exposed() == {"write"}
+        assert "Unsafe regex" in board.change("apply", deny=["(a+)+"])["problem"]
+        assert board.exposed() == {"write"}
+        assert b"Tool not found" in await board.calls(b"rm")
 
 
 @pytest.mark.parametrize("server", [True, False])
@@ -252,144 +276,73 @@ async def test_the_patterns_of_the_page_can_be_saved_in_the_config_file(
     server: bool, tmp_path: Path
 ) -> None:
     """A server that is started by its name keeps the allow list of all servers."""
-    async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("write")]) as upstream:
-        file = tmp_path / "c.toml"
-        table = f"[servers.s]\nurl = '{upstream.url}'\nallow = '^[rw]'\n"
-        file.write_text(f"allow = 'r[me]'  # mine\n{table if server else ''}")
-        way = ["--server", "s"] if server else ["-u", upstream.url]
-        flags = ["--config", str(file), *way, "--deny", "^x", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, path = await address_of(it)
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-
-            def change(name: str, **said: object) -> dict[str, object]:
-                answer = asked(port, f"/mcp/{name}", "POST", json.dumps(said), Cookie=cookie)
-                assert answer[0] == 200
-                return dict(json.loads(answer[1]))
-
-            assert change("apply", deny=["^x", "^rm$"]) == {"problem": ""}
-            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
-            assert [one["id"] for one in state["listeners"][0]["tools"] if one["exposed"]] == [
-                "read"
-            ]
-            assert state["file"] == str(file)
-            found = change("save", token="")
-            assert (found["problem"], found["note"]) == ("", "")
-            assert asked(port, "/mcp/save", "POST", '{"token":""}')[0] == 403
-            assert "rm" not in file.read_text()
-            assert change("save", token=found["token"])["saved"]
-            rest = f"{table}deny = ['^rm$']\n" if server else "deny = ['^rm$']\n"
-            assert file.read_text() == f"allow = 'r[me]'  # mine\n{rest}"
+    file = tmp_path / "c.toml"
+    file.write_text("allow = 'r[me]'  # mine\n")
+    if server:
+        file.write_text(f"{file.read_text()}[servers.s]\nurl = 'UPSTREAM'\nallow = '^[rw]'\n")
+    flags = ["--config", str(file), *(["--server", "s"] if server else []), "--deny", "^x"]
+    async with opened(tmp_path, *flags, tools=[tool("rm"), tool("read"), tool("write")]) as board:
+        before = file.read_text()
+        assert board.change("apply", deny=["^x", "^rm$"]) == {"problem": ""}
+        assert board.exposed() == {"read"}
+        assert board.ask("state")[1]["file"] == str(file)
+        found = board.change("save", token="")
+        assert (found["problem"], found["note"]) == ("", "")
+        assert asked(board.port, "/mcp/save", "POST", '{"token":""}')[0] == 403
+        assert file.read_text() == before
+        assert board.change("save", token=found["token"])["saved"]
+        assert file.read_text() == f"{before}deny = ['^rm$']\n"
 
 
-async def test_without_a_config_file_nothing_can_be_saved(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, path = await address_of(it)
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-            text = asked(port, "/mcp/save", "POST", '{"token":""}', Cookie=cookie)[1]
-            assert "There is no config file" in json.loads(text)["problem"]
-
-
-async def test_a_bad_edit_leaves_globs_in_force(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=[tool("rm"), tool("write")]) as upstream:
-        flags = ["-u", upstream.url, "--deny-glob", "r*", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
-            port, path = await address_of(it)
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-            bad = json.dumps({"deny": ["(a+)+"]})
-            asked(port, "/mcp/apply", "POST", bad, Cookie=cookie)
-            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
-            assert len(state["deny"]) == 1
-            assert b"Tool not found" in (await client.ask(post(CALL % b"rm"))).body
-            good = json.dumps({"deny": ["^write$"]})
-            asked(port, "/mcp/apply", "POST", good, Cookie=cookie)
-            assert b"Tool not found" in (await client.ask(post(CALL % b"write"))).body
-            assert b"Tool not found" not in (await client.ask(post(CALL % b"rm"))).body
-
-
-@pytest.mark.rest(but=2)
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [
-        ("/mcp", {}),
-        ("/mcp/state", {}),
-        ("/mcp?token=wrong", {}),
-        ("/mcp/state", {"Cookie": "mcp_tool_filter_token_{port}=wrong"}),
-        ("{path}", {"Host": "evil.example"}),
-        ("{path}", {"Origin": "http://evil.example"}),
-        ("{path}", {"Sec_Fetch_Site": "cross-site"}),
-        ("{path}", {"Sec_Fetch_Site": "same-site"}),
-    ],
-)
-async def test_the_dashboard_needs_its_token_and_a_local_page(
-    path: str, headers: dict[str, str], tmp_path: Path
-) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, own = await address_of(it)
-            named = {name: value.format(port=port) for name, value in headers.items()}
-            status, text, cookie = asked(port, path.format(path=own), **named)
-            assert (status, cookie) == (403, None)
+async def test_the_dashboard_needs_its_token_and_a_local_page(tmp_path: Path) -> None:
+    async with opened(tmp_path) as board:
+        headers: dict[str, str]
+        for path, headers in (
+            ("/mcp", {}),
+            ("/mcp/state", {}),
+            ("/mcp?token=wrong", {}),
+            ("/mcp/state", {"Cookie": f"mcp_tool_filter_token_{board.port}=wrong"}),
+            (board.path, {"Host": "evil.example"}),
+            (board.path, {"Origin": "http://evil.example"}),
+            (board.path, {"Sec_Fetch_Site": "cross-site"}),
+            (board.path, {"Sec_Fetch_Site": "same-site"}),
+        ):
+            status, text, cookie = asked(board.port, path, **headers)
+            assert (status, cookie) == (403, None), (path, headers)
             assert "rm" not in re.sub(r"<[^>]*>|form|Form", "", text)
 
 
 async def test_strangers_cannot_make_the_dashboard_read_a_body(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, path = await address_of(it)
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-            for fields, status in (
-                (b"Host: localhost\r\nContent-Length: 1000", 403),
-                (b"Host: evil.example\r\nContent-Length: 20000000", 403),
-                (b"Host: localhost\r\nCookie: %b\r\nContent-Length: 262145", 413),
-            ):
-                named = fields.replace(b"localhost", b"127.0.0.1:%d" % port)
-                named = named.replace(b"%b", cookie.encode())
-                async with raw_client(port) as client:
-                    head = b"POST /mcp/apply HTTP/1.1\r\n%b\r\n\r\n" % named
-                    assert (await client.ask(head)).status == status, fields
+    async with opened(tmp_path) as board:
+        for fields, status in (
+            (b"Host: localhost\r\nContent-Length: 1000", 403),
+            (b"Host: evil.example\r\nContent-Length: 20000000", 403),
+            (b"Host: localhost\r\nCookie: %b\r\nContent-Length: 262145", 413),
+        ):
+            named = fields.replace(b"localhost", b"127.0.0.1:%d" % board.port)
+            named = named.replace(b"%b", board.cookie.encode())
+            async with raw_client(board.port) as client:
+                head = b"POST /mcp/apply HTTP/1.1\r\n%b\r\n\r\n" % named
+                assert (await client.ask(head)).status == status, fields
 
 
 async def test_two_dashboards_can_be_open_in_one_browser(tmp_path: Path) -> None:
     """A browser sends the cookies of one port to all others of the same host."""
-    kept: dict[str, str] = {}
-    flags = ["-d", "^rm$", "--dashboard", "0"]
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        launched("-u", upstream.url, *flags, home=tmp_path / "one") as one,
-        launched("-u", upstream.url, *flags, home=tmp_path / "two") as two,
-    ):
-        addresses = [await address_of(it) for it in (one, two)]
-        for port, path in addresses:
-            cookie = asked(port, path)[2] or ""
-            name, _, value = cookie.partition(";")[0].partition("=")
-            kept[name] = value
-        sent = "; ".join(f"{name}={value}" for name, value in kept.items())
-        for port, _ in addresses:
-            assert asked(port, "/mcp/state", Cookie=sent)[0] == 200
+    async with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+        sent = f"{one.cookie}; {two.cookie}"
+        for board in (one, two):
+            assert asked(board.port, "/mcp/state", Cookie=sent)[0] == 200
             for other in ("/state", "/x/state", "/mcp/x/state"):
-                assert asked(port, other, Cookie=sent)[0] == 404
+                assert asked(board.port, other, Cookie=sent)[0] == 404
 
 
 async def test_a_browser_shows_the_dashboard(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
-        async with launched(*flags, home=tmp_path) as it:
-            await it.serving()
-            port, path = await address_of(it)
-            with browser(tmp_path) as page:
-                page.go(f"http://127.0.0.1:{port}{path}")
-                page.wait_for("Live", "Exposed tools", "read", "rm")
-                assert "token" not in page.run("return location.href")
-                assert page.errors() == []
+    async with opened(tmp_path) as board:
+        with browser(tmp_path) as page:
+            page.go(f"http://127.0.0.1:{board.port}{board.path}")
+            page.wait_for("Live", "Exposed tools", "read", "rm")
+            assert "token" not in page.run("return location.href")
+            assert page.errors() == []
 
 
 async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
@@ -449,66 +402,57 @@ def exported(page: Page) -> list[dict[str, Any]]:
 async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: Path) -> None:
     """A tool's error is a JSON-RPC success: it looked like one on the page, too."""
     about = ', "description":"Read a file.\\nMore about it"'
-    upstream = mcp_upstream(
-        tools=[tool("read", about), tool("rm")], respond=failing, session=b"s-1"
+    tools, log = [tool("read", about), tool("rm")], tmp_path / "audit.jsonl"
+    flags = ("-d", "^rm$", "--audit-log", str(log))
+    async with opened(tmp_path, *flags, tools=tools, respond=failing, session=b"s-1") as board:
+        named = MCP_HEADERS + b"Mcp-Session-Id: s-1\r\n"
+        await board.client.ask(post(INTRODUCTION))
+        for name in (b"missing", b"there"):
+            await board.calls(name, PATH_CALL, named)
+        await board.calls(b"rm", headers=named)
+        state = board.ask("state")[1]
+        refused, fine, failed = state["recent"]
+        assert (failed["tool_error"], failed["client_name"]) == (True, "my-editor")
+        assert failed["problem"] == "No such file, [secret]"
+        assert "tool_error" not in fine
+        assert refused["verdict"] == "refused"
+        assert [step for step in state["steps"] if step["failed"]]
+        [caller], [listener] = state["callers"], state["listeners"]
+        assert (caller["client"], caller["calls"], caller["failed"]) == ("my-editor", 2, 1)
+        [read] = [one for one in listener["tools"] if one["exposed"]]
+        assert (read["calls"], read["failed"], listener["failed"]) == (2, 1, 1)
+        assert read["description"] == "Read a file."
+        assert listener["sessions"][0]["client"] == "my-editor"
+        assert SECRET not in json.dumps(state)
+
+        shown = board.change("details", number=failed["number"])
+        shown = {name: json.loads(part) for name, part in shown.items()}
+        assert shown["arguments"]["arguments"] == {"path": "/etc/missing", "token": "[secret]"}
+        assert shown["result"]["content"][0]["text"] == "No such file, [secret]\nat line 7"
+        assert "too long ago" in str(board.ask("details", number=10_000))
+        assert board.ask("details", number="x")[0] == 400
+        with browser(tmp_path) as page:
+            page.go(f"http://127.0.0.1:{board.port}{board.path}")
+            page.wait_for("tool error: No such file", "my-editor", "Read a file.", "1 failed")
+            page.find(".failed-message button").click()
+            page.wait_for('"path": "/etc/missing"', "at line 7")
+            assert len(exported(page)) == 3
+            page.find("#filters [type=search]").type("no such")
+            page.until(lambda: "refused (" not in page.text, "search")
+            page.find("#filters [type=search]").clear()
+            page.wait_for("refused (^rm$)")
+            page.run(
+                "const box = document.querySelector('#filters [name=outcome]');"
+                "box.value = 'refused'; box.dispatchEvent(new Event('change'));"
+            )
+            page.until(lambda: "tool error" not in page.text, "filter")
+            page.wait_for("refused (^rm$)")
+            [line] = exported(page)
+            assert (line["tool"], line["verdict"]) == ("rm", "refused")
+            assert SECRET not in page.run("return document.body.innerHTML")
+            assert page.errors() == []
+    assert '"problem"' not in log.read_text()
+    assert "No such file" not in log.read_text()
+    assert re.search(
+        r'read: tool error: "No such file, \[secret\]"', board.it.stdout + board.it.stderr
     )
-    async with upstream as running:
-        log = tmp_path / "audit.jsonl"
-        flags = ["-u", running.url, "-d", "^rm$", "--dashboard", "0", "--audit-log", str(log)]
-        async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
-            port, path = await address_of(it)
-            named = MCP_HEADERS + b"Mcp-Session-Id: s-1\r\n"
-            await client.ask(post(INTRODUCTION))
-            for name in (b"missing", b"there"):
-                await client.ask(post(PATH_CALL % name, headers=named))
-            await client.ask(post(CALL % b"rm", headers=named))
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
-            refused, fine, failed = state["recent"]
-            assert (failed["tool_error"], failed["client_name"]) == (True, "my-editor")
-            assert failed["problem"] == "No such file, [secret]"
-            assert "tool_error" not in fine
-            assert refused["verdict"] == "refused"
-            assert [step for step in state["steps"] if step["failed"]]
-            [caller], [listener] = state["callers"], state["listeners"]
-            assert (caller["client"], caller["calls"], caller["failed"]) == ("my-editor", 2, 1)
-            [read] = [one for one in listener["tools"] if one["exposed"]]
-            assert (read["calls"], read["failed"], listener["failed"]) == (2, 1, 1)
-            assert read["description"] == "Read a file."
-            assert listener["sessions"][0]["client"] == "my-editor"
-            assert SECRET not in json.dumps(state)
-
-            def details(number: object) -> tuple[int, str]:
-                body = json.dumps({"number": number})
-                return asked(port, "/mcp/details", "POST", body, Cookie=cookie)[:2]
-
-            status, text = details(failed["number"])
-            assert status == 200
-            shown = {name: json.loads(part) for name, part in json.loads(text).items()}
-            assert shown["arguments"]["arguments"] == {"path": "/etc/missing", "token": "[secret]"}
-            assert shown["result"]["content"][0]["text"] == "No such file, [secret]\nat line 7"
-            assert "too long ago" in details(10_000)[1]
-            assert details("x")[0] == 400
-            with browser(tmp_path) as page:
-                page.go(f"http://127.0.0.1:{port}{path}")
-                page.wait_for("tool error: No such file", "my-editor", "Read a file.", "1 failed")
-                page.find(".failed-message button").click()
-                page.wait_for('"path": "/etc/missing"', "at line 7")
-                assert len(exported(page)) == 3
-                page.find("#filters [type=search]").type("no such")
-                page.until(lambda: "refused (" not in page.text, "search")
-                page.find("#filters [type=search]").clear()
-                page.wait_for("refused (^rm$)")
-                page.run(
-                    "const box = document.querySelector('#filters [name=outcome]');"
-                    "box.value = 'refused'; box.dispatchEvent(new Event('change'));"
-                )
-                page.until(lambda: "tool error" not in page.text, "filter")
-                page.wait_for("refused (^rm$)")
-                [line] = exported(page)
-                assert (line["tool"], line["verdict"]) == ("rm", "refused")
-                assert SECRET not in page.run("return document.body.innerHTML")
-                assert page.errors() == []
-        assert '"problem"' not in log.read_text()
-        assert "No such file" not in log.read_text()
-        assert re.search(r'read: tool error: "No such file, \[secret\]"', it.stdout + it.stderr)

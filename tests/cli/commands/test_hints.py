@@ -133,17 +133,6 @@ def served(client: StdioClient) -> Served:
     return Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
 
 
-def test_a_bridge_judges_by_hints(tmp_path: Path) -> None:
-    words = ("--deny-hint", "open-world", "--except", "^say$", "--port", "0")
-    with filtered(*words, "--", *SERVER, home=tmp_path) as client:
-        one = served(client)
-        one.opens()
-        [answer] = one.post(asking("tools/list")).messages()
-        assert names_in(answer) == ["delete_file", "say"]
-        [answer] = one.post(calling("write_file")).messages()
-        assert answer["error"] == NOT_FOUND
-
-
 def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path) -> None:
     """The first one lists its tools, for the report; that of the session does not."""
     once = tmp_path / "once"
