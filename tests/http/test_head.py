@@ -9,6 +9,7 @@ import pytest
 
 from mcp_tool_filter.http.head import (
     Head,
+    headers_after,
     is_websocket,
     param_headers_after,
     problem_in_body,
@@ -133,8 +134,9 @@ def test_a_query_of_more_than_a_thousand_fields_is_refused() -> None:
 
 def test_a_form_may_be_as_long_as_a_login_needs() -> None:
     form = head("POST", "/token", content_type=FORM)
-    assert refusal_of(form, b"assertion=" + b"a" * 250_000) is None
-    assert refusal_of(form, b"assertion=" + b"a" * 263_000) is not None
+    longest = b"assertion=".ljust(256 * 1024, b"a")
+    assert refusal_of(form, longest) is None
+    assert refusal_of(form, longest + b"a") is not None
 
 
 def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | None:
@@ -260,6 +262,24 @@ def test_headers_that_contradict_the_body_are_refused(asked: Head, raw: bytes) -
 
 
 @pytest.mark.parametrize(
+    ("asked", "raw", "changed"),
+    [
+        (head(), calling("read"), ()),
+        (head(mcp_method="tools/call", mcp_name="read"), calling("read"), ()),
+        (head(mcp_name="read"), calling("r\u00e9ad"), (("mcp-name", encoded("r\u00e9ad")),)),
+        (head(mcp_method="tools/call"), asking("ping"), (("mcp-method", "ping"),)),
+        (
+            head(mcp_method="tools/call", mcp_name="read"),
+            b"[" + calling("read") + b"]",
+            (("mcp-method", None), ("mcp-name", None)),
+        ),
+    ],
+)
+def test_headers_follow_a_rewritten_body(asked: Head, raw: bytes, changed: object) -> None:
+    assert headers_after(asked, raw, Limits()) == changed
+
+
+@pytest.mark.parametrize(
     "header", ["Authorization", "Cookie", "X-API-Key", "X-Api_Key", "apikey", "X-Auth", "My-Token"]
 )
 def test_credential_headers_are_recognised_by_name(header: str) -> None:
@@ -327,7 +347,13 @@ def test_the_last_of_two_headers_with_one_name_counts() -> None:
 
 
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-SCHEMA = {"properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+SCHEMA = {
+    "properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"},
+        "is": {"properties": {"far": {"type": "boolean", "x-mcp-header": "Far"}}},
+        "odd": {"type": "string", "x-mcp-header": 1},
+    }
+}
 DEFINITIONS = {
     "read": json.dumps({"name": "read", "inputSchema": SCHEMA}).encode(),
     "plain": b'{"name":"plain","inputSchema":{"type":"object"}}',
@@ -348,6 +374,7 @@ def after(sent: dict[str, str], name: str, arguments: object, meta: object = MET
         (EU, "read", {"region": "us"}, [("mcp-param-region", "us")]),
         (EU, "read", {"region": "ü"}, [("mcp-param-region", "=?base64?w7w=?=")]),
         (EU, "read", {}, [("mcp-param-region", None)]),
+        ({}, "read", {"is": {"far": True}}, [("mcp-param-far", "true")]),
         ({}, "read", {"region": "us"}, [("mcp-param-region", "us")]),
         (EU, "plain", {"region": "eu"}, [("mcp-param-region", None)]),
         (EU, "no tool that we know", {"region": "us"}, []),

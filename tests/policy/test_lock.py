@@ -32,7 +32,10 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 DEFINITIONS = st.dictionaries(TEXTS, VALUES, max_size=4)
 LOCKS = st.builds(
-    lambda name, said, tools: Lock(server_name=name, instructions=said, tools=tools),
+    lambda name, version, said, tools: Lock(
+        server_name=name, server_version=version, instructions=said, tools=tools
+    ),
+    TEXTS,
     TEXTS,
     st.none() | TEXTS,
     st.dictionaries(TEXTS, DEFINITIONS, max_size=3),
@@ -107,6 +110,7 @@ def test_only_equal_definitions_pass(approved: str, sent: str, lacks: Lacks | No
     assert lock.judge("u", sent.encode()) is Lacks.NEW
 
 
+NO_TEXT = "Its server has a name or a version that is not a text"
 DEEP = b'{"version":1,"tools":{"a":{"b":' + b"[" * 400 + b"]" * 400 + b"}}}"
 
 
@@ -123,6 +127,8 @@ DEEP = b'{"version":1,"tools":{"a":{"b":' + b"[" * 400 + b"]" * 400 + b"}}}"
         (b'{"version":1}', 'Its member "tools" is not an object'),
         (b'{"version":1,"tools":[]}', 'Its member "tools" is not an object'),
         (b'{"version":1,"tools":{},"server":1}', 'Its member "server" is not an object'),
+        (b'{"version":1,"tools":{},"server":{"name":1}}', NO_TEXT),
+        (b'{"version":1,"tools":{},"server":{"version":1}}', NO_TEXT),
         (b'{"version":1,"tools":{"a":1}}', 'Its tool "a" is not an object'),
         (b'{"version":1,"tools":{"a":{},"a":{}}}', 'The list of its tools has "a" twice'),
         (b'{"version":1,"tools":{"a":{},"\\u0061":{}}}', 'The list of its tools has "a" twice'),

@@ -76,7 +76,7 @@ async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_st
 async def test_a_host_without_any_pattern_warns_once(
     name: str, quiet: list[str], tmp_path: Path
 ) -> None:
-    async def main(upstream: McpUpstream) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
         modes = [
             f"--mode=reverse:{upstream.url}@127.0.0.1:{free_port()}",
             f"--mode=reverse:{upstream.url}",
@@ -87,22 +87,20 @@ async def test_a_host_without_any_pattern_warns_once(
             assert await running.exit_code() == 0
             assert (running.stdout + running.stderr).count(WARNING) == 1
 
-    await beside_upstream(main)
-
 
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
 async def test_the_launcher_without_any_pattern_warns_even_if_it_is_quiet(
     words: list[str], tmp_path: Path
 ) -> None:
-    async def main(upstream: McpUpstream) -> None:
-        async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
-            await running.says("nothing is denied")
-            running.interrupt()
-            assert await running.exit_code() == 0
-            assert running.stderr.count(WARNING) == 1
-
-    await beside_upstream(main)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
+    ):
+        await running.says("nothing is denied")
+        running.interrupt()
+        assert await running.exit_code() == 0
+        assert running.stderr.count(WARNING) == 1
 
 
 STRICT = (
@@ -132,16 +130,16 @@ UNMATCHED = (
 async def test_strict_refuses_a_pattern_that_matches_no_tool(
     name: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
-    async def main(upstream: McpUpstream) -> None:
-        async with strictly(name, words, upstream, tmp_path) as running:
-            if said:
-                assert await running.exit_code() == 1
-                assert running.stderr.endswith(said)
-            else:
-                await running.says("MCP tool filter: ")
-                assert "Warning" not in running.stderr
-
-    await beside_upstream(main)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        strictly(name, words, upstream, tmp_path) as running,
+    ):
+        if said:
+            assert await running.exit_code() == 1
+            assert running.stderr.endswith(said)
+        else:
+            await running.says("MCP tool filter: ")
+            assert "Warning" not in running.stderr
 
 
 def strictly(
@@ -164,13 +162,11 @@ def strictly(
 async def test_strict_applies_to_every_way_to_start(
     way: list[str], words: list[str], said: str, tmp_path: Path
 ) -> None:
-    async def main(upstream: McpUpstream) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
         flags = ["-u", f"{upstream.url}/mcp", "--strict", *words, *way]
         ended = await asyncio.to_thread(run, *flags, home=tmp_path)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr == said
-
-    await beside_upstream(main)
 
 
 ODD = {
@@ -185,7 +181,7 @@ ODD = {
 async def test_each_odd_pattern_gets_a_warning_even_if_quiet(
     quiet: list[str], tmp_path: Path
 ) -> None:
-    async def main(upstream: McpUpstream) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
         denied = [word for pattern in ODD for word in ("--deny", pattern)]
         async with launched("-u", f"{upstream.url}/mcp", *denied, *quiet, home=tmp_path) as running:
             for warning in ODD.values():
@@ -196,17 +192,15 @@ async def test_each_odd_pattern_gets_a_warning_even_if_quiet(
                 assert running.stderr.count(warning) == 1
             assert ("MCP tool filter: " in running.stderr) != bool(quiet)
 
-    await beside_upstream(main)
-
 
 @pytest.mark.parametrize("words", [["--deny", "^rm"], ["--allow", "^read"]], ids=str)
 async def test_a_filter_with_a_pattern_does_not_warn(words: list[str], tmp_path: Path) -> None:
-    async def main(upstream: McpUpstream) -> None:
-        async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
-            await running.serving()
-            assert "nothing is denied" not in running.stderr
-
-    await beside_upstream(main)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
+    ):
+        await running.serving()
+        assert "nothing is denied" not in running.stderr
 
 
 def reset(options: Options, name: str) -> None:
@@ -248,11 +242,6 @@ async def test_a_pattern_that_matches_no_name_denies_nothing_on_purpose(tmp_path
         assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
 
     await beside(main, tmp_path, deny=["^rm"])
-
-
-async def beside_upstream(main: Callable[[McpUpstream], Awaitable[None]]) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        await main(upstream)
 
 
 async def beside(

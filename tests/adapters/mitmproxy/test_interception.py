@@ -8,7 +8,7 @@ import gzip
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from tests.raw_upstream import (
     TIMEOUT,
     Peer,
     RawRequest,
+    RawUpstream,
     answer,
     chunk,
     raw_upstream,
@@ -95,6 +96,7 @@ async def between(
     host: object = "plain",
     respond: Respond | None = None,
     session: bytes = b"",
+    scripts: Sequence[object] = (),
     **options: Any,
 ) -> AsyncIterator[Between]:
     options = {"deny": ["^delete_"], **options}
@@ -102,7 +104,7 @@ async def between(
     tools = [READ, DELETE]
     async with (
         mcp_upstream(tools=tools, respond=respond, session=session, tls=tls) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=home, host=host, **options) as running,
+        proxy(ToolFilter(), *scripts, to=["regular"], home=home, host=host, **options) as running,
         raw_client(running.port) as client,
     ):
         if way != "absolute":
@@ -116,6 +118,21 @@ async def tunnel(client: RawClient, to: str, tls: ssl.SSLContext | None) -> None
     assert b" 200 " in await client.head()
     if tls:
         await client.writer.start_tls(tls, server_hostname="localhost")
+
+
+@asynccontextmanager
+async def tunnelled(
+    home: Path, script: Callable[[Peer], Awaitable[None]], **options: Any
+) -> AsyncIterator[tuple[RawUpstream, RawClient]]:
+    """Open a plain tunnel through us to an upstream that speaks as the script says."""
+    given = {"to": ["regular"], "deny": ["^delete_"], **options}
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), home=home, **given) as running,
+        raw_client(running.port) as client,
+    ):
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        yield upstream, client
 
 
 async def names_listed(it: Between) -> list[str]:
@@ -156,36 +173,19 @@ async def test_a_denied_tool_is_not_found_before_any_list(tmp_path: Path, way: s
         assert not it.upstream.of("tools/call")
 
 
+# More bodies that some server reads as a call: tests/http/test_recognise.py
 TRICKS = {
-    "another content type": (call("delete_file"), b"Content-Type: image/png\r\n"),
     "no content type": (call("delete_file"), b""),
     "compressed": (gzip.compress(call("delete_file")), b"Content-Encoding: gzip\r\n"),
     "compressed, as an upload": (
         gzip.compress(b" " * 100_000 + call("delete_file")),
         b"Content-Encoding: x-gzip\r\nContent-Type: image/png\r\n",
     ),
-    "compressed twice": (
-        gzip.compress(gzip.compress(call("delete_file"))),
-        b"Content-Encoding: gzip, gzip\r\n",
-    ),
     "white space": (b" \r\n\t" * 50_000 + call("delete_file"), JSON),
     "UTF-16": (call("delete_file").decode().encode("utf-16"), JSON),
-    "UTF-32": (call("delete_file").decode().encode("utf-32-le"), JSON),
-    "a byte order mark": (b"\xef\xbb\xbf" + call("delete_file"), JSON),
-    "escaped keys": (call("delete_file").replace(b"jsonrpc", b"\\u006asonrpc"), JSON),
-    "keys in capitals": (call("delete_file").replace(b"jsonrpc", b"JSONRPC"), JSON),
-    "no version": (b'{"id": 7, "method": "tools/call", "params": {"name": "delete_file"}}', JSON),
     "a batch": (b"[" + call("delete_file") + b"]", JSON),
     "a batch with others first": (b'[1, {"a": 1}, ' + call("delete_file") + b"]", JSON),
-    "something behind it": (call("delete_file") + b" {]", JSON),
-    "something before it": (b"{}\n" + call("delete_file"), JSON),
-    "a method twice": (
-        call("delete_file").replace(b'"method"', b'"method": "eth_call", "method"'),
-        JSON,
-    ),
     "deeply nested": (b'{"a": ' + b"[" * 9999 + b"]" * 9999 + b"," + call("delete_file")[1:], JSON),
-    "NaN": (b'{"a": NaN,' + call("delete_file")[1:], JSON),
-    "a comment": (b"/**/" + call("delete_file"), JSON),
     "Expect": (call("delete_file"), b"Expect: 100-continue\r\n"),
 }
 
@@ -316,15 +316,10 @@ class _Changing:
 async def test_proxy_credentials_are_not_forwarded_when_a_script_changes_the_request(
     tmp_path: Path,
 ) -> None:
-    async with (
-        mcp_upstream(tools=[READ]) as upstream,
-        proxy(ToolFilter(), _Changing(), to=["regular"], home=tmp_path) as running,
-        raw_client(running.port) as client,
-    ):
-        it = Between(upstream, running, client, upstream.url)
+    async with between(tmp_path, "absolute", scripts=[_Changing()]) as it:
         login = JSON + b"Proxy-Authorization: Basic c2VjcmV0\r\n"
         assert (await it.send(call("read_file"), headers=login)).status == 200
-        (asked,) = upstream.of("tools/call")
+        (asked,) = it.upstream.of("tools/call")
         assert asked.all("x-changed") == ["1"]
         assert not asked.all("proxy-authorization")
 
@@ -359,13 +354,7 @@ class _Lying:
 
 
 async def test_a_script_cannot_take_a_tunnel_from_the_engine(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=[READ]) as upstream,
-        proxy(ToolFilter(), _Lying(), to=["regular"], home=tmp_path) as running,
-        raw_client(running.port) as client,
-    ):
-        await tunnel(client, upstream.url.partition("//")[2], None)
-        it = Between(upstream, running, client, "")
+    async with between(tmp_path, scripts=[_Lying()]) as it:
         assert (await it.send(call("read_file"))).status == 200
         assert (await it.send(call("read_file"))).status == 200
 
@@ -537,13 +526,7 @@ async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str |
             is_other = text == b"hello" or b"tools/call" in text
             await there.say(text if is_other else tool_list([READ, DELETE], id="7"))
 
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        host = upstream.url.partition("//")[2]
-        await tunnel(client, host, None)
+    async with tunnelled(tmp_path, script) as (_, client):
         offered = [subprotocol] if subprotocol else []
         here = await connect(client.reader, client.writer, subprotocols=offered)
         if not subprotocol:
@@ -712,13 +695,7 @@ async def test_a_server_that_speaks_first_cannot_open_a_bypass(
         await peer.request()
         await peer.say(answer(b"delete_file"))
 
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        running.master.options.update(connection_strategy="eager")
-        await tunnel(client, upstream.url.partition("//")[2], None)
+    async with tunnelled(tmp_path, script, connection_strategy="eager") as (upstream, client):
         await asyncio.sleep(0.05)
         body = call("delete_file")
         head = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -738,12 +715,7 @@ async def test_a_request_line_that_only_some_servers_read_does_not_pass(
         await peer.request()
         await peer.say(answer(b"reached"))
 
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        await tunnel(client, upstream.url.partition("//")[2], None)
+    async with tunnelled(tmp_path, script) as (upstream, client):
         body = call("delete_file")
         await client.say(line + b"\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         async with asyncio.timeout(TIMEOUT):
@@ -782,12 +754,7 @@ async def test_a_strange_tls_record_reaches_no_server(
     async def script(peer: Peer) -> None:
         await peer.left()
 
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"]) as running,
-        raw_client(running.port) as client,
-    ):
-        await tunnel(client, upstream.url.partition("//")[2], None)
+    async with tunnelled(tmp_path, script) as (upstream, client):
         await client.say(record + b"\0\x40" + bytes(64))
         async with asyncio.timeout(TIMEOUT):
             assert await client.reader.read() == b""
@@ -808,13 +775,7 @@ async def test_what_is_neither_tls_nor_http_passes_only_to_named_hosts(
         await peer.left()
 
     hosts = {"raw_hosts": ["127.0.0.1,::1"]} if is_named else {}
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"], **hosts) as running,
-        raw_client(running.port) as client,
-    ):
-        host = upstream.url.partition("//")[2]
-        await tunnel(client, host, None)
+    async with tunnelled(tmp_path, script, **hosts) as (_, client):
         await client.say(b"SSH-2.0-here\r\n")
         assert (b"SSH-2.0-there" in await client.reader.read(100)) is is_named
         assert heard.is_set() is is_named

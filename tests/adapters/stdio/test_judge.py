@@ -21,18 +21,10 @@ from tests.make import answering, asking, calling, error_in, text_of
 
 AMBIGUOUS = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","method":"ping"}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","Method":"ping"}',
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}',
     b'{"jsonrpc":"2.0","id":1,"method":"ping"}\r{"jsonrpc":"2.0","id":2,"method":"ping"}',
     b'{"jsonrpc":"2.0","id":1,\r"method":"ping"}',
-    b'{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,"method":"ping"}',
     b'{"jsonrpc":"2.0","id":1,"method":"Tools.Call","params":{"name":"a"}}',
-    b'{"jsonrpc":"2.0","id":1,"method":"ping","x":NaN}',
     b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}',
-    b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
-    b"{}",
-    b"[]",
-    b"42",
     b"hello",
 ]
 

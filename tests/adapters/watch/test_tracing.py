@@ -446,17 +446,6 @@ def test_a_clients_request_is_known_by_its_exchange() -> None:
     assert len(kept) == 1
 
 
-def test_an_upstreams_request_is_known_by_the_value_of_its_id() -> None:
-    client = Client()
-    one = asked_by_upstream(client, '"s"')
-    kept = keeping(one)
-    assert kept.of_upstream(client, "7") is None
-    assert kept.of_upstream(Client(), '"s"') is None
-    assert kept.of_upstream(client, '"\\u0073"') is one
-    assert kept.take_of_upstream(client, '"\\u0073"') is one
-    assert len(kept) == 0
-
-
 def test_connections_of_one_session_share_their_ids() -> None:
     """A client may answer with another POST of its session than the stream it was asked on."""
     session = Session(id="s-1")
@@ -489,23 +478,6 @@ def test_a_client_that_leaves_takes_its_requests_of_both_directions() -> None:
     assert list(kept.take_all_with(client)) == []
     assert of_others.exchange
     assert kept.take(of_others.exchange) is of_others
-
-
-def test_an_id_that_the_upstream_uses_again_gives_up_the_span_before() -> None:
-    client = Client()
-    first, second = asked_by_upstream(client), asked_by_upstream(client)
-    kept = keeping(first)
-    assert kept.add(second) == [first]
-    assert kept.of_upstream(client, "1") is second
-
-
-def test_above_the_limit_the_oldest_span_is_given_up() -> None:
-    client = Client()
-    first, second, third = asked(client, "1"), asked(client, "2"), asked(client, "3")
-    kept = keeping(first, second, most=2)
-    assert kept.add(third) == [first]
-    assert kept.take_oldest() is second
-    assert list(kept.take_all_with(client)) == [third]
 
 
 # Sending spans to a real collector, and what is logged when that fails
