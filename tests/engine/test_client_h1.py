@@ -21,16 +21,14 @@ def head(raw: bytes) -> bytes:
     return raw.partition(b"\r\n\r\n")[0].lower()
 
 
-def test_the_order_and_spelling_of_other_headers_stay() -> None:
-    table = Table()
+def test_the_order_and_spelling_of_other_headers_stay(table: Table) -> None:
     client = table.asks(headers=MCP_HEADERS + b"X-oDD: \xc3\xa9\r\nX-B:\r\n")
     assert b"\r\nX-oDD: \xc3\xa9\r\nX-B: \r\n" in table.link.got
     table.link.says(answer(PONG).replace(b"\r\n\r\n", b"\r\nX-b: 1\r\nx-B: 2\r\n\r\n", 1))
     assert b"\r\nX-b: 1\r\nx-B: 2\r\n" in client.got
 
 
-def test_headers_of_one_connection_do_not_pass() -> None:
-    table = Table()
+def test_headers_of_one_connection_do_not_pass(table: Table) -> None:
     hop = b"Connection: x\r\nKeep-Alive: 5\r\nTE: trailers\r\nTrailer: y\r\nUpgrade: h2c\r\n"
     client = table.asks(headers=MCP_HEADERS + hop + b"HTTP2-Settings: AAA\r\nRange: bytes=0-1\r\n")
     for name in (b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2", b"range"):
@@ -46,9 +44,9 @@ def test_a_header_named_in_connection_is_sent_as_it_was_judged() -> None:
     assert b"\r\nAuthorization: own\r\n" in table.link.got
 
 
-def test_a_client_of_http_1_0_gets_a_length_or_a_stream_until_the_end() -> None:
-    table = Table()
-    client = table.client()
+def test_a_client_of_http_1_0_gets_a_length_or_a_stream_until_the_end(
+    table: Table, client: Client
+) -> None:
     client.says(post(PING).replace(b"HTTP/1.1", b"HTTP/1.0"))
     table.link.says(answer(PONG))
     assert b"\r\ncontent-length: %d\r\n" % len(PONG) in head(client.got) + b"\r\n"
@@ -71,9 +69,9 @@ def test_a_client_of_http_1_0_gets_a_length_or_a_stream_until_the_end() -> None:
         (b"GET", b"304 Not Modified", b"content-length: 5"),
     ],
 )
-def test_an_answer_without_body_has_none(method: bytes, status: bytes, announced: bytes) -> None:
-    table = Table()
-    client = table.client()
+def test_an_answer_without_body_has_none(
+    table: Table, client: Client, method: bytes, status: bytes, announced: bytes
+) -> None:
     client.says(get().replace(b"GET", method, 1))
     table.link.says(b"HTTP/1.1 %b\r\nContent-Length: 5\r\n\r\n" % status)
     assert client.got.endswith(b"\r\n\r\n")
@@ -82,9 +80,7 @@ def test_an_answer_without_body_has_none(method: bytes, status: bytes, announced
     assert is_open(client)
 
 
-def test_requests_sent_ahead_are_answered_one_after_the_other() -> None:
-    table = Table()
-    client = table.client()
+def test_requests_sent_ahead_are_answered_one_after_the_other(table: Table, client: Client) -> None:
     client.says(post(call(id="1")) + post(call("wipe", id="2")) + post(call(id="3")))
     assert table.link.got.count(b"POST ") == 1
     table.link.says(answer(result(id="1")))
@@ -95,9 +91,7 @@ def test_requests_sent_ahead_are_answered_one_after_the_other() -> None:
     assert client.got.index(b'"id":2') < client.got.index(b'"id":3')
 
 
-def test_requests_sent_ahead_are_read_in_turns() -> None:
-    table = Table()
-    client = table.client()
+def test_requests_sent_ahead_are_read_in_turns(table: Table, client: Client) -> None:
     client.says(post(call("wipe")) * 40 + post(PING))
     assert (client.got.count(b"Tool not found"), client.is_held) == (32, True)
     client.says(post(call("wipe")))
@@ -109,8 +103,7 @@ def test_requests_sent_ahead_are_read_in_turns() -> None:
     assert is_open(client)
 
 
-def test_at_most_a_mebibyte_is_sent_ahead() -> None:
-    table = Table()
+def test_at_most_a_mebibyte_is_sent_ahead(table: Table) -> None:
     client = table.asks()
     behind = post(b'{"jsonrpc":"2.0","id":2,"method":"ping","params":{"x":"%b"}}' % (b"x" * 400000))
     client.says(behind)
@@ -125,9 +118,9 @@ def test_at_most_a_mebibyte_is_sent_ahead() -> None:
     assert is_open(client)
 
 
-def test_whoever_sends_ahead_without_end_behind_a_stream_is_cut() -> None:
-    table = Table()
-    client = table.client()
+def test_whoever_sends_ahead_without_end_behind_a_stream_is_cut(
+    table: Table, client: Client
+) -> None:
     client.says(get())
     table.link.says(SSE_HEAD)
     client.says(b"x" * 1_200_000)
@@ -135,9 +128,7 @@ def test_whoever_sends_ahead_without_end_behind_a_stream_is_cut() -> None:
     assert not table.link.is_open
 
 
-def test_nothing_more_is_read_while_the_client_does_not_read() -> None:
-    table = Table()
-    client = table.client()
+def test_nothing_more_is_read_while_the_client_does_not_read(table: Table, client: Client) -> None:
     client.engine.held(True)
     client.says(post(PING) * 3)
     assert not table.links
@@ -145,9 +136,7 @@ def test_nothing_more_is_read_while_the_client_does_not_read() -> None:
     assert len(table.links) == 1
 
 
-def test_a_slow_client_slows_its_upstream() -> None:
-    table = Table()
-    client = table.client()
+def test_a_slow_client_slows_its_upstream(table: Table, client: Client) -> None:
     client.says(get())
     table.link.says(SSE_HEAD + chunk(EVENT))
     is_held = []
@@ -159,8 +148,7 @@ def test_a_slow_client_slows_its_upstream() -> None:
     assert is_held == [True, False, True, False]
 
 
-def test_a_client_that_is_slow_already_slows_its_next_upstream() -> None:
-    table = Table()
+def test_a_client_that_is_slow_already_slows_its_next_upstream(table: Table) -> None:
     table.connects_later = True
     client = table.asks()
     client.engine.held(True)
@@ -192,9 +180,9 @@ def test_we_ask_for_the_body_only_once_the_head_is_accepted() -> None:
         assert not client.is_open  # whether the body follows is not known
 
 
-def test_a_refused_request_that_is_all_here_leaves_the_connection_open() -> None:
-    table = Table()
-    client = table.client()
+def test_a_refused_request_that_is_all_here_leaves_the_connection_open(
+    table: Table, client: Client
+) -> None:
     client.says(post(b"x" * 99).replace(b"localhost", b"evil.example") + post(call("read")))
     assert client.got.startswith(b"HTTP/1.1 403 ")
     assert table.link.got.endswith(call("read"))  # the body was not taken for a request
@@ -203,10 +191,8 @@ def test_a_refused_request_that_is_all_here_leaves_the_connection_open() -> None
     assert is_open(client)
 
 
-def test_the_rest_of_a_refused_body_is_thrown_away() -> None:
+def test_the_rest_of_a_refused_body_is_thrown_away(client: Client) -> None:
     """A client that still sends would not see the answer if we closed at once."""
-    table = Table()
-    client = table.client()
     client.says(post(b"x" * 99).replace(b"localhost", b"evil.example")[:-50])
     assert client.got.startswith(b"HTTP/1.1 403 ")
     assert b"connection: close" in head(client.got)
@@ -229,9 +215,9 @@ def test_the_rest_of_a_refused_body_is_thrown_away() -> None:
         ),
     ],
 )
-def test_what_is_no_request_gets_one_answer_and_the_end(asked: bytes, status: bytes) -> None:
-    table = Table()
-    client = table.client()
+def test_what_is_no_request_gets_one_answer_and_the_end(
+    table: Table, client: Client, asked: bytes, status: bytes
+) -> None:
     client.says(asked)
     assert client.got.startswith(b"HTTP/1.1 " + status)
     assert b'"code":-32600' in client.got
@@ -242,8 +228,9 @@ def test_what_is_no_request_gets_one_answer_and_the_end(asked: bytes, status: by
     assert not table.service.exchanges
 
 
-def test_bytes_behind_an_answered_request_that_are_no_request_end_the_connection() -> None:
-    table = Table()
+def test_bytes_behind_an_answered_request_that_are_no_request_end_the_connection(
+    table: Table,
+) -> None:
     client = table.asks()
     client.says(b"junk\r\n\r\n")
     table.link.says(answer(PONG))
@@ -262,8 +249,7 @@ def test_bytes_behind_an_answered_request_that_are_no_request_end_the_connection
         (b"Host: localhost\r\nHost: evil.example\r\n", False),
     ],
 )
-def test_only_those_who_name_us_are_served(hosts: bytes, is_accepted: bool) -> None:
-    table = Table()
+def test_only_those_who_name_us_are_served(table: Table, hosts: bytes, is_accepted: bool) -> None:
     client = table.asks(headers=hosts + b"Content-Type: application/json\r\n")
     assert bool(table.links) == is_accepted
     assert client.got.startswith(b"" if is_accepted else b"HTTP/1.1 403 ")
@@ -281,9 +267,9 @@ def test_only_those_who_name_us_are_served(hosts: bytes, is_accepted: bool) -> N
         (b"mcp", False),
     ],
 )
-def test_a_target_may_be_a_url_that_names_us(target: bytes, is_accepted: bool) -> None:
-    table = Table()
-    client = table.client()
+def test_a_target_may_be_a_url_that_names_us(
+    table: Table, client: Client, target: bytes, is_accepted: bool
+) -> None:
     raw = post(PING, headers=MCP_HEADERS.replace(b"localhost", b"localhost:6273"))
     client.says(raw.replace(b" /mcp ", b" %b " % target, 1))
     assert bool(table.links) == is_accepted
@@ -296,9 +282,7 @@ def tick(client: Client, *times: float) -> None:
         client.engine.tick(time)
 
 
-def test_a_head_must_come_within_its_time_however_slowly_it_drips() -> None:
-    table = Table()
-    client = table.client()
+def test_a_head_must_come_within_its_time_however_slowly_it_drips(client: Client) -> None:
     client.says(b"POST /mcp HT")
     tick(client, 0.0, 20.0)
     client.says(b"TP/1.1\r\n")
@@ -309,9 +293,7 @@ def test_a_head_must_come_within_its_time_however_slowly_it_drips() -> None:
     assert not is_open(client)
 
 
-def test_a_body_may_take_long_but_not_pause_for_a_minute() -> None:
-    table = Table()
-    client = table.client()
+def test_a_body_may_take_long_but_not_pause_for_a_minute(table: Table, client: Client) -> None:
     whole = post(PING)
     client.says(whole[:-9])
     for number in range(8):
@@ -324,8 +306,7 @@ def test_a_body_may_take_long_but_not_pause_for_a_minute() -> None:
     assert not table.service.exchanges
 
 
-def test_an_idle_connection_ends_after_two_minutes_and_a_waiting_one_never() -> None:
-    table = Table()
+def test_an_idle_connection_ends_after_two_minutes_and_a_waiting_one_never(table: Table) -> None:
     client = table.asks()
     tick(client, 0.0, 10_000.0)
     table.link.says(answer(PONG))
@@ -340,9 +321,7 @@ def test_an_idle_connection_ends_after_two_minutes_and_a_waiting_one_never() -> 
     assert b" 408 " not in client.got
 
 
-def test_the_rest_of_a_refused_body_is_not_read_for_ever() -> None:
-    table = Table()
-    client = table.client()
+def test_the_rest_of_a_refused_body_is_not_read_for_ever(client: Client) -> None:
     client.says(post(b"x" * 99).replace(b"localhost", b"evil.example")[:-50])
     tick(client, 0.0, 20.0)
     client.says(b"x")

@@ -110,9 +110,12 @@ class Peer:
         self.turn()
 
 
-def test_requests_side_by_side_are_judged_each_for_itself() -> None:
-    table = Table()
-    peer = Peer(table)
+@pytest.fixture
+def peer(table: Table) -> Peer:
+    return Peer(table)
+
+
+def test_requests_side_by_side_are_judged_each_for_itself(table: Table, peer: Peer) -> None:
     one, denied, two = (peer.asks(call(name)) for name in ("read", "wipe", "read"))
     assert b"Tool not found: wipe" in denied.data
     assert denied.is_ended
@@ -126,8 +129,7 @@ def test_requests_side_by_side_are_judged_each_for_itself() -> None:
     assert first.got.endswith(b"content-length: %d\r\n\r\n%b" % (len(call()), call()))
 
 
-def test_an_event_stream_comes_piece_by_piece() -> None:
-    table = Table()
+def test_an_event_stream_comes_piece_by_piece(table: Table) -> None:
     stream = (peer := Peer(table)).asks(None, method=b"GET")
     event = b"data: %b\n\n" % PING
     table.link.says(SSE_HEAD + chunk(event))
@@ -184,9 +186,9 @@ def test_an_event_stream_comes_piece_by_piece() -> None:
         ({}, [(b"content-length", b"0%020d" % len(PING))]),
     ],
 )
-def test_a_head_that_could_mislead_is_refused_alone(pseudo: dict[str, Any], more: Fields) -> None:
-    table = Table()
-    peer = Peer(table)
+def test_a_head_that_could_mislead_is_refused_alone(
+    table: Table, peer: Peer, pseudo: dict[str, Any], more: Fields
+) -> None:
     refused = peer.asks(PING, more, ends=True, **pseudo)
     assert refused.head[b":status"] == b"400"
     assert not table.links
@@ -197,16 +199,13 @@ def test_a_head_that_could_mislead_is_refused_alone(pseudo: dict[str, Any], more
 
 
 @pytest.mark.parametrize("length", [b"0", b"2", b"9999", b"x", b"+40", b"-1"])
-def test_a_length_that_is_wrong_sends_nothing(length: bytes) -> None:
-    table = Table()
+def test_a_length_that_is_wrong_sends_nothing(table: Table, length: bytes) -> None:
     with suppress(h2.exceptions.ProtocolError):
         Peer(table).asks(PING, [(b"content-length", length)])
     assert not table.links
 
 
-def test_trailers_are_dropped_and_cookies_joined() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_trailers_are_dropped_and_cookies_joined(table: Table, peer: Peer) -> None:
     stream = peer.asks(
         PING, [(b"cookie", b"a=1"), (b"te", b"trailers"), (b"cookie", b"b=2")], ends=False
     )
@@ -220,8 +219,7 @@ def test_trailers_are_dropped_and_cookies_joined() -> None:
     assert b"trailers" not in table.link.got
 
 
-def test_a_client_that_does_not_read_holds_its_upstream_and_no_other() -> None:
-    table = Table()
+def test_a_client_that_does_not_read_holds_its_upstream_and_no_other(table: Table) -> None:
     peer = Peer(table, H2Limits(unsent=100_000))
     peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
     peer.turn()
@@ -242,9 +240,7 @@ def test_a_client_that_does_not_read_holds_its_upstream_and_no_other() -> None:
     assert other.data == PONG
 
 
-def test_a_long_answer_keeps_no_other_waiting() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_a_long_answer_keeps_no_other_waiting(table: Table, peer: Peer) -> None:
     long, short = peer.asks(call(id="1")), peer.asks(call(id="2"))
     one, two = table.links
     one.says(answer(result("x" * 1_000_000, id="1")))
@@ -255,9 +251,7 @@ def test_a_long_answer_keeps_no_other_waiting() -> None:
     assert len(long.data) > 1_000_000
 
 
-def test_a_reset_cancels_only_its_own_exchange() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_a_reset_cancels_only_its_own_exchange(table: Table, peer: Peer) -> None:
     peer.asks()
     fine = peer.asks()
     first, second = table.links
@@ -294,9 +288,9 @@ def _continuations() -> list[Frame]:
     ],
     ids=["ping", "settings", "priority", "window", "empty data", "tiny data", "continuation"],
 )
-def test_a_flood_of_frames_ends_the_connection(frames: list[Frame]) -> None:
-    table = Table()
-    peer = Peer(table)
+def test_a_flood_of_frames_ends_the_connection(
+    table: Table, peer: Peer, frames: list[Frame]
+) -> None:
     if not isinstance(frames[0], HeadersFrame):
         peer.asks(b"{", ends=False)
     peer.says(*frames)
@@ -306,9 +300,7 @@ def test_a_flood_of_frames_ends_the_connection(frames: list[Frame]) -> None:
     assert not table.service.exchanges
 
 
-def test_rapid_resets_end_the_connection() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_rapid_resets_end_the_connection(table: Table, peer: Peer) -> None:
     for _ in range(1000):
         if not peer.at.is_open:
             break
@@ -320,8 +312,7 @@ def test_rapid_resets_end_the_connection() -> None:
     assert peer.goaway == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
 
 
-def test_ordinary_use_is_no_flood() -> None:
-    table = Table()
+def test_ordinary_use_is_no_flood(table: Table) -> None:
     peer = Peer(table, H2Limits(useless=100))
     for _ in range(300):
         stream = peer.asks(call(), ends=False)
@@ -332,9 +323,7 @@ def test_ordinary_use_is_no_flood() -> None:
         assert stream.data == result()
 
 
-def test_frames_are_read_in_turns() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_frames_are_read_in_turns(table: Table, peer: Peer) -> None:
     peer.engine.receive(PingFrame(0, b"12345678").serialize() * 100)
     assert peer.at.got.count(b"12345678") == 64
     assert peer.at.is_held
@@ -356,16 +345,13 @@ def test_too_many_streams_and_long_frames_end_the_connection() -> None:
         assert not peer.at.is_open
 
 
-def test_what_is_not_http2_is_closed() -> None:
-    table = Table()
+def test_what_is_not_http2_is_closed(table: Table) -> None:
     client = Client(table)
     H2Client(table.service, client).receive(b"POST /mcp HTTP/1.1\r\n")
     assert not client.is_open
 
 
-def test_retiring_answers_what_is_under_way() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_retiring_answers_what_is_under_way(table: Table, peer: Peer) -> None:
     peer.asks()
     peer.engine.retire()
     assert peer.at.taken() == b""
@@ -376,9 +362,7 @@ def test_retiring_answers_what_is_under_way() -> None:
     assert not peer.at.is_open
 
 
-def test_silent_clients_are_closed() -> None:
-    table = Table()
-    peer = Peer(table)
+def test_silent_clients_are_closed(peer: Peer) -> None:
     slow = peer.asks(b"{", ends=False)
     for now in (0.0, 59.0, 61.0):
         peer.engine.tick(now)
@@ -413,9 +397,9 @@ def test_the_seat_of_a_client_that_leaves_is_free() -> None:
     assert len(seats) == 0
 
 
-def test_an_exception_in_our_code_ends_only_its_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table()
-    peer = Peer(table)
+def test_an_exception_in_our_code_ends_only_its_exchange(
+    table: Table, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(type(table.listener), "judge_request", lambda *_: 1 / 0)
         assert peer.asks().head[b":status"] == b"500"

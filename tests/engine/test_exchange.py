@@ -31,8 +31,7 @@ def body_of(client: Client) -> bytes:
     return client.got.rpartition(b"\r\n\r\n")[2]
 
 
-def test_a_call_goes_to_the_upstream_and_a_denied_one_does_not() -> None:
-    table = Table()
+def test_a_call_goes_to_the_upstream_and_a_denied_one_does_not(table: Table) -> None:
     client = table.asks(call("read"))
     assert table.link.got.endswith(b"\r\n\r\n" + call("read"))
     table.link.says(answer(result("hi")))
@@ -43,10 +42,8 @@ def test_a_call_goes_to_the_upstream_and_a_denied_one_does_not() -> None:
     assert not table.service.exchanges
 
 
-def test_a_date_is_the_one_that_the_upstream_said() -> None:
+def test_a_date_is_the_one_that_the_upstream_said(table: Table, client: Client) -> None:
     """Although the rest of the head is remembered."""
-    table = Table()
-    client = table.client()
     for date in (b"today", b"tomorrow"):
         client.says(post(PING))
         dated = answer(PONG).replace(b"\r\n\r\n", b"\r\nDate: %b\r\n\r\n" % date, 1)
@@ -54,10 +51,8 @@ def test_a_date_is_the_one_that_the_upstream_said() -> None:
         assert b"\r\nDate: %b\r\n" % date in client.taken()
 
 
-def test_what_was_decided_on_a_head_is_decided_once() -> None:
+def test_what_was_decided_on_a_head_is_decided_once(table: Table, client: Client) -> None:
     """Although each request, and each answer, has another length."""
-    table = Table()
-    client = table.client()
     decided = []
     for id in ("1", "22"):
         client.says(post(call(id=id)))
@@ -88,8 +83,7 @@ def test_a_changed_policy_applies_to_remembered_heads() -> None:
     assert b" 403 " in client.taken()
 
 
-def test_a_compressed_request_leaves_as_it_was_judged() -> None:
-    table = Table()
+def test_a_compressed_request_leaves_as_it_was_judged(table: Table) -> None:
     packed = gzip.compress(call())
     table.asks(packed, headers=MCP_HEADERS + b"Content-Encoding: gzip\r\n")
     assert b"\r\nContent-Encoding: gzip\r\n" in table.link.got
@@ -100,8 +94,7 @@ def test_a_compressed_request_leaves_as_it_was_judged() -> None:
     assert b"Tool not found: wipe" in client.got
 
 
-def test_an_answer_that_is_rewritten_loses_what_described_the_old_one() -> None:
-    table = Table()
+def test_an_answer_that_is_rewritten_loses_what_described_the_old_one(table: Table) -> None:
     client = table.asks(LIST)
     listed = tool_list([tool("read"), WIPE])
     said = answer(gzip.compress(listed)).replace(
@@ -126,8 +119,7 @@ def stream(table: Table, body: bytes = LIST) -> Client:
     return client
 
 
-def test_each_event_passes_at_once() -> None:
-    table = Table()
+def test_each_event_passes_at_once(table: Table) -> None:
     client = stream(table)
     for data in (notification("a"), notification("b")):
         table.link.says(chunk(event(data)))
@@ -161,16 +153,14 @@ def test_only_what_is_behind_a_waiting_decision_waits() -> None:
     assert not table.service.exchanges
 
 
-def test_a_broken_stream_ends_with_an_error_for_who_waits() -> None:
-    table = Table()
+def test_a_broken_stream_ends_with_an_error_for_who_waits(table: Table) -> None:
     client = stream(table, call())
     table.link.ends()
     assert b'"id":1,"error":{"code":-32000,"message":"Upstream connection lost"}' in client.got
     assert client.got.endswith(b"0\r\n\r\n")
 
 
-def test_a_stream_with_broken_chunks_ends_with_an_error_for_who_waits() -> None:
-    table = Table()
+def test_a_stream_with_broken_chunks_ends_with_an_error_for_who_waits(table: Table) -> None:
     client = stream(table, call())
     table.link.says(chunk(event(notification("a"))) + b"x\r\n")
     assert b'"id":1,"error":{"code":-32603' in client.got
@@ -188,8 +178,7 @@ def legacy(table: Table) -> Client:
     return client
 
 
-def test_our_answers_go_into_the_stream_of_the_older_transport() -> None:
-    table = Table()
+def test_our_answers_go_into_the_stream_of_the_older_transport(table: Table) -> None:
     client = legacy(table)
     poster = table.asks(call("wipe"), path="/messages?id=1")
     assert poster.got.startswith(b"HTTP/1.1 202 ")
@@ -216,8 +205,7 @@ def test_the_end_of_a_stream_of_the_older_transport_is_suspicious() -> None:
     assert len(table.listener.legacy) == 0
 
 
-def test_a_host_may_end_a_stream_cleanly() -> None:
-    table = Table()
+def test_a_host_may_end_a_stream_cleanly(table: Table) -> None:
     client = stream(table, PING)
     [exchange] = table.service.exchanges
     assert exchange.end(event(PONG))
@@ -232,8 +220,7 @@ def test_a_host_may_end_a_stream_cleanly() -> None:
 # Clients and upstreams that leave
 
 
-def test_a_client_that_leaves_takes_its_request_along() -> None:
-    table = Table()
+def test_a_client_that_leaves_takes_its_request_along(table: Table) -> None:
     client = table.asks(call())
     [exchange] = table.service.exchanges
     client.leaves()
@@ -321,8 +308,7 @@ def test_after_the_loss_nothing_is_sent() -> None:
     assert not table.links
 
 
-def test_the_largest_exchanges_can_be_given_up() -> None:
-    table = Table()
+def test_the_largest_exchanges_can_be_given_up(table: Table) -> None:
     arriving, waiting, streaming = table.client(), table.asks(call()), table.asks(call(id="2"))
     table.link.says(SSE_HEAD + chunk(b"data: " + b"x" * 3000))
     arriving.says(post(b"x" * 2000)[:-1])
@@ -362,8 +348,9 @@ def test_the_largest_exchanges_can_be_given_up() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 21_000_000,
     ],
 )
-def test_an_answer_that_may_not_pass_becomes_an_error_with_the_id(said: bytes) -> None:
-    table = Table()
+def test_an_answer_that_may_not_pass_becomes_an_error_with_the_id(
+    table: Table, said: bytes
+) -> None:
     client = table.asks(call(id="7"))
     table.link.says(said)
     assert client.got.startswith(b"HTTP/1.1 200 ")
@@ -374,8 +361,7 @@ def test_an_answer_that_may_not_pass_becomes_an_error_with_the_id(said: bytes) -
     assert not table.asks().got
 
 
-def test_without_a_request_that_waits_it_is_a_bad_gateway() -> None:
-    table = Table()
+def test_without_a_request_that_waits_it_is_a_bad_gateway(table: Table) -> None:
     client = table.asks(notification("x"))
     table.link.says(b"junk\r\n\r\n")
     assert client.got.startswith(b"HTTP/1.1 502 ")
@@ -384,8 +370,7 @@ def test_without_a_request_that_waits_it_is_a_bad_gateway() -> None:
 # Our own answers
 
 
-def test_our_answers_may_be_read_by_the_pages_that_may_read_the_upstreams() -> None:
-    table = Table()
+def test_our_answers_may_be_read_by_the_pages_that_may_read_the_upstreams(table: Table) -> None:
     client = table.asks(headers=ORIGIN)
     said = answer(PONG).replace(
         b"\r\n\r\n", b"\r\nAccess-Control-Allow-Origin: *\r\nVary: Origin\r\n\r\n", 1
@@ -401,8 +386,7 @@ def test_our_answers_may_be_read_by_the_pages_that_may_read_the_upstreams() -> N
     assert CORS + b": *\r\n" in client.taken()
 
 
-def test_a_foreign_page_gets_an_error_it_cannot_read() -> None:
-    table = Table()
+def test_a_foreign_page_gets_an_error_it_cannot_read(table: Table) -> None:
     client = table.asks(headers=MCP_HEADERS + b"Origin: http://evil.example\r\n")
     assert client.got.startswith(b"HTTP/1.1 403 ")
     assert CORS not in client.got
@@ -410,8 +394,7 @@ def test_a_foreign_page_gets_an_error_it_cannot_read() -> None:
     assert b"sent by a page of another site" in site.got
 
 
-def test_head_gets_no_body_of_ours() -> None:
-    table = Table()
+def test_head_gets_no_body_of_ours(table: Table) -> None:
     table.refuses = True
     client = table.client()
     client.says(get().replace(b"GET", b"HEAD", 1))
@@ -420,8 +403,7 @@ def test_head_gets_no_body_of_ours() -> None:
 
 
 @pytest.mark.parametrize("length", [20 * 1024 * 1024 + 1, 10 * 1024 * 1024 + 100])
-def test_a_body_that_is_too_large_is_refused(length: int) -> None:
-    table = Table()
+def test_a_body_that_is_too_large_is_refused(table: Table, length: int) -> None:
     client = table.asks(call().replace(b'"read"', b'"read","x":"' + b"x" * length + b'"'))
     assert client.got.startswith(b"HTTP/1.1 413 " if length > 2 * 10**7 else b"HTTP/1.1 200 ")
     assert b"too large" in client.got.lower()
@@ -431,8 +413,7 @@ def test_a_body_that_is_too_large_is_refused(length: int) -> None:
 # Hooks
 
 
-def test_a_hook_may_answer_or_change_a_request_before_it_is_judged() -> None:
-    table = Table()
+def test_a_hook_may_answer_or_change_a_request_before_it_is_judged(table: Table) -> None:
     going: list[Callable[[], None]] = []
 
     def before(exchange: Exchange, go_on: Callable[[], None]) -> None:
@@ -457,8 +438,7 @@ def test_a_hook_may_answer_or_change_a_request_before_it_is_judged() -> None:
     assert table.link.got.endswith(call())
 
 
-def test_only_a_hook_may_answer_a_visit_from_another_site() -> None:
-    table = Table()
+def test_only_a_hook_may_answer_a_visit_from_another_site(table: Table) -> None:
     visit = MCP_HEADERS + b"Sec-Fetch-Site: cross-site\r\n"
 
     def before(exchange: Exchange, go_on: Callable[[], None]) -> None:
@@ -474,8 +454,7 @@ def test_only_a_hook_may_answer_a_visit_from_another_site() -> None:
     assert not table.links
 
 
-def test_a_token_is_added_and_renewed_without_the_client() -> None:
-    table = Table()
+def test_a_token_is_added_and_renewed_without_the_client(table: Table) -> None:
     tokens = [b"Bearer old", b"Bearer new"]
     going: list[Callable[[], None]] = []
 
@@ -599,9 +578,8 @@ def fails(*_: object) -> None:
 
 @pytest.mark.parametrize("where", ["judge_request", "judge_answer", "note_answer_head"])
 def test_a_bug_refuses_the_request_and_ends_the_connection(
-    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    table: Table, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = Table()
     monkeypatch.setattr(type(table.listener), where, fails)
     for _ in range(2):
         client = table.asks(call(id="7"))
@@ -615,8 +593,7 @@ def test_a_bug_refuses_the_request_and_ends_the_connection(
     assert caplog.text.count("Traceback") == 1
 
 
-def test_a_bug_in_a_stream_cuts_it() -> None:
-    table = Table()
+def test_a_bug_in_a_stream_cuts_it(table: Table) -> None:
     client = stream(table, PING)
     table.listener.policy.observe = fails
     table.link.says(chunk(event(PONG)))
@@ -626,8 +603,7 @@ def test_a_bug_in_a_stream_cuts_it() -> None:
 
 
 @pytest.mark.parametrize("hook", ["before_judging", "before_sending", "before_answering"])
-def test_a_bug_in_a_hook_refuses_the_request(hook: str) -> None:
-    table = Table()
+def test_a_bug_in_a_hook_refuses_the_request(table: Table, hook: str) -> None:
     setattr(table.service, hook, fails)
     client = table.asks(call())
     if hook == "before_answering":
@@ -637,9 +613,9 @@ def test_a_bug_in_a_hook_refuses_the_request(hook: str) -> None:
 
 
 def test_a_peers_mistake_is_logged_once_and_without_a_traceback(
+    table: Table,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = Table()
     for _ in range(3):
         table.asks(call())
         table.link.says(answer(result(), status="206 Partial Content", kind="text/event-stream"))
@@ -656,9 +632,9 @@ def test_a_bug_behind_a_waiting_decision_refuses_the_request() -> None:
     assert not client.is_open
 
 
-def test_a_connection_that_cannot_even_be_refused_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table()
-    client = table.client()
+def test_a_connection_that_cannot_even_be_refused_is_cut(
+    table: Table, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "send", fails)
     client.says(post(call("wipe")))
     assert client.was_aborted

@@ -94,10 +94,14 @@ REQUESTS = [
 ]
 
 
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
 @pytest.mark.parametrize("raw", REQUESTS)
 @pytest.mark.parametrize("cut_at", [0, 1, 7])
-def test_requests_of_others_keep_their_bytes(raw: bytes, cut_at: int) -> None:
-    scene = Scene()
+def test_requests_of_others_keep_their_bytes(scene: Scene, raw: bytes, cut_at: int) -> None:
     for _ in range(2):
         assert scene.says(raw, cut_at=cut_at) == raw
         scene.answers(answer(b"", status="204 No Content"))
@@ -119,16 +123,14 @@ def test_requests_of_others_keep_their_bytes(raw: bytes, cut_at: int) -> None:
     ],
 )
 @pytest.mark.parametrize("cut_at", [0, 1])
-def test_answers_of_others_keep_their_bytes(raw: bytes, cut_at: int) -> None:
-    scene = Scene()
+def test_answers_of_others_keep_their_bytes(scene: Scene, raw: bytes, cut_at: int) -> None:
     scene.says(REQUESTS[0])
     assert scene.answers(raw, cut_at=cut_at) == raw
     assert scene.client.is_open
     assert scene.says(REQUESTS[0])
 
 
-def test_an_answer_until_the_end_ends_both() -> None:
-    scene = Scene()
+def test_an_answer_until_the_end_ends_both(scene: Scene) -> None:
     scene.says(REQUESTS[0])
     raw = b"HTTP/1.0 200 OK\r\n\r\nuntil the end"
     assert scene.answers(raw) == raw
@@ -137,8 +139,7 @@ def test_an_answer_until_the_end_ends_both() -> None:
     assert not scene.client.was_aborted
 
 
-def test_uploads_and_downloads_are_not_kept() -> None:
-    scene = Scene()
+def test_uploads_and_downloads_are_not_kept(scene: Scene) -> None:
     size, piece = 30_000_000, b"x" * 100_000
     got = scene.says(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
     assert got == b""  # its first byte decides
@@ -151,8 +152,7 @@ def test_uploads_and_downloads_are_not_kept() -> None:
 
 @pytest.mark.parametrize("cut_at", [0, 1])
 @pytest.mark.parametrize("target", [b"/mcp", b"http://upstream:3000/mcp"])
-def test_mcp_is_judged(target: bytes, cut_at: int) -> None:
-    scene = Scene()
+def test_mcp_is_judged(scene: Scene, target: bytes, cut_at: int) -> None:
     assert scene.says(post(call("wipe"), path=target.decode()), cut_at=cut_at) == b""
     assert b"Tool not found: wipe" in scene.client.taken()
     got = scene.says(post(LIST, path=target.decode()), cut_at=cut_at)
@@ -185,8 +185,7 @@ CALL = post(call("wipe"))
         b"\x16\x03\x09\x00\x05hello",
     ],
 )
-def test_bytes_that_two_servers_read_differently_are_not_sent(raw: bytes) -> None:
-    scene = Scene()
+def test_bytes_that_two_servers_read_differently_are_not_sent(scene: Scene, raw: bytes) -> None:
     assert scene.says(raw) == b""
     assert not scene.client.is_open
     assert scene.places.closed
@@ -206,9 +205,8 @@ def test_bytes_that_two_servers_read_differently_are_not_sent(raw: bytes) -> Non
 )
 @pytest.mark.parametrize("cut_at", [0, 1, 7])
 def test_no_body_is_a_request_to_a_server_that_ignores_bodies(
-    method: bytes, line: bytes, cut_at: int
+    scene: Scene, method: bytes, line: bytes, cut_at: int
 ) -> None:
-    scene = Scene()
     body = CALL.replace(b"POST /mcp HTTP/1.1", line)
     raw = b"%b /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (method, len(body), body)
     assert b"jsonrpc" not in scene.says(raw, cut_at=cut_at)
@@ -287,8 +285,7 @@ def test_text_that_is_no_request_passes(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut_at", [0, 1, 3])
-def test_mcp_on_the_stream_of_a_get_is_filtered(cut_at: int) -> None:
-    scene = Scene()
+def test_mcp_on_the_stream_of_a_get_is_filtered(scene: Scene, cut_at: int) -> None:
     assert scene.says(b"GET /sse HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n")
     assert scene.answers(SSE_HEAD + chunk(b": hi\n\ndata: other\n")).startswith(SSE_HEAD)
     listed = EVENT % tool_list([tool("read"), tool("wipe")], id="1")
@@ -301,8 +298,7 @@ def test_mcp_on_the_stream_of_a_get_is_filtered(cut_at: int) -> None:
     assert scene.says(REQUESTS[0]) == REQUESTS[0]
 
 
-def test_the_length_of_a_filtered_stream_is_removed() -> None:
-    scene = Scene()
+def test_the_length_of_a_filtered_stream_is_removed(scene: Scene) -> None:
     scene.says(b"GET /sse HTTP/1.1\r\nHost: x\r\n\r\n")
     listed = EVENT % tool_list([tool("read"), tool("wipe")], id="1")
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
@@ -326,9 +322,8 @@ def test_a_compressed_stream_passes_unless_it_is_mcp(coding: str) -> None:
     assert scene.client.was_aborted
 
 
-def test_an_endpoint_is_known_by_its_answers() -> None:
+def test_an_endpoint_is_known_by_its_answers(scene: Scene) -> None:
     """There, also JSON-RPC is judged whose methods MCP does not define."""
-    scene = Scene()
     odd = post(b'{"jsonrpc":"2.0","id":1,"method":"x/tools","params":{"name":"wipe"}}')
     assert scene.says(odd) == odd
     scene.answers(answer(result()))
@@ -339,8 +334,7 @@ def test_an_endpoint_is_known_by_its_answers() -> None:
     assert scene.places.asked == ["/mcp"] * 2
 
 
-def test_what_is_held_is_counted_and_can_be_given_up() -> None:
-    scene = Scene()
+def test_what_is_held_is_counted_and_can_be_given_up(scene: Scene) -> None:
     scene.says(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n{" + b" " * 99_999)
     assert scene.engine.held_bytes > 100_000
     scene.engine.give_up()
@@ -348,8 +342,7 @@ def test_what_is_held_is_counted_and_can_be_given_up() -> None:
     assert not scene.client.is_open
 
 
-def test_streams_of_a_post_pass_unread() -> None:
-    scene = Scene()
+def test_streams_of_a_post_pass_unread(scene: Scene) -> None:
     scene.says(REQUESTS[3])
     raw = SSE_HEAD + chunk(b"data: {") + chunk(b'"text": "x"}\n\n') + LAST_CHUNK
     assert scene.answers(raw, cut_at=1) == raw
@@ -365,15 +358,15 @@ def test_a_long_body_is_cut_off_when_it_mentions_a_message() -> None:
     assert not scene.table.link.is_open
 
 
-def test_fields_for_the_proxy_stay_here() -> None:
-    scene = Scene()
+def test_fields_for_the_proxy_stay_here(scene: Scene) -> None:
     raw = b"GET http://upstream:3000/a HTTP/1.1\r\nHost: x\r\n%bX: y\r\n\r\n"
     proxys = b"Proxy-Authorization: Basic eA==\r\nproxy-connection: keep-alive\r\n"
     assert scene.says(raw % proxys) == b"GET /a HTTP/1.1\r\nHost: x\r\nX: y\r\n\r\n"
 
 
-def test_no_protocol_that_carries_http_is_asked_for_and_others_get_their_tunnel() -> None:
-    scene = Scene()
+def test_no_protocol_that_carries_http_is_asked_for_and_others_get_their_tunnel(
+    scene: Scene,
+) -> None:
     raw = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n"
     assert b"h2c" not in scene.says(raw % b"h2c")
     scene = Scene()
@@ -387,8 +380,7 @@ def test_no_protocol_that_carries_http_is_asked_for_and_others_get_their_tunnel(
 
 
 @pytest.mark.parametrize("is_mcp", [True, False])
-def test_a_websocket_is_judged_from_its_first_message_of_mcp_on(is_mcp: bool) -> None:
-    scene = Scene()
+def test_a_websocket_is_judged_from_its_first_message_of_mcp_on(scene: Scene, is_mcp: bool) -> None:
     asked = ASKED % (KEY, b"")
     scene.says(asked if is_mcp else asked.replace(b"Sec-WebSocket-Protocol: mcp\r\n", b""))
     scene.answers(ACCEPTED % USUAL)
@@ -400,15 +392,13 @@ def test_a_websocket_is_judged_from_its_first_message_of_mcp_on(is_mcp: bool) ->
     assert upstream.hears() == [call("read")]
 
 
-def test_an_unreachable_server_gives_an_error() -> None:
-    scene = Scene()
+def test_an_unreachable_server_gives_an_error(scene: Scene) -> None:
     scene.table.refuses = True
     scene.says(REQUESTS[0])
     assert scene.client.got.startswith(b"HTTP/1.1 502 ")
 
 
-def test_a_request_is_repeated_if_the_connection_was_just_closed() -> None:
-    scene = Scene()
+def test_a_request_is_repeated_if_the_connection_was_just_closed(scene: Scene) -> None:
     scene.says(REQUESTS[0])
     scene.answers(answer(b"1"))
     scene.says(REQUESTS[0])
@@ -417,8 +407,7 @@ def test_a_request_is_repeated_if_the_connection_was_just_closed() -> None:
     assert scene.answers(answer(b"2")) == answer(b"2")
 
 
-def test_a_client_that_leaves_takes_its_connection_with_it() -> None:
-    scene = Scene()
+def test_a_client_that_leaves_takes_its_connection_with_it(scene: Scene) -> None:
     scene.says(REQUESTS[3])
     scene.client.leaves()
     assert not scene.table.link.is_open

@@ -64,8 +64,7 @@ def test_what_was_answered_in_part_is_not_sent_again(beginning: bytes) -> None:
     assert b"-32000" in client.got
 
 
-def test_a_new_connection_that_ends_is_no_reason_to_send_again() -> None:
-    table = Table()
+def test_a_new_connection_that_ends_is_no_reason_to_send_again(table: Table) -> None:
     client = table.asks()
     table.link.ends()
     assert len(table.links) == 1
@@ -91,8 +90,7 @@ def test_a_call_is_sent_only_on_a_young_connection() -> None:
         answer(PONG) + answer(PONG),
     ],
 )
-def test_some_answers_are_the_last_on_their_connection(said: bytes) -> None:
-    table = Table()
+def test_some_answers_are_the_last_on_their_connection(table: Table, said: bytes) -> None:
     client = table.asks()
     table.link.says(said)
     assert client.got.endswith(PONG)
@@ -101,8 +99,7 @@ def test_some_answers_are_the_last_on_their_connection(said: bytes) -> None:
     assert not table.idle
 
 
-def test_an_answer_may_end_with_its_connection() -> None:
-    table = Table()
+def test_an_answer_may_end_with_its_connection(table: Table) -> None:
     client = table.asks()
     table.link.says(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + PONG[:9])
     table.link.says(PONG[9:])
@@ -116,8 +113,7 @@ def test_an_answer_may_end_with_its_connection() -> None:
     "said",
     [answer(PONG)[:-1], SSE_HEAD[:-2], b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
 )
-def test_an_answer_that_ends_too_early_is_an_error(said: bytes) -> None:
-    table = Table()
+def test_an_answer_that_ends_too_early_is_an_error(table: Table, said: bytes) -> None:
     client = table.asks()
     table.link.says(said)
     table.link.ends()
@@ -135,16 +131,14 @@ def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
     assert len(table.links) == 2
 
 
-def test_an_early_answer_is_passed() -> None:
+def test_an_early_answer_is_passed(table: Table) -> None:
     """The host closes the connection if some of the request is still unsent."""
-    table = Table()
     client = table.asks(call())
     table.link.says(answer(b"{}", status="413 Payload Too Large"))
     assert client.got.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 200 "))
 
 
-def test_interim_answers_are_dropped() -> None:
-    table = Table()
+def test_interim_answers_are_dropped(table: Table) -> None:
     client = table.asks()
     table.link.says(b"HTTP/1.1 102 Processing\r\n\r\n" * 3)
     assert client.got == b""
@@ -152,8 +146,7 @@ def test_interim_answers_are_dropped() -> None:
     assert client.got.count(b"HTTP/1.1") == 1
 
 
-def test_interim_answers_without_end_end_the_request() -> None:
-    table = Table()
+def test_interim_answers_without_end_end_the_request(table: Table) -> None:
     for _ in range(2):  # the limit is for one request
         client = table.asks()
         table.link.says(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100 + answer(PONG))
@@ -164,8 +157,7 @@ def test_interim_answers_without_end_end_the_request() -> None:
     assert not table.link.is_open
 
 
-def test_the_connection_of_a_dropped_exchange_is_not_used_again() -> None:
-    table = Table()
+def test_the_connection_of_a_dropped_exchange_is_not_used_again(table: Table) -> None:
     client = table.asks()
     client.leaves()
     assert not table.link.is_open
@@ -174,9 +166,8 @@ def test_the_connection_of_a_dropped_exchange_is_not_used_again() -> None:
     assert len(table.links) == 2
 
 
-def test_of_many_chunks_that_came_together_most_are_judged_together() -> None:
+def test_of_many_chunks_that_came_together_most_are_judged_together(table: Table) -> None:
     """Each would cost a turn; but a few stay as they are, for readers that take each for one."""
-    table = Table()
     client = table.asks()
     table.link.says(SSE_HEAD)
     client.taken()

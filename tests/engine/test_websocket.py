@@ -104,9 +104,7 @@ def test_kinds_and_fragments_make_no_difference_and_kinds_stay() -> None:
     assert [type(one) for one in client.hears()] == [bytes, Pong, BytesMessage]
 
 
-def test_what_comes_right_behind_the_handshakes_is_judged() -> None:
-    table = Table()
-    client = table.client()
+def test_what_comes_right_behind_the_handshakes_is_judged(table: Table, client: Client) -> None:
     peer = Peer(client)
     client.says(ASKED % (KEY, b"") + peer.framed(call("wipe"), call("read")))
     upstream = Peer(table.link)
@@ -128,9 +126,7 @@ def test_what_comes_right_behind_the_handshakes_is_judged() -> None:
         USUAL + b"Sec-WebSocket-Protocol: other\r\n",
     ],
 )
-def test_a_wrong_handshake_is_refused(fields: bytes) -> None:
-    table = Table()
-    client = table.client()
+def test_a_wrong_handshake_is_refused(table: Table, client: Client, fields: bytes) -> None:
     client.says(ASKED % (KEY, b""))
     table.link.says(ACCEPTED % fields + b"\x81\x02hi")
     assert re.match(rb"HTTP/1.1 (?:502|200) ", client.got)
@@ -138,9 +134,7 @@ def test_a_wrong_handshake_is_refused(fields: bytes) -> None:
     assert not table.link.is_open
 
 
-def test_no_extension_is_offered_or_understood() -> None:
-    table = Table()
-    client = table.client()
+def test_no_extension_is_offered_or_understood(table: Table, client: Client) -> None:
     client.says(ASKED % (KEY, b"Sec-WebSocket-Extensions: permessage-deflate\r\n"))
     assert b"extensions" not in table.link.got.lower()
     table.link.says(ACCEPTED % USUAL)

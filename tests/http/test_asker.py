@@ -26,7 +26,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.tools import parse_list_request
-from tests.http.listening import BOTH, INITIALIZE, JSON, answer, listener, send
+from tests.http.listening import BOTH, INITIALIZE, JSON, answer, send
 from tests.make import answering, asking, definition, head, raw_head, request
 
 OURS = AllowedHosts(frozenset({"https://tools.example"}))
@@ -43,6 +43,11 @@ def problem(
     fields += [("Origin", one) for one in origins] + [("Sec-Fetch-Site", one) for one in sites]
     head = Head("POST", "/mcp", tuple((name.encode(), value.encode()) for name, value in fields))
     return problem_in_source(allowed, head)
+
+
+@pytest.fixture
+def memory() -> CorsMemory:
+    return CorsMemory()
 
 
 @pytest.mark.parametrize(
@@ -217,46 +222,40 @@ EXPOSE = (b"access-control-expose-headers", b"Mcp-Session-Id")
 METHODS = (b"access-control-allow-methods", b"GET, POST")
 
 
-def test_an_answer_has_the_cors_headers_of_the_last_one() -> None:
-    memory = CorsMemory()
+def test_an_answer_has_the_cors_headers_of_the_last_one(memory: CorsMemory) -> None:
     memory.learn(PAGE, 200, [ALLOWED, CREDENTIALS, EXPOSE, (b"Server", b"x")])
     assert memory.headers_for(PAGE) == (ALLOWED, CREDENTIALS, EXPOSE)
     memory.learn(PAGE, 200, [STAR])
     assert memory.headers_for(PAGE) == (STAR,)
 
 
-def test_a_star_is_not_combined_with_credentials_of_another_answer() -> None:
-    memory = CorsMemory()
+def test_a_star_is_not_combined_with_credentials_of_another_answer(memory: CorsMemory) -> None:
     memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS, METHODS], is_preflight=True)
     memory.learn(PAGE, 200, [STAR])
     assert memory.headers_for(PAGE) == (STAR,)
 
 
-def test_a_preflight_alone_is_enough() -> None:
+def test_a_preflight_alone_is_enough(memory: CorsMemory) -> None:
     """A page's first request may be one that we answer."""
-    memory = CorsMemory()
     memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS, METHODS], is_preflight=True)
     assert memory.headers_for(PAGE) == (ALLOWED, CREDENTIALS)
 
 
-def test_an_answer_counts_more_than_a_preflight() -> None:
-    memory = CorsMemory()
+def test_an_answer_counts_more_than_a_preflight(memory: CorsMemory) -> None:
     memory.learn(PAGE, 200, [ALLOWED, EXPOSE])
     memory.learn(PAGE, 204, [ALLOWED, CREDENTIALS], is_preflight=True)
     assert memory.headers_for(PAGE) == (ALLOWED, EXPOSE)
 
 
 @pytest.mark.parametrize("status", [200, 202, 400, 401, 403, 404])
-def test_permissions_that_the_upstream_withdraws_end(status: int) -> None:
-    memory = CorsMemory()
+def test_permissions_that_the_upstream_withdraws_end(memory: CorsMemory, status: int) -> None:
     memory.learn(PAGE, 204, [ALLOWED], is_preflight=True)
     memory.learn(PAGE, status, [])
     assert memory.headers_for(PAGE) == ()
     assert not memory.is_allowed(PAGE)
 
 
-def test_an_error_page_without_cors_changes_nothing() -> None:
-    memory = CorsMemory()
+def test_an_error_page_without_cors_changes_nothing(memory: CorsMemory) -> None:
     memory.learn(PAGE, 200, [ALLOWED])
     memory.learn(PAGE, 500, [])
     assert memory.headers_for(PAGE) == (ALLOWED,)
@@ -271,8 +270,7 @@ def test_an_error_page_without_cors_changes_nothing() -> None:
         Page("http://localhost:6274", "/mcp", has_cookie=True),
     ],
 )
-def test_other_pages_and_paths_get_no_cors_headers(other: Page) -> None:
-    memory = CorsMemory()
+def test_other_pages_and_paths_get_no_cors_headers(memory: CorsMemory, other: Page) -> None:
     memory.learn(PAGE, 200, [ALLOWED])
     assert memory.headers_for(other) == ()
 
@@ -281,14 +279,14 @@ def test_other_pages_and_paths_get_no_cors_headers(other: Page) -> None:
     ("vary", "says_so"),
     [(b"Origin", True), (b"Accept, origin", True), (b"*", True), (b"Accept", False), (b"", False)],
 )
-def test_vary_is_sent_where_the_upstream_sends_it(vary: bytes, says_so: bool) -> None:
-    memory = CorsMemory()
+def test_vary_is_sent_where_the_upstream_sends_it(
+    memory: CorsMemory, vary: bytes, says_so: bool
+) -> None:
     memory.learn(PAGE, 200, [ALLOWED, (b"Vary", vary)])
     assert ((b"vary", b"Origin") in memory.headers_for(PAGE)) is says_so
 
 
-def test_the_memory_is_bounded() -> None:
-    memory = CorsMemory()
+def test_the_memory_is_bounded(memory: CorsMemory) -> None:
     for number in range(1000):
         memory.learn(Page(f"http://localhost:{number}", "/"), 200, [STAR])
         memory.learn(Page(f"http://localhost:{number}", "/no"), 200, [])
@@ -297,8 +295,7 @@ def test_the_memory_is_bounded() -> None:
     assert memory.headers_for(PAGE) == ()
 
 
-def test_the_least_recently_used_page_is_forgotten_first() -> None:
-    memory = CorsMemory()
+def test_the_least_recently_used_page_is_forgotten_first(memory: CorsMemory) -> None:
     memory.learn(PAGE, 200, [STAR])
     for number in range(1000):
         memory.learn(Page(f"http://localhost:{number}", "/"), 200, [STAR])
@@ -356,9 +353,9 @@ def list_in_session(door: Listener, number: int) -> None:
 
 @pytest.mark.parametrize("visit", [list_with_token, list_in_session])
 def test_memory_stays_flat_with_ten_thousand_askers(
+    door: Listener,
     visit: Callable[[Listener, int], None],
 ) -> None:
-    door = listener()
     door.policy.adopt(replace(door.config, limits=Limits(sessions=REMEMBERED)))
     tracemalloc.start()
     try:

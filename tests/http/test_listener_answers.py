@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.http.listener import Listener
 from tests.http.listening import (
     ATTACKS,
     BOTH_TOOLS,
@@ -64,8 +65,7 @@ def test_an_honest_answer_passes_unchanged(raw: bytes, status: int, kind: str) -
         (b'{"name":"rm","description":"a page about it"}', JSON),
     ],
 )
-def test_a_document_passes_if_no_request_waits(raw: bytes, kind: str) -> None:
-    door = listener()
+def test_a_document_passes_if_no_request_waits(door: Listener, raw: bytes, kind: str) -> None:
     outcome = send(door, head("GET", "/any"), b"")
     assert isinstance(outcome, Passed)
     assert answer(door, outcome.exchange, 200, kind, "", raw) is None
@@ -155,9 +155,8 @@ def test_an_answer_in_an_unknown_charset_or_coding_or_a_part_of_one_is_not_shown
     assert message_of(outcome) == (200, 1, -32603)
 
 
-def test_a_body_that_some_clients_read_as_a_stream_is_not_shown() -> None:
+def test_a_body_that_some_clients_read_as_a_stream_is_not_shown(door: Listener) -> None:
     """The TypeScript SDK looks for the words anywhere in the content type."""
-    door = listener()
     outcome = send(door, head("GET", "/mcp"), b"")
     assert isinstance(outcome, Passed)
     kind = "text/plain; x=text/event-stream"
@@ -186,8 +185,7 @@ def test_a_too_large_answer_becomes_an_error() -> None:
     assert message_of(judged) == (200, 1, -32603)
 
 
-def test_the_answers_of_removed_batch_members_are_added() -> None:
-    door = listener()
+def test_the_answers_of_removed_batch_members_are_added(door: Listener) -> None:
     outcome = ask(b"[" + asking("ping", id="1") + b"," + calling("rm", id="2") + b"]", door)
     assert isinstance(outcome, Passed)
     assert outcome.body == b"[" + asking("ping", id="1") + b"]"
@@ -200,9 +198,8 @@ def test_the_answers_of_removed_batch_members_are_added() -> None:
     ("status", "raw"), [(202, b""), (200, answering("{}")), (200, b"[]"), (200, b"x"), (502, b"")]
 )
 def test_a_batch_gets_its_missing_answers_unless_the_upstream_failed(
-    status: int, raw: bytes
+    door: Listener, status: int, raw: bytes
 ) -> None:
-    door = listener()
     notification = b'{"jsonrpc":"2.0","method":"notifications/x"}'
     outcome = ask(b"[" + notification + b"," + calling("rm", id="2") + b"]", door)
     assert isinstance(outcome, Passed)
@@ -211,8 +208,7 @@ def test_a_batch_gets_its_missing_answers_unless_the_upstream_failed(
     assert owed or status == 502
 
 
-def test_when_the_upstream_is_lost_the_waiting_client_gets_an_error() -> None:
-    door = listener()
+def test_when_the_upstream_is_lost_the_waiting_client_gets_an_error(door: Listener) -> None:
     waiting = asked(asking("ping", id='"a"'), door)
     (reply,) = door.lost_replies(waiting)
     assert json.loads(reply) == {

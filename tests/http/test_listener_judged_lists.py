@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.conversation.memory import JudgedLists
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.http.exchange import Answered
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.large import find_result_envelope
@@ -111,8 +112,9 @@ def test_a_remembered_list_is_judged_like_a_new_one(
     assert judgements(*warm, (method, raw, kind)) == judgements((method, raw, kind))
 
 
-def test_an_already_judged_list_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = listener()
+def test_an_already_judged_list_is_not_parsed_again(
+    door: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hear(LISTS[0], asking("tools/list"), door)
     for_it = waiting_for(door, asking("tools/list", id="2"))
     monkeypatch.delattr("mcp_tool_filter.conversation.conversation.parse_message")

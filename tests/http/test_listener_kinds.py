@@ -78,10 +78,9 @@ def finished(decision: Any, *pages: bytes) -> Passed | Answered:
     ],
 )  # fmt: skip
 def test_a_header_that_differs_per_request_makes_no_other_asker(
-    one: dict[str, str], other: dict[str, str]
+    door: Listener, one: dict[str, str], other: dict[str, str]
 ) -> None:
     """Else nothing would be pinned: each changed or new tool would pass."""
-    door = listener()
     assert listed(door, PINNED, **one) == PINNED
     assert listed(door, CHANGED, **other) == PINNED
     waiting = asks_for_a_list(door, calling("mine"), **stateless(other))
@@ -104,8 +103,7 @@ def test_a_header_that_differs_per_request_makes_no_other_asker(
         {"mcp_session_id": "x" * 2000},
     ],
 )
-def test_other_credentials_make_another_asker(other: dict[str, str]) -> None:
-    door = listener()
+def test_other_credentials_make_another_asker(door: Listener, other: dict[str, str]) -> None:
     assert listed(door, PINNED, **ANN) == PINNED
     assert listed(door, PINNED) == PINNED
     assert listed(door, NEW, **other) == NEW
@@ -113,8 +111,7 @@ def test_other_credentials_make_another_asker(other: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("target", ["/mcp?api_key=bob", "/mcp?user=bob&nonce=1"])
-def test_a_query_may_name_the_asker(target: str) -> None:
-    door = listener()
+def test_a_query_may_name_the_asker(door: Listener, target: str) -> None:
 
     def listed_at(target: str, raw: bytes) -> bytes:
         asks = head("POST", target, **BOTH, mcp_protocol_version=OTHER)
@@ -128,16 +125,14 @@ def test_a_query_may_name_the_asker(target: str) -> None:
 VARIANT = '{"_meta":{"io.modelcontextprotocol/server-variant":"small"}}'
 
 
-def test_a_server_variant_is_part_of_the_asker() -> None:
-    door = listener()
+def test_a_server_variant_is_part_of_the_asker(door: Listener) -> None:
     assert listed(door, PINNED) == PINNED
     assert listed(door, NEW, VARIANT) == NEW
     assert listed(door, NEW) == PINNED
     assert listed(door, listing("mine", "third"), VARIANT) == PINNED
 
 
-def test_a_server_variant_counts_if_the_client_states_no_revision() -> None:
-    door = listener()
+def test_a_server_variant_counts_if_the_client_states_no_revision(door: Listener) -> None:
 
     def listed_for(params: str, raw: bytes) -> bytes:
         return heard(door, ask(asking("tools/list", params=params), door), raw)
@@ -147,17 +142,17 @@ def test_a_server_variant_counts_if_the_client_states_no_revision() -> None:
 
 
 @pytest.mark.parametrize("params", ['{"filter":"x"}', '{"_meta":{"com.example/part":1}}'])
-def test_a_list_asked_for_with_unusual_params_is_not_pinned(params: str) -> None:
+def test_a_list_asked_for_with_unusual_params_is_not_pinned(door: Listener, params: str) -> None:
     """We ask for the whole list first; this one may be another, or a part of it."""
-    door = listener()
     waiting = asks_for_a_list(door, asking("tools/list", params=params), **stateless({}))
     outcome = finished(waiting, listing("mine", "yours"))
     assert heard(door, outcome, CHANGED) == PINNED
     assert listed(door, listing("yours", "mine")) == listing("yours", "mine")
 
 
-def test_a_list_asked_for_with_unusual_params_is_not_pinned_if_we_get_no_list() -> None:
-    door = listener()
+def test_a_list_asked_for_with_unusual_params_is_not_pinned_if_we_get_no_list(
+    door: Listener,
+) -> None:
     unusual = asking("tools/list", params='{"filter":"x"}')
     outcome = finished(asks_for_a_list(door, unusual, **stateless({})))
     assert heard(door, outcome, CHANGED) == CHANGED
@@ -180,9 +175,8 @@ def test_a_list_asked_for_with_unusual_params_is_not_pinned_if_we_get_no_list() 
     ],
 )
 def test_only_the_upstream_ends_a_session(
-    method: str, target: str, status: int, is_known: bool
+    door: Listener, method: str, target: str, status: int, is_known: bool
 ) -> None:
-    door = listener()
     headers = session_with(door)
     raw = asking("ping") if method == "POST" else b""
     outcome = send(door, head(method, target, **{**BOTH, **headers}), raw)
@@ -192,9 +186,10 @@ def test_only_the_upstream_ends_a_session(
 
 
 @pytest.mark.parametrize("revision", [{}, {"mcp_protocol_version": R2025_06_18}])
-def test_a_session_that_we_do_not_know_is_judged_by_its_own_list(revision: dict[str, str]) -> None:
+def test_a_session_that_we_do_not_know_is_judged_by_its_own_list(
+    door: Listener, revision: dict[str, str]
+) -> None:
     """We were restarted: its client has other tools than our own fetch."""
-    door = listener()
     headers = {"mcp_session_id": "before", **revision}
     outcome = finished(asks_for_a_list(door, calling("mine"), **headers), listing("mine", "rm"))
     assert isinstance(outcome, Passed)
@@ -202,8 +197,7 @@ def test_a_session_that_we_do_not_know_is_judged_by_its_own_list(revision: dict[
     assert listed(door, listing("mine", "rm"), **headers) == PINNED
 
 
-def test_made_up_sessions_do_not_push_out_other_askers_pins() -> None:
-    door = listener()
+def test_made_up_sessions_do_not_push_out_other_askers_pins(door: Listener) -> None:
     door.policy.adopt(replace(door.config, limits=Limits(sessions=20)))
     assert listed(door, PINNED, **ANN) == PINNED
     for number in range(100):

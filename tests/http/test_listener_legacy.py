@@ -169,9 +169,8 @@ def test_a_stream_has_one_endpoint_at_a_time() -> None:
     assert [one.target for one in client.door.legacy] == ["/messages?s=99"]
 
 
-def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None:
+def test_clients_with_the_same_endpoint_never_get_each_other_s_answers(door: Listener) -> None:
     """Requests cannot be assigned to a stream, so our answer goes back on the POST."""
-    door = listener()
     one, other = Client(door), Client(door)
     one.post(INITIALIZE)
     one.stream.feed(event(INITIALIZED))
@@ -187,9 +186,8 @@ def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None
     assert one.heard == other.heard == []
 
 
-def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends() -> None:
+def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends(door: Listener) -> None:
     """The client whose stream has ended may still post."""
-    door = listener()
     one, other = Client(door), Client(door)
     door.close_stream(one.asked)
     outcome = one.post(calling("rm"))
@@ -206,8 +204,7 @@ def test_an_overlong_endpoint_is_not_remembered() -> None:
     assert len(client.door.legacy) == 0
 
 
-def test_an_upstream_may_write_an_id_in_another_way() -> None:
-    door = listener()
+def test_an_upstream_may_write_an_id_in_another_way(door: Listener) -> None:
     client = Client(door)
     client.post(calling("read", id='"\\u0061"'))
     assert len(client.asked.conversation.exchanges) == 1
@@ -215,7 +212,6 @@ def test_an_upstream_may_write_an_id_in_another_way() -> None:
     assert len(client.asked.conversation.exchanges) == 0
 
 
-def test_an_endpoint_event_in_an_answer_to_a_post_is_ignored() -> None:
-    door = listener()
+def test_an_endpoint_event_in_an_answer_to_a_post_is_ignored(door: Listener) -> None:
     stream = door.open_stream(asked(asking("ping"), door), "/mcp", None)
     assert stream.feed(b"event: endpoint\ndata: /messages\n\n") == b""

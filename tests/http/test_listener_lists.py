@@ -7,6 +7,7 @@ import pytest
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Reply
 from mcp_tool_filter.protocol.limits import R2026_07_28
@@ -30,8 +31,7 @@ from tests.http.listening import (
 from tests.make import answering, asking, calling, definition, event, head, listing, text_of
 
 
-def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here() -> None:
-    door = listener()
+def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here(door: Listener) -> None:
     assert ask(asking("tools/list", id="5"), door, **session_with(door)) == Answered(
         200, listing("read", id="5")
     )
@@ -60,22 +60,20 @@ def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here() -> None:
     ],
 )
 def test_a_list_that_may_differ_is_requested_from_the_upstream(
+    door: Listener,
     headers: dict[str, str],
 ) -> None:
-    door = listener()
     outcome = ask(asking("tools/list"), door, **{**session_with(door), **headers})
     assert isinstance(outcome, Passed)
 
 
-def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
-    door = listener()
+def test_a_client_with_credentials_of_its_own_gets_its_own_list(door: Listener) -> None:
     door.policy.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
     headers = {**session_with(door), "authorization": "Bearer theirs"}
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
-def test_replaced_credentials_make_no_difference() -> None:
-    door = listener()
+def test_replaced_credentials_make_no_difference(door: Listener) -> None:
     headers = ["Authorization: Bearer ours"]
     door.policy.config = parse_config(
         deny=["^rm"], upstream_headers=headers, header_override="true"
@@ -84,17 +82,15 @@ def test_replaced_credentials_make_no_difference() -> None:
     assert isinstance(ask(asking("tools/list"), door, **named), Answered)
 
 
-def test_a_session_keeps_its_user() -> None:
+def test_a_session_keeps_its_user(door: Listener) -> None:
     """Some clients send their token with the first request only."""
-    door = listener()
     headers = session_with(door, authorization="Bearer x")
     del headers["authorization"]
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_session_belongs_to_the_first_user_with_credentials(method: str) -> None:
-    door = listener()
+def test_a_session_belongs_to_the_first_user_with_credentials(door: Listener, method: str) -> None:
     headers = session_with(door)
     with_token = {**BOTH, **headers, "authorization": "Bearer x"}
     send(door, head(method, **with_token), b"" if method == "GET" else asking("ping"))
@@ -129,14 +125,12 @@ def test_a_fetched_list_that_cannot_be_read_stops_the_start(page: bytes) -> None
         listener(page)
 
 
-def test_other_patterns_can_be_applied_to_what_was_fetched() -> None:
-    door = listener()
+def test_other_patterns_can_be_applied_to_what_was_fetched(door: Listener) -> None:
     door.policy.adopt(parse_config(deny=["read"]))
     assert list(door.snapshot.allowed) == ["rm"]
 
 
-def test_the_same_patterns_give_the_same_snapshot() -> None:
-    door = listener()
+def test_the_same_patterns_give_the_same_snapshot(door: Listener) -> None:
     again = parse_config(deny=["^rm"], message_limit="1MB")
     before = door.snapshot
     door.policy.adopt(again)
@@ -152,8 +146,7 @@ def test_a_long_list_is_read_from_its_first_tool_to_its_last() -> None:
     assert len(door.snapshot.denied) == len(names) - len(kept)
 
 
-def test_a_handshake_on_a_stream_opens_a_session_too() -> None:
-    door = listener()
+def test_a_handshake_on_a_stream_opens_a_session_too(door: Listener) -> None:
     hello = asked(INITIALIZE, door)
     door.note_answer_head(hello, 200, "s1")
     door.open_stream(hello, "/mcp", None).feed(event(INITIALIZED))
@@ -164,17 +157,15 @@ def test_a_handshake_on_a_stream_opens_a_session_too() -> None:
 # Patterns that are edited apply at once, also to what was asked or opened before
 
 
-def test_a_list_is_judged_again_when_the_patterns_change() -> None:
-    door = listener()
+def test_a_list_is_judged_again_when_the_patterns_change(door: Listener) -> None:
     hear(listing("read", "rm"), asking("tools/list"), door)
     change_patterns(door, "^read")
     assert hear(listing("read", "rm"), asking("tools/list"), door) == Answered(200, listing("rm"))
 
 
 @pytest.mark.parametrize("target", ["/mcp", "/sse"])
-def test_an_open_stream_follows_the_patterns_in_force(target: str) -> None:
+def test_an_open_stream_follows_the_patterns_in_force(door: Listener, target: str) -> None:
     """A stream may stay open for days; a tool that is denied meanwhile must not show on it."""
-    door = listener()
     waiting = asked(asking("tools/list"), door)
     stream = door.open_stream(waiting, target, None)
     assert stream.feed(event(listing("read", "rm"))) == event(listing("read"))
@@ -184,8 +175,7 @@ def test_an_open_stream_follows_the_patterns_in_force(target: str) -> None:
     assert stream.feed(named) == b""
 
 
-def test_an_open_socket_and_a_waiting_request_follow_the_patterns_in_force() -> None:
-    door = listener()
+def test_an_open_socket_and_a_waiting_request_follow_the_patterns_in_force(door: Listener) -> None:
     socket, waiting = Conversation(door.policy), asked(asking("tools/list"), door)
     say(socket, asking("tools/list"), True)
     change_patterns(door, "^read")

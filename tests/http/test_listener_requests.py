@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import ids_in
 from tests.http.listening import (
@@ -235,8 +236,7 @@ def test_json_that_is_no_message_may_have_any_number_of_elements() -> None:
 # A WebSocket: both sides are judged, message by message
 
 
-def test_on_a_socket_both_sides_are_judged() -> None:
-    door = listener()
+def test_on_a_socket_both_sides_are_judged(door: Listener) -> None:
     socket = Conversation(door.policy)
     assert isinstance(say(socket, calling("rm"), True), Reply)
     assert say(socket, calling("read", id="2"), True) == Forward()
@@ -245,8 +245,7 @@ def test_on_a_socket_both_sides_are_judged() -> None:
     assert text_of(verdict) == listing("read")
 
 
-def test_unreadable_messages_on_a_socket_are_answered_or_dropped() -> None:
-    door = listener()
+def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener) -> None:
     socket = Conversation(door.policy)
     assert isinstance(say(socket, b"\xff", True), Reply)
     assert isinstance(say(socket, b"\xff", False), Drop)
@@ -256,6 +255,5 @@ def test_unreadable_messages_on_a_socket_are_answered_or_dropped() -> None:
     assert json.loads(verdict.text)["id"] == 7
 
 
-def test_a_list_on_a_socket_is_requested_from_the_upstream() -> None:
-    door = listener()
+def test_a_list_on_a_socket_is_requested_from_the_upstream(door: Listener) -> None:
     assert say(Conversation(door.policy), asking("tools/list"), True) == Forward()

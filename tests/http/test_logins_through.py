@@ -76,8 +76,12 @@ class Login:
         return come_back(path, urlencode(usual | said), self.between, now)[0]
 
 
-def test_a_login_comes_back_through_us() -> None:
-    login = Login()
+@pytest.fixture
+def login() -> Login:
+    return Login()
+
+
+def test_a_login_comes_back_through_us(login: Login) -> None:
     callback = login.register()
     assert callback.startswith(OURS + "/mcp-tool-filter/callback/")
     begun = login.begin(resource=OURS + "/mcp", code_challenge="c")
@@ -93,31 +97,27 @@ def test_a_login_comes_back_through_us() -> None:
     assert fields == {"client_id": "me", "redirect_uri": callback, "resource": THEIRS + "/mcp"}
 
 
-def test_an_error_comes_back_as_well() -> None:
-    login = Login()
+def test_an_error_comes_back_as_well(login: Login) -> None:
     callback = login.register()
     begun = login.begin()
     there = login.end(callback, state=begun["state"], code="", error="access_denied")
     assert "error=access_denied" in there
 
 
-def test_only_registered_redirect_uris_are_used() -> None:
-    login = Login()
+def test_only_registered_redirect_uris_are_used(login: Login) -> None:
     login.register()
     for uri in ("http://127.0.0.1:1/other", "https://evil.example/", CLIENT + "/x", ""):
         with pytest.raises(ProtocolError):
             login.begin(redirect_uri=uri)
 
 
-def test_the_port_of_a_loopback_redirect_uri_may_differ() -> None:
-    login = Login()
+def test_the_port_of_a_loopback_redirect_uri_may_differ(login: Login) -> None:
     callback = login.register("http://127.0.0.1/callback")
     begun = login.begin(redirect_uri="http://127.0.0.1:7777/callback")
     assert login.end(callback, state=begun["state"]).startswith("http://127.0.0.1:7777/callback?")
 
 
-def test_a_state_is_valid_once_for_its_registration_and_for_a_limited_time() -> None:
-    login = Login()
+def test_a_state_is_valid_once_for_its_registration_and_for_a_limited_time(login: Login) -> None:
     mine, other = login.register(), login.register(name="other")
     begun = login.begin()
     for callback, said in ((other, begun["state"]), (mine, "guess"), (mine, "")):
@@ -132,8 +132,7 @@ def test_a_state_is_valid_once_for_its_registration_and_for_a_limited_time() -> 
 
 
 @pytest.mark.parametrize("iss", ["https://evil.example/", "https://as.example", OURS + "/", ""])
-def test_another_issuer_is_refused(iss: str) -> None:
-    login = Login()
+def test_another_issuer_is_refused(login: Login, iss: str) -> None:
     callback = login.register()
     with pytest.raises(ProtocolError, match="another"):
         login.end(callback, state=login.begin()["state"], iss=iss)
@@ -194,8 +193,7 @@ def test_many_parameters_are_refused() -> None:
         token_request(b"a=b&" * 1000, None, Login().between)
 
 
-def test_a_client_may_authenticate_in_a_header() -> None:
-    login = Login()
+def test_a_client_may_authenticate_in_a_header(login: Login) -> None:
     callback = login.register(name="a b")
     basic = base64.b64encode(b"a%20b:secret").decode()
     fields = token_request(urlencode({"redirect_uri": CLIENT}).encode(), basic, login.between)
@@ -220,8 +218,7 @@ def test_our_resource_is_translated_to_the_upstreams(resource: str, theirs: str)
     assert their_resource(resource, OURS, THEIRS) == theirs
 
 
-def test_both_memories_are_bounded() -> None:
-    login = Login()
+def test_both_memories_are_bounded(login: Login) -> None:
     first = login.register(name="client-0")
     begun = login.begin(client_id="client-0")
     for number in range(1, 1500):
@@ -239,8 +236,7 @@ def test_a_registration_must_be_an_object(body: bytes) -> None:
         registration_request(body, Login().between)
 
 
-def test_many_registrations_do_not_evict_clients_that_have_logged_in() -> None:
-    login = Login()
+def test_many_registrations_do_not_evict_clients_that_have_logged_in(login: Login) -> None:
     callback = login.register()
     login.end(callback, state=login.begin()["state"])
     for number in range(1100):
@@ -250,8 +246,7 @@ def test_many_registrations_do_not_evict_clients_that_have_logged_in() -> None:
     assert login.between.registrations.of("other-1099") is not None
 
 
-def test_registrations_are_bounded_in_bytes() -> None:
-    login = Login()
+def test_registrations_are_bounded_in_bytes(login: Login) -> None:
     uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
     for number in range(200):
         login.register(*uris, name=f"other-{number}")
@@ -259,8 +254,7 @@ def test_registrations_are_bounded_in_bytes() -> None:
     assert login.between.registrations.of("other-199") is not None
 
 
-def test_a_client_that_registers_again_takes_no_more_room() -> None:
-    login = Login()
+def test_a_client_that_registers_again_takes_no_more_room(login: Login) -> None:
     login.register(name="stays")
     uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
     for _ in range(200):
@@ -302,8 +296,7 @@ def test_only_a_resource_of_ours_is_translated(text: str, changed: str | None) -
     assert with_their_resource(text, OURS, THEIRS) == changed
 
 
-def test_clients_that_are_given_the_same_id_do_not_end_each_others_logins() -> None:
-    login = Login()
+def test_clients_that_are_given_the_same_id_do_not_end_each_others_logins(login: Login) -> None:
     login.register(CLIENT)
     second = login.register("cursor://callback")
     assert login.begin()["redirect_uri"] == second

@@ -65,8 +65,7 @@ def test_inject_error_answers_with_this_error() -> None:
     }
 
 
-def test_after_a_block_the_same_rule_still_logs() -> None:
-    host = Host()
+def test_after_a_block_the_same_rule_still_logs(host: Host) -> None:
     policy = rule(
         "", 'block: x, log: {level: warn, message: "a\\nb"}, set_param: {field: a, value: 1}, '
         "metric: {name: m}, delay: 5s, webhook: {url: 'http://h/'}", host
@@ -76,23 +75,20 @@ def test_after_a_block_the_same_rule_still_logs() -> None:
     assert host.effects[0] == WriteLog("warn", "a\\nb", "r")
 
 
-def test_a_delay_does_not_count_against_the_time_limit() -> None:
-    host = Host()
+def test_a_delay_does_not_count_against_the_time_limit(host: Host) -> None:
     limit = "rate_limit: {key: k, limit: 9, window: 1m}"
     policy = rule("", f"delay: 10s, {limit}, delay: 10s", host, top="chain: {timeout: 5s}")
     assert judged(policy, call(), host=host).refusal is None
     assert [one for one in host.effects if isinstance(one, Delay)] == [Delay(10.0), Delay(10.0)]
 
 
-def test_log_and_metric_report_without_changing_the_message() -> None:
-    host = Host()
+def test_log_and_metric_report_without_changing_the_message(host: Host) -> None:
     actions = 'log: {level: error, message: "${rule} ${tool}"}, metric: {name: calls, value: 2.5}'
     verdict(rule("", actions, host), call("read"), host)
     assert host.effects == [WriteLog("error", "r read", "r"), Measure("calls", 2.5)]
 
 
-def test_a_webhook_sends_the_configured_members() -> None:
-    host = Host()
+def test_a_webhook_sends_the_configured_members(host: Host) -> None:
     about = Circumstances(session_id="s")
     policy = rule(
         "", "webhook: {url: 'https://h/${tool}', include_message: true, "
@@ -113,9 +109,8 @@ def test_a_webhook_sends_the_configured_members() -> None:
     "tool",
     ["a b", "a?x=1&z=2#y", "ä", "@evil.test/", "\ud800", "..", ".", "a/../b", "%2e%2e", "\\..", ""],
 )
-def test_an_odd_name_does_not_change_where_a_webhook_goes(tool: str) -> None:
+def test_an_odd_name_does_not_change_where_a_webhook_goes(host: Host, tool: str) -> None:
     """Else a call with an odd name would be reported to another receiver or to none."""
-    host = Host()
     policy = rule(
         "", "webhook: {url: 'http://h.test:81/a/${params.arguments.x}/b?a=1${tool}'}", host
     )
@@ -129,8 +124,7 @@ def test_an_odd_name_does_not_change_where_a_webhook_goes(tool: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999", "x", ""])
-def test_a_counter_only_grows(value: str) -> None:
-    host = Host()
+def test_a_counter_only_grows(host: Host, value: str) -> None:
     policy = rule("", "metric: {name: m, value: '${params.arguments.x}'}", host)
     found = judged(policy, call(x=value), host=host)
     assert found.refusal is not None
@@ -138,8 +132,7 @@ def test_a_counter_only_grows(value: str) -> None:
     assert not [one for one in host.effects if isinstance(one, Measure)]
 
 
-def test_fork_sends_copies_without_the_clients_id() -> None:
-    host = Host()
+def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
     policy = rule("", "fork: {copies: 2}, fork: {to: 'http://h/mcp'}", host)
     assert judged(policy, call(id="mine"), host=host).refusal is None
     assert [type(one) for one in host.effects] == [SendCopy, SendCopy, SendCopy]

@@ -133,8 +133,7 @@ def test_a_change_of_a_carried_request_keeps_all_other_bytes() -> None:
     assert changed.text.decode() == expected
 
 
-def test_the_clients_answers_in_a_request_are_judged_with_their_requests() -> None:
-    host = Host()
+def test_the_clients_answers_in_a_request_are_judged_with_their_requests(host: Host) -> None:
     policy = rules(
         "- {id: r, on: response, conditions: [{from: client}, {method_equals: roots/list}, "
         "{result_matches: {field: 'roots[0].uri', pattern: home}}], actions: [block: no]}\n"

@@ -36,20 +36,17 @@ BLOCKS = """
 """
 
 
-def test_the_first_block_by_priority_ends_the_chain() -> None:
-    host = Host()
+def test_the_first_block_by_priority_ends_the_chain(host: Host) -> None:
     found = judged(rules(BLOCKS), call(), host=host)
     assert (message_of(found), logged(host)) == ("high", ["high"])
 
 
-def test_without_fail_fast_all_rules_run_their_side_effects() -> None:
-    host = Host()
+def test_without_fail_fast_all_rules_run_their_side_effects(host: Host) -> None:
     found = judged(rules(BLOCKS, top="chain: {fail_fast: false}"), call(), host=host)
     assert (message_of(found), logged(host)) == ("high", ["high", "also", "low"])
 
 
-def test_without_fail_fast_a_blocked_message_no_longer_waits_or_counts() -> None:
-    host = Host()
+def test_without_fail_fast_a_blocked_message_no_longer_waits_or_counts(host: Host) -> None:
     policy = rules(
         """
 - {id: a, actions: [block: a]}

@@ -78,9 +78,8 @@ def on_field(pattern: str, action: str = "block: no") -> Policy:
     ],
 )
 def test_a_message_that_patterns_would_take_too_long_on_is_refused(
-    pattern: str, texts: list[str], spent: list[int]
+    host: Host, pattern: str, texts: list[str], spent: list[int]
 ) -> None:
-    host = Host()
     refused = judged(on_field(pattern), call(a=texts), host=host).refusal
     assert refused is not None
     assert refused.render("1") == (
@@ -241,9 +240,8 @@ def test_others_may_work_while_a_message_takes_long() -> None:
     assert Delay(0) in host.effects
 
 
-def test_others_may_work_after_each_slow_condition() -> None:
+def test_others_may_work_after_each_slow_condition(host: Host) -> None:
     """It looks at the time itself, but only between conditions can others work."""
-    host = Host()
     one = "- {{id: r{0}, conditions: [param_exists: a{0}], actions: [log: {{message: x}}]}}\n"
     text = "".join(map(one.format, range(5)))
 

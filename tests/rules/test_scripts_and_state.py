@@ -56,15 +56,13 @@ def test_a_script_may_return_another_message() -> None:
     assert changed(policy, call("read"), host) == call("other")
 
 
-def test_a_script_that_does_not_decide_delays_nothing() -> None:
-    host = Host()
+def test_a_script_that_does_not_decide_delays_nothing(host: Host) -> None:
     policy = rule("", "run_script: {path: ./s, timeout: 1m}", host)
     assert judged(policy, call(), host=host).refusal is None
     assert [type(one) for one in host.effects] == [RunScript]
 
 
-def test_a_cached_result_answers_and_the_first_result_is_stored() -> None:
-    host = Host()
+def test_a_cached_result_answers_and_the_first_result_is_stored(host: Host) -> None:
     policy = rule("", "cache: {key: '${method}:${params_hash}', ttl: 5m, max_entries: 7}", host)
     first = judged(policy, request("m", {"a": 1}), host=host)
     assert first.cached is None
@@ -86,9 +84,9 @@ def test_a_cached_result_answers_and_the_first_result_is_stored() -> None:
     ],
 )
 def test_a_result_cached_for_one_user_or_upstream_is_not_given_to_another(
+    host: Host,
     about: Circumstances,
 ) -> None:
-    host = Host()
     policy = rule("", "cache: {key: k, ttl: 5m}", host)
     owner = Circumstances(upstream="http://a/mcp", credentials=b"a")
     (store,) = judged(policy, request("m"), host=host, about=owner).stores
@@ -103,8 +101,7 @@ def test_cache_does_nothing_on_what_the_snapshot_will_answer() -> None:
     assert found.stores == []
 
 
-def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill() -> None:
-    host = Host()
+def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill(host: Host) -> None:
     policy = rule("", "rate_limit: {key: '${tool}', limit: 2, window: 60s}", host)
 
     def refused(tool: str = "read") -> object:

@@ -57,8 +57,7 @@ def test_sessions_are_bounded() -> None:
     assert [one.id for one in sessions] == ["7", "8", "9"]
 
 
-def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener() -> None:
-    host = Host()
+def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener(host: Host) -> None:
     made = rules("- {id: r, actions: [log: {message: x}]}", host, top="session_ttl: 10s")
     link = RulesLink(made, host.at_once, clock=host.clock)
     snapshot = policy("read").snapshot
@@ -118,9 +117,8 @@ TOLD = """
 
 
 @pytest.mark.parametrize(("id", "shown"), [(1, "1"), ("i", "i"), (None, "")])
-def test_an_error_of_a_rule_is_judged_as_it_is_written(id: object, shown: str) -> None:
+def test_an_error_of_a_rule_is_judged_as_it_is_written(host: Host, id: object, shown: str) -> None:
     """It is our own, so nothing has to parse it; and its rules are looked up once."""
-    host = Host()
     link = RulesLink(rules(MANY + TOLD, host), host.at_once, clock=host.clock)
     said = {"jsonrpc": "2.0", "id": id, "method": "vendor/do", "params": {"a": "v3"}}
     asked = single(json.dumps(said))

@@ -40,8 +40,7 @@ def test_a_template_over_an_unclear_field_is_refused() -> None:
     assert found.refusal.code == -32600
 
 
-def test_the_credential_is_a_salted_hash() -> None:
-    host = Host()
+def test_the_credential_is_a_salted_hash(host: Host) -> None:
     policy = rule("", "block: '${credential}'", host)
     found = [
         judged(policy, call(), host=host, about=Circumstances(credentials=who)).refusal
@@ -52,8 +51,7 @@ def test_the_credential_is_a_salted_hash() -> None:
     assert all(len(text) == 16 for text in texts)
 
 
-def test_the_hash_of_params_forgets_spelling_and_progress_tokens() -> None:
-    host = Host()
+def test_the_hash_of_params_forgets_spelling_and_progress_tokens(host: Host) -> None:
     policy = rule("", "block: '${params_hash}'", host)
 
     def hashed(params: str) -> str:

@@ -75,9 +75,13 @@ def answer(id: int, text: str = "y") -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id, "result": result}, ensure_ascii=False).encode()
 
 
+@pytest.fixture
+def audited() -> Audited:
+    return Audited()
+
+
 @pytest.mark.parametrize("size", [1, 5000, 50_000])
-def test_a_call_is_entered_with_its_answer(size: int) -> None:
-    audited = Audited()
+def test_a_call_is_entered_with_its_answer(audited: Audited, size: int) -> None:
     asked = call(1, text="x" * size)
     audited.ask(asked)
     assert audited.entries == []
@@ -112,15 +116,13 @@ def made(part: object) -> Entry:
     return shown
 
 
-def test_a_refused_call_is_entered_at_once() -> None:
-    audited = Audited()
+def test_a_refused_call_is_entered_at_once(audited: Audited) -> None:
     audited.ask(call(1, "rm"))
     (entry,) = audited.entries
     assert (entry["verdict"], entry["pattern"]) == ("refused", "^rm")
 
 
-def test_each_call_of_a_batch_is_an_entry() -> None:
-    audited = Audited()
+def test_each_call_of_a_batch_is_an_entry(audited: Audited) -> None:
     audited.ask(b"[%b,%b,%b]" % (call(1), call(2, text="x" * 5000), call(3, "rm")))
     assert [entry["verdict"] for entry in audited.entries] == ["refused"]
     audited.hear(b"[%b,%b]" % (answer(2), answer(1)))
@@ -128,17 +130,15 @@ def test_each_call_of_a_batch_is_an_entry() -> None:
     assert ids == ["3", "2", "1"]
 
 
-def test_requests_without_an_answer_are_entered_at_the_end() -> None:
-    audited = Audited()
+def test_requests_without_an_answer_are_entered_at_the_end(audited: Audited) -> None:
     audited.ask(call(1))
     audited.ask(call(2, text="x" * 5000))
     audited.auditor.close()
     assert [entry["answered"] for entry in audited.entries] == [False, False]
 
 
-def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
+def test_calls_that_get_no_answer_are_entered_before_the_end(audited: Audited) -> None:
     """A process may run for months; a failed call must not wait for its end to be logged."""
-    audited = Audited()
     audited.ask(call(1))
     audited.ask(call(2, text="x" * 5000))
     audited.ask(call(3))
@@ -154,10 +154,10 @@ def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
 
 @pytest.mark.parametrize("id", ["1", '"one"', "99999999999999999999"])
 def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_client_gets(
+    audited: Audited,
     id: str,
 ) -> None:
     """The invalid message had a line of its own, and the call waited for the end."""
-    audited = Audited()
     audited.ask(calling("read", id=id))
     audited.ask(call(2))
     audited.conversation.unreadable_from_upstream(b'{"id":%b,' % id.encode(), "not valid JSON")
@@ -172,9 +172,8 @@ def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_c
 
 
 @pytest.mark.parametrize("id", ["1", '"one"'])
-def test_a_call_that_its_client_cancels_is_entered_at_once(id: str) -> None:
+def test_a_call_that_its_client_cancels_is_entered_at_once(audited: Audited, id: str) -> None:
     """An upstream does not answer it; over stdio nothing else says that it is over."""
-    audited = Audited()
     audited.ask(calling("read", id=id))
     audited.ask(call(2))
     for wanted in ("7", id):
@@ -184,9 +183,8 @@ def test_a_call_that_its_client_cancels_is_entered_at_once(id: str) -> None:
     assert (entry["id"], entry["answered"], entry["answer_why"]) == (id, False, "cancelled")
 
 
-def test_a_tool_that_says_it_has_failed_is_an_error() -> None:
+def test_a_tool_that_says_it_has_failed_is_an_error(audited: Audited) -> None:
     """Most failures of tools come so: they are results for JSON-RPC."""
-    audited = Audited()
     for id, said in ((1, "true"), (2, "false")):
         audited.ask(call(id))
         audited.hear(answering('{"content":[],"isError":' + said + "}", id=str(id)))
@@ -283,9 +281,8 @@ def test_times_are_those_of_the_messages_not_of_their_entries() -> None:
     assert (entry["time"], entry["upstream_ms"]) == ("1970-01-01T00:00:00.000Z", 2000.0)
 
 
-def test_the_verdict_is_the_observed_one() -> None:
+def test_the_verdict_is_the_observed_one(audited: Audited) -> None:
     """Later, a request may get the header of a trace."""
-    audited = Audited()
     judged = audited.conversation.from_client(call(1))
     assert isinstance(judged, Judged)
     judged.verdict = Rewrite(call(1), Reason(Why.CHANGED))
