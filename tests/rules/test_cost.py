@@ -181,7 +181,8 @@ def verdicts(link: RulesLink, batch: str) -> list[Verdict]:
 
 
 def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -> None:
-    link = RulesLink(on_field("(?=.*x)[ab]."), Host().at_once)
+    host = Host()
+    link = RulesLink(on_field("(?=.*x)[ab]."), host.at_once, clock=host.clock)
     each = [call(a=[f"{i:02}" + "a" * 600_000]) for i in range(15)]
     made = verdicts(link, f"[{','.join(each)}]")
     assert made[:7] == [Forward()] * 7
