@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.hosts import hosted, in_each_host
-from tests.mcp_upstream import RESULT, mcp_upstream, tool
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
 from tests.proxy import RunningTool
 from tests.raw_client import (
     MCP_HEADERS,
@@ -42,6 +43,22 @@ def megabytes(it: RunningTool) -> int:
     return int(line.split()[1]) // 1024
 
 
+@asynccontextmanager
+async def budgeted(
+    host: str, home: Path, respond: Respond | None = None, most: int = MOST
+) -> AsyncIterator[tuple[RunningTool, McpUpstream]]:
+    """Run a proxy that must not take more megabytes in the block, and serve others at its end."""
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, home) as it,
+    ):
+        before = megabytes(it)
+        yield it, upstream
+        async with raw_client(it.port) as other:
+            assert (await other.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < most
+
+
 async def begin(it: RunningTool, clients: AsyncExitStack, headers: bytes) -> RawClient:
     client = await clients.enter_async_context(raw_client(it.port))
     with suppress(ConnectionError):
@@ -70,19 +87,11 @@ async def first_answer(clients: list[RawClient]) -> Answer:
 async def test_unfinished_bodies_are_held_within_the_budget(
     host: str, headers: bytes, most: int, status: int, tmp_path: Path
 ) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        AsyncExitStack() as clients,
-    ):
-        before = megabytes(it)
+    async with AsyncExitStack() as clients, budgeted(host, tmp_path, most=most) as (it, _):
         begun = [await begin(it, clients, headers) for _ in range(MANY)]
         refused = await first_answer(begun)
         assert refused.status == status
         assert json.loads(refused.body)["error"]["message"]
-        async with raw_client(it.port) as other:
-            assert (await other.ask(FINE)).body == RESULT
-        assert megabytes(it) - before < most
 
 
 @in_each_host
@@ -102,18 +111,11 @@ async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
             rest = rest[piece:]
         return number
 
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        h2_client(it.port) as client,
-    ):
-        before = megabytes(it)
+    async with AsyncExitStack() as clients, budgeted(host, tmp_path) as (it, _):
+        client = await clients.enter_async_context(h2_client(it.port))
         numbers = [await _begin(client) for _ in range(MANY)]
         first = await client.over(numbers[0])
         assert first.headers[b":status"] == b"503"
-        async with raw_client(it.port) as other:
-            assert (await other.ask(FINE)).body == RESULT
-        assert megabytes(it) - before < MOST
 
 
 @in_each_host
@@ -123,19 +125,11 @@ async def test_unread_answers_are_held_within_the_budget(host: str, tmp_path: Pa
     async def respond(request: RawRequest, peer: Peer) -> None:
         await peer.say(whole if "/long" in request.line else answer(RESULT))
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        AsyncExitStack() as clients,
-    ):
-        before = megabytes(it)
+    async with AsyncExitStack() as clients, budgeted(host, tmp_path, respond) as (it, upstream):
         for number in range(2 * MANY):
             client = await clients.enter_async_context(raw_client(it.port))
             await client.say(FINE.replace(b"/mcp", b"/long"))
             await upstream.raw.asked(number + 1)
-        async with raw_client(it.port) as other:
-            assert (await other.ask(FINE)).body == RESULT
-        assert megabytes(it) - before < MOST
 
 
 @in_each_host
@@ -149,12 +143,7 @@ async def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path:
         else:
             await peer.say(answer(RESULT))
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        AsyncExitStack() as clients,
-    ):
-        before = megabytes(it)
+    async with AsyncExitStack() as clients, budgeted(host, tmp_path, respond) as (it, upstream):
         for _ in range(MANY):
             client = await clients.enter_async_context(raw_client(it.port))
             await client.say(get())
@@ -162,9 +151,6 @@ async def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path:
         for peer in upstream.raw.peers:
             with suppress(ConnectionError):
                 await peer.writer.drain()
-        async with raw_client(it.port) as other:
-            assert (await other.ask(FINE)).body == RESULT
-        assert megabytes(it) - before < MOST
 
 
 @in_each_host

@@ -124,12 +124,12 @@ async def _said_and_heard(
     """Return what reaches the upstream, and what the client gets."""
     between.upstream.asked.clear()
     async with raw_client(port) as client, raw_client(port) as poster:
-        found = await bodies(await _asker(transport, client, poster), echo)
+        found = await bodies(await asker(transport, client, poster), echo)
     reached = [one.body for one in between.upstream.asked if b"tools/call" in one.body]
     return reached, found
 
 
-async def _asker(transport: str, client: RawClient, poster: RawClient) -> AskRaw:
+async def asker(transport: str, client: RawClient, poster: RawClient) -> AskRaw:
     if transport == "websocket":
         socket = await connect(client.reader, client.writer)
 
@@ -192,7 +192,7 @@ async def test_in_front_of_a_url_over_stdio_nothing_changes(tmp_path: Path) -> N
             await asyncio.to_thread(client.opens)
             port = int(upstream.url.rpartition(":")[2])
             async with raw_client(port) as alone:
-                direct = await bodies(await _asker("JSON", alone, alone), echo)
+                direct = await bodies(await asker("JSON", alone, alone), echo)
 
             async def ask(body: bytes) -> bytes:
                 client.say(body)

@@ -17,7 +17,7 @@ from tests.cli.launched import launched, run
 from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
-from tests.raw_client import get, h2_client, post, raw_client
+from tests.raw_client import RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, free_port
 
 HOSTS = ["mitmdump", "mcp-tool-filter", "--record", "serve"]
@@ -146,21 +146,31 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         link[1].close()
 
 
-@pytest.mark.rest(but=1)
-@pytest.mark.parametrize("host", HOSTS)
-async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: Path) -> None:
+@asynccontextmanager
+async def calling(
+    host: str, home: Path, drain: str
+) -> AsyncIterator[tuple[RunningTool, int, RawClient]]:
+    """Run one with a call that is never answered."""
+
     async def silent(_request: RawRequest, peer: Peer) -> None:
         await peer.left()
 
     async with (
         mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-        replica(host, upstream, tmp_path, "0") as (it, _),
+        replica(host, upstream, home, drain) as (it, metrics),
         raw_client(it.port) as client,
     ):
         path = "/one/mcp" if host == "serve" else "/mcp"
         await client.say(post(CALL % (1, b"read_file"), path=path))
         while not upstream.of("tools/call"):
             await asyncio.sleep(0.01)
+        yield it, metrics, client
+
+
+@pytest.mark.rest(but=1)
+@pytest.mark.parametrize("host", HOSTS)
+async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: Path) -> None:
+    async with calling(host, tmp_path, "0") as (it, _, client):
         it.interrupt()
         assert b"The proxy is shutting down" in (await client.answer()).body
         assert await it.exit_code() == 0
@@ -169,18 +179,7 @@ async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: P
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", HOSTS)
 async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> None:
-    async def silent(_request: RawRequest, peer: Peer) -> None:
-        await peer.left()
-
-    async with (
-        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-        replica(host, upstream, tmp_path, "99999") as (it, metrics),
-        raw_client(it.port) as client,
-    ):
-        path = "/one/mcp" if host == "serve" else "/mcp"
-        await client.say(post(CALL % (1, b"read_file"), path=path))
-        while not upstream.of("tools/call"):
-            await asyncio.sleep(0.01)
+    async with calling(host, tmp_path, "99999") as (it, metrics, _):
         it.interrupt()
         await until_not_ready(metrics)
         it.interrupt()

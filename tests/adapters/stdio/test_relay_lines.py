@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -139,6 +141,13 @@ interceptor:
 """
 
 
+@contextmanager
+def holding(policy: Path, **how: Any) -> Iterator[Relayed]:
+    """Relay lines that a rules file judges."""
+    with closing(ruled(policy)) as rules, closing(Relayed(rules, **how)) as relayed:
+        yield relayed
+
+
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
     """A pipe; the rules' script waits until the test opens it."""
@@ -152,9 +161,7 @@ def gate(tmp_path: Path) -> Path:
 
 
 def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
-    rules = ruled(gate.with_name("rules.yaml"))
-    relayed = Relayed(rules)
-    try:
+    with holding(gate.with_name("rules.yaml")) as relayed:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
         relayed.lines.from_client([slow, ping])
         gate.write_bytes(b"")
@@ -169,9 +176,6 @@ def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
         gate.write_bytes(b"")
         answers.join()
         assert relayed.client_hears() == [late, soon, b""]
-    finally:
-        relayed.close()
-        rules.close()
 
 
 @pytest.mark.parametrize("is_ruled", [False, True])
@@ -202,26 +206,19 @@ def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
 
 
 def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:
-    rules = ruled(gate.with_name("rules.yaml"))
-    relayed = Relayed(rules)
     cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
-    try:
+    with holding(gate.with_name("rules.yaml")) as relayed:
         first, ping = calling("slow_file", id='"a"'), asking("ping", id="2")
         relayed.lines.from_client([first, ping, asking("ping", id="3.0")])
         relayed.lines.from_client([(cancel % id).encode() for id in ("3", '"\\u0061"')])
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [ping, b""]
         assert relayed.judge.methods_in_flight() == ["ping"]
-    finally:
-        relayed.close()
-        rules.close()
 
 
 def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
-    rules = ruled(gate.with_name("rules.yaml"))
-    relayed = Relayed(rules)
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    try:
+    with holding(gate.with_name("rules.yaml")) as relayed:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
         relayed.lines.from_client([b"[" + slow + b"," + ping + b"]"])
         relayed.lines.from_client([cancel])
@@ -229,15 +226,10 @@ def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [b"[" + ping + b"]", b""]
         assert relayed.judge.methods_in_flight() == ["ping"]
-    finally:
-        relayed.close()
-        rules.close()
 
 
 def test_requests_that_a_rule_holds_get_an_error_when_the_command_is_lost(gate: Path) -> None:
-    rules = ruled(gate.with_name("rules.yaml"))
-    relayed = Relayed(rules)
-    try:
+    with holding(gate.with_name("rules.yaml")) as relayed:
         relayed.lines.from_client([asking("ping", id="0")])
         relayed.lines.from_client([calling("slow_file", id='"a"'), asking("ping", id="2.0")])
         lost = [json.loads(reply) for reply in relayed.lines.lost_replies()]
@@ -246,9 +238,6 @@ def test_requests_that_a_rule_holds_get_an_error_when_the_command_is_lost(gate: 
         ]
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [asking("ping", id="0"), b""]
-    finally:
-        relayed.close()
-        rules.close()
 
 
 def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path) -> None:
@@ -258,13 +247,8 @@ def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path)
         "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: roots/list],"
         " actions: [block: no]}]}"
     )
-    rules = ruled(policy)
-    relayed = Relayed(rules, command=["sleep", "60"])
-    try:
+    with holding(policy, command=["sleep", "60"]) as relayed:
         relayed.lines.from_child([asking("roots/list", id=str(n)) for n in range(2000)])
         relayed.lines.from_child([b'{"jsonrpc":"2.0","method":"still/here"}'])
         assert relayed.client_hears() == [b'{"jsonrpc":"2.0","method":"still/here"}', b""]
-    finally:
         relayed.child.send(KILL)
-        relayed.close()
-        rules.close()
