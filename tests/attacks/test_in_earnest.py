@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,10 +12,11 @@ from tests.attacks import answers, honest, hostile_requests
 from tests.attacks.honest import plain
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, speak
+from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT
-from tests.proxy import REPOSITORY, SCRIPT, tool
+from tests.proxy import SCRIPT, tool
 from tests.raw_client import raw_client
-from tests.raw_upstream import TIMEOUT, RawRequest, free_port
+from tests.raw_upstream import RawRequest
 
 # Many are large, or wait for what never comes: here only the quick ones.
 REQUESTS = [one for one in hostile_requests.ATTACKS if len(one.raw) < 3000][::12]
@@ -41,23 +39,9 @@ async def mitmdump(upstream: Upstream, home: Path) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def launcher(upstream: Upstream, home: Path) -> AsyncIterator[int]:
-    port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mcp_tool_filter", "--upstream", f"{upstream.url}/mcp"),
-        *("--deny", f"^{DENIED}$", "--port", str(port), "--keep-running"),
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon"), "HOME": str(home)},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            while not await _answers(port):
-                await asyncio.sleep(0.05)
-        yield port
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    words = ("--upstream", f"{upstream.url}/mcp", "--deny", f"^{DENIED}$", "--keep-running")
+    async with launched(*words, home=home) as it:
+        yield await it.serving()
 
 
 async def _answers(port: int) -> bool:

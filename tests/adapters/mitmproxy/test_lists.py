@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
 from tests.adapters.mitmproxy.relisting import Changing, ask
+from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import SCRIPT, RunningProxy, proxy
 from tests.proxy import tool as run_tool
@@ -550,27 +549,11 @@ async def test_mitmdump_names_hidden_tools(more: tuple[str, ...], tmp_path: Path
 @pytest.mark.parametrize("more", [(), ("-q",), ("-v",)], ids=["usual", "quiet", "verbose"])
 async def test_the_launcher_names_hidden_tools(more: tuple[str, ...], tmp_path: Path) -> None:
     port = free_port()
-    flags = [*more, "--deny", "^delete_", "--tools-list", "upstream", "--port", str(port)]
-
-    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
-        words = ["-m", "mcp_tool_filter", "-u", f"{upstream.url}/mcp", *flags]
-        with (tmp_path / "stderr").open("wb") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, *words, stderr=stderr, stdin=asyncio.subprocess.DEVNULL
-            )
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                await accepting(port)
-            await check(port, (tmp_path / "stderr").read_text)
-        finally:
-            process.terminate()
-            await process.wait()
-
-
-async def accepting(port: int) -> None:
-    while True:
-        with suppress(ConnectionRefusedError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return
-        await asyncio.sleep(0.02)
+    flags = (*more, "--deny", "^delete_", "--tools-list", "upstream", "--port", str(port))
+    async with (
+        mcp_upstream(respond=saying(RESULT), lists=lists) as upstream,
+        launched("-u", f"{upstream.url}/mcp", *flags, home=tmp_path) as it,
+    ):
+        it.port = port
+        await it.listening()
+        await check(port, lambda: it.stderr)

@@ -24,7 +24,7 @@ from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.commands.serve import _plans as plans_of
 from tests.browser import Page, browser
 from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
-from tests.cli.launched import surroundings
+from tests.cli.launched import run, surroundings
 from tests.cli.test_config_file import sources
 from tests.end_to_end.logins import PLACES
 from tests.login_browser import browse
@@ -494,14 +494,12 @@ def test_what_cannot_be_served_is_one_clear_error(
 
 
 def test_without_a_file_there_is_advice(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "mcp_tool_filter", "serve"]
-    env = surroundings(tmp_path)
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = run("serve", home=tmp_path)
     assert (done.returncode, "There is no config file" in done.stderr) == (2, True)
     folder = tmp_path / ".config/mcp-tool-filter"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("[servers.a]\n")
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = run("serve", home=tmp_path)
     assert f"[servers.a] of {folder}/config.toml has no url and no command" in done.stderr
 
 
@@ -669,9 +667,8 @@ def test_with_a_broken_lock_the_page_changes_nothing_of_that_server(tmp_path: Pa
         [servers.other]
         {command("read_file")}
     """
-    words = [sys.executable, "-m", "mcp_tool_filter", "lock", str(lock), "--"]
-    words += upstream("--tools", "read_file,delete_file,env")
-    subprocess.run(words, env=surroundings(tmp_path), capture_output=True, check=True, timeout=60)
+    words = upstream("--tools", "read_file,delete_file,env")
+    assert run("lock", str(lock), "--", *words, home=tmp_path).returncode == 0
     with serving(tmp_path, text) as it:
         locked, change = it.at("locked"), board_of(it)
         assert change("preview", server="locked", hide=[], show=[])["deny"] == ["^env$"]

@@ -16,6 +16,7 @@ from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.commands.test_look import SERVER
+from tests.cli.launched import run
 from tests.make import answering, asking
 from tests.proxy import REPOSITORY
 
@@ -89,12 +90,8 @@ def test_activity_lines_are_shown_only_on_request(is_shown: bool, tmp_path: Path
 
 
 def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
-    words = ["--audit-log", str(tmp_path / "none" / "a"), "--", "true"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mcp_tool_filter", "-d", "x", *words],
-        capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
-    )  # fmt: skip
+    words = ("-d", "x", "--audit-log", str(tmp_path / "none" / "a"), "--", "true")
+    done = run(*words, home=tmp_path)
     assert done.returncode == 1
     assert "Error: Cannot write the audit log" in done.stderr
     assert "Traceback" not in done.stderr
