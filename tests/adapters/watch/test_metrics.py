@@ -21,6 +21,7 @@ from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from tests.cli.launched import launched
+from tests.make import asking
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.proxy import REPOSITORY, SCRIPT
@@ -59,7 +60,12 @@ async def filtering(
     """Run a filter with metrics; the port of the filter."""
     async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
         if host == "mitmdump":
-            sets = ["deny=^rm$", f"metrics_port={metrics}", f"allowed_hosts={allowed}"]
+            sets = [
+                "deny=^rm$",
+                "deny_prompts=^secret",
+                f"metrics_port={metrics}",
+                f"allowed_hosts={allowed}",
+            ]
             sets += ["metrics_token=$OPENS"]
             words = [word for each in sets for word in ("--set", each)]
             mode = f"reverse:{upstream.url}"
@@ -68,6 +74,7 @@ async def filtering(
                 yield await it.listening()
         else:
             flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", str(metrics)]
+            flags += ["--deny-prompts", "^secret"]
             flags += ["--allowed-hosts", allowed, "--metrics-token", TOKEN]
             async with launched(*flags, home=home) as it:
                 yield await it.serving()
@@ -84,12 +91,15 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
     metrics = free_port()
     async with filtering(host, metrics, tmp_path) as port:
         await say(port, CALL % b"read", CALL % b"rm", CALL % b"read", PING)
+        await say(port, asking("prompts/get", params='{"name":"secret"}'))
         status, text = await asyncio.to_thread(
             fetched, metrics, "/metrics", authorization=f"Bearer {TOKEN}"
         )
         assert status == 200
         assert value_of(text, 'mcp_tool_filter_calls_total{tool="read"}') == 2
         refused = 'mcp_tool_filter_refusals_total{tool="rm",why="denied"}'
+        assert value_of(text, refused) == 1
+        refused = 'mcp_tool_filter_refused_things_total{kind="prompt",name="secret"}'
         assert value_of(text, refused) == 1
         for wrong in ("", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer", TOKEN):
             status, text = await asyncio.to_thread(
@@ -102,6 +112,7 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
             )
             assert value_of(text, "mcp_tool_filter_calls_total") == 2
             assert value_of(text, 'mcp_tool_filter_refusals_total{why="denied"}') == 1
+            assert value_of(text, 'mcp_tool_filter_refused_things_total{kind="prompt"}') == 1
         passed = 'mcp_tool_filter_messages_total{class="pass",method="ping",verdict="forwarded"}'
         assert value_of(text, passed) == 1
         assert value_of(text, "mcp_tool_filter_upstream_up") == 1
