@@ -28,6 +28,8 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
 from tests.make import answering, calling
 
+DENIED = {"deny_prompts": ["^secret"], "deny_resources": ["^a:h"], "deny_skills": ["^refunds"]}
+
 
 class Audited:
     """One conversation, and the entries that became of it."""
@@ -37,6 +39,7 @@ class Audited:
         arguments: Arguments = Arguments.HASH,
         soon: Soon | None = None,
         shown: Timeline | None = None,
+        **options: str,
     ) -> None:
         self.entries: list[Entry] = []
         self.shown = shown or Timeline()
@@ -48,7 +51,8 @@ class Audited:
             for_people=shown is not None,
             with_calls=shown is not None,
         )
-        policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+        config = parse_config({"deny": ["^rm"], **DENIED, **options})
+        policy = PolicyInForce(config=config, fetched=example("read", "rm"))
         policy.observe = self.auditor.note
         client = Client(session=Session(id="s-1", revision="2025-06-18"))
         self.conversation = Conversation(policy, client)
@@ -116,10 +120,36 @@ def made(part: object) -> Entry:
     return shown
 
 
-def test_a_refused_call_is_entered_at_once(audited: Audited) -> None:
-    audited.ask(call(1, "rm"))
-    (entry,) = audited.entries
-    assert (entry["verdict"], entry["pattern"]) == ("refused", "^rm")
+@pytest.mark.parametrize("shadow", ["false", "true"])
+@pytest.mark.parametrize(
+    ("method", "params", "kind", "pattern"),
+    [
+        ("tools/call", {"name": "rm"}, "tool", "^rm"),
+        ("tools/resolve", {"name": "rm"}, "tool", "^rm"),
+        ("prompts/get", {"name": "secret"}, "prompt", "^secret"),
+        ("completion/complete", {"ref": {"name": "secret"}}, "prompt", "^secret"),
+        (
+            "tasks/create",
+            {"method": "prompts/get", "params": {"name": "secret"}},
+            "prompt",
+            "^secret",
+        ),
+        ("resources/read", {"uri": "a:hidden"}, "resource", "^a:h"),
+        ("skills/get", {"name": "refunds"}, "skill", "^refunds"),
+        ("resources/read", {"uri": "skill://refunds/x.md"}, "skill", "^refunds"),
+    ],
+)
+def test_a_refused_request_is_entered_with_what_it_names(
+    method: str, params: dict[str, object], kind: str, pattern: str, shadow: str
+) -> None:
+    audited = Audited(shadow=shadow)
+    asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    audited.ask(json.dumps(asked).encode())
+    audited.hear(answer(1))
+    entry = audited.entries[0]
+    assert (entry["verdict"], entry["why"], entry["pattern"]) == ("refused", "denied", pattern)
+    assert ("shadow" in entry) is (shadow == "true")
+    assert str(entry[kind]) in json.dumps(params)
 
 
 def test_each_call_of_a_batch_is_an_entry(audited: Audited) -> None:

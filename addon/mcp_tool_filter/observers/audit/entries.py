@@ -486,6 +486,7 @@ class Auditor:
             self._add_verdict(entry, verdict, judged.snapshot)
         elif judged.would is not None:
             entry |= facts_about(judged.would, judged.snapshot) | {"shadow": True}
+            _add_thing(entry, judged.would)
         else:
             entry["verdict"] = "forwarded"
         return self._shown(entry, judged) if self._for_people else entry
@@ -543,12 +544,18 @@ class Auditor:
     ) -> None:
         entry |= facts_about(verdict, snapshot)
         reason = verdict.reason
-        if reason.thing != TOOL:
-            entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
-        elif reason.why in (Why.CACHED, Why.HIDDEN):
+        _add_thing(entry, verdict)
+        if reason.thing == TOOL and reason.why in (Why.CACHED, Why.HIDDEN):
             entry["saved_bytes"] = snapshot.denied_bytes
         if reason.why is Why.FORBIDDEN and reason.detail:
             entry["detail"] = reason.detail
+
+
+def _add_thing(entry: Entry, verdict: Verdict) -> None:
+    """Name the prompt, the resource or the skill that a verdict is about."""
+    if not isinstance(verdict, Forward) and verdict.reason.thing != TOOL:
+        names = verdict.reason.tools
+        entry[verdict.reason.thing] = shown(names[0][:LONGEST]) if names else ""
 
 
 def _beginning(place: Place, part: Value) -> str:
