@@ -481,6 +481,7 @@ def test_lists_beside_a_list_are_filtered_too() -> None:
         ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
          '{"skills":[{"name":"a","skills":[]}]}'),
         ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
+        ("vendor/list", '{"a":[{"name":"x","inputSchema":{"skills":["refunds"]}}]}', None),
     ],
 )  # fmt: skip
 def test_lists_are_filtered_whatever_they_are_called(

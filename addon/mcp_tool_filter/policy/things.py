@@ -458,6 +458,8 @@ class Things:
             if (new := self._filtered(text, value, within, found)) is not None:
                 yield Edit(value.start, value.end, new)
             return
+        if opened.get("inputSchema") is not None:  # the definition of a tool, as it is
+            return
         for element in opened.elements or ():
             yield from self._edits_below(text, element, found, within)
         for member in opened.members or ():
