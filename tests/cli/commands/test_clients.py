@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,8 +137,9 @@ def test_what_a_client_saves_meanwhile_is_kept(
     changes = [('"numStartups": 3', '"numStartups": 4'), ('"files"', '"other"')]
 
     def agree() -> bool:
-        old, new = changes.pop(0)
-        file.write_text(file.read_text().replace(old, new))
+        text = file.read_text().replace(*changes.pop(0))
+        file.write_text(text[:9])  # it writes the rest while we look
+        threading.Timer(0.02, file.write_text, [text]).start()
         return True
 
     monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", agree)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import sleep
 
 from mcp_tool_filter.adapters.client_files.entries import (
     WAS,
@@ -96,25 +97,30 @@ def run(typed: Given) -> int:
 def find_servers(client: str = "") -> Iterator[ListedServer]:
     """Yield every server that a client lists; a file that cannot be read gets a warning.
 
-    With ``client``, no other client's files are read.
-
-    If files of one scope list a name twice, the nearest file counts, as for the client.
+    With ``client``, no other client's files are read. If files of one scope list a name twice, the
+    nearest file counts, as for the client.
     """
     known = set()
     for place in places(Surroundings.of_this_process()):
         if client not in ("", place.client):
             continue
-        try:
-            file = read(place)
-            servers = file.servers() if file else {}
-        except BadFile as error:
-            say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
-            continue
-        for name, entry in servers.items():
-            assert file
-            if (place.client, place.scope, name) not in known:
-                known.add((place.client, place.scope, name))
-                yield ListedServer(file, name, entry)
+        for one in _listed_in(place):
+            if (place.client, place.scope, one.name) not in known:
+                known.add((place.client, place.scope, one.name))
+                yield one
+
+
+def _listed_in(place: ConfigPlace, *, is_last_try: bool = False) -> list[ListedServer]:
+    try:
+        file = read(place)
+        servers = file.servers() if file else {}
+        return [ListedServer(file, name, entry) for name, entry in servers.items() if file]
+    except BadFile as error:
+        if not is_last_try:
+            sleep(_PAUSE)  # perhaps a client is writing it
+            return _listed_in(place, is_last_try=True)
+        say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
+        return []
 
 
 def _row(one: ListedServer) -> tuple[str, ...]:
@@ -258,6 +264,7 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
 _PATIENCE = "15000"  # milliseconds for a server to answer
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
+_PAUSE = 0.05  # seconds between them
 _SECRETIVE = ("env", "envs", "environment", "headers", "http_headers")
 
 
@@ -317,10 +324,10 @@ def run_unwrap(typed: Given) -> int:
 def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:
     """Change each entry; if there are several, an entry that cannot be changed stops no other."""
     status = 0
-    for listed in found:
-        file = read(listed.file.place) or listed.file  # the change before may have changed it
+    for number, listed in enumerate(found):
+        file = read(listed.file.place) if number else None  # the change before is in it
         try:
-            status = change(replace(listed, file=file)) or status
+            status = change(replace(listed, file=file or listed.file)) or status
         except StartError as error:
             if len(found) == 1:
                 raise
@@ -642,8 +649,13 @@ def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
         try:
             return file.save(text, original=_without_filter(file, listed.name, entry))
         except EditedFile:
+            sleep(_PAUSE)
             newer = read(file.place)
-            if newer is None or newer.servers().get(listed.name) != listed.entry:
+            try:
+                found = newer.servers().get(listed.name) if newer else None
+            except BadFile:  # half of it is written
+                continue
+            if newer is None or found != listed.entry:
                 raise  # the entry itself is another one
             file = newer
             text = _text_with(file, listed.name, entry)
