@@ -223,4 +223,4 @@ def with_flags(text: str) -> str:
 def closest(name: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # slow to import, and seldom needed
 
-    return next(iter(get_close_matches(name, known, n=1)), None)
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.65)), None)
