@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,15 @@ def test_a_flag_beats_the_environment_which_beats_the_server_which_beats_the_top
 ) -> None:
     text = 'message-limit = "2MB"\n[servers.s]\nurl = "localhost:1"\nmessage_limit = "3MB"'
     assert server(tmp_path, text, "s", *flags, **variables).texts["message_limit"] == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["env = {}", "env = []", "allowed-hosts = []", "header-paths = []", "verbose = []"]
+)
+def test_an_empty_list_or_table_sets_nothing(line: str, tmp_path: Path) -> None:
+    text = f"{line}\n[servers.s]\ncommand = ['x']"
+    found = server(tmp_path, text)
+    assert replace(server(tmp_path, text.replace(line, "")), sources=found.sources) == found
 
 
 def test_relative_files_are_beside_the_file(

@@ -150,7 +150,7 @@ class _Table:
                 why = "It is there once with _ and once with -"
                 raise UsageError(f"{name} is in {self._where} twice", why=why)
             given[name] = self._texts(name, value)
-        return given
+        return {name: texts for name, texts in given.items() if texts}  # env = {} sets nothing
 
     def _unknown(self, name: str) -> UsageError:
         is_server = self._where != self._path
