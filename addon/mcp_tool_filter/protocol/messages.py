@@ -34,7 +34,8 @@ from mcp_tool_filter.protocol.scan import (
 )
 
 _ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
-_HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x323AF))
+_SHORT_KEY = 256  # characters
+_MOST_FOLDED = 20_000  # characters whose folded form we keep
 
 
 def fold(key: str) -> str:
@@ -46,23 +47,29 @@ def fold(key: str) -> str:
     plain = key if key.isprintable() else key.split("\0", 1)[0]
     if plain.isascii() and plain.isprintable():
         return plain.strip().lower()
-    return plain.translate(_FOLDED)
+    if len(plain) <= _SHORT_KEY:
+        return plain.translate(_FOLDED)
+    return plain.translate({code: _FOLDED[code] for code in map(ord, set(plain))})
 
 
 class _Folded(dict[int, int | str | None]):
     """The folded form of each character. (Normalizing a whole text can take quadratic time.)"""
 
     def __missing__(self, code: int) -> int | str | None:
-        if any(first <= code <= last for first, last in _HANGUL_AND_HAN):
-            return code  # too many to keep
+        folded = self._find(code)
+        if len(self) < _MOST_FOLDED:
+            self[code] = folded
+        return folded
+
+    def _find(self, code: int) -> int | str | None:
+        if 0xAC00 <= code <= 0xD7A3 or 0x4E00 <= code <= 0x9FFF:
+            return code  # Hangul and Han
         char = chr(code)
         if unicodedata.category(char)[0] in "CZM":
             return None
         # Java takes a dotless i for an i.
         plain = unicodedata.normalize("NFKC", char).casefold().replace("\u0131", "i")
-        folded = "".join(one for one in plain if unicodedata.category(one)[0] not in "CZM")
-        self[code] = folded
-        return folded
+        return "".join(one for one in plain if unicodedata.category(one)[0] not in "CZM")
 
 
 _FOLDED = _Folded()
