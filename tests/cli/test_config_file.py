@@ -100,9 +100,10 @@ def test_a_flag_beats_the_environment_which_beats_the_server_which_beats_the_top
 def test_an_empty_list_or_table_sets_nothing(line: str, tmp_path: Path) -> None:
     text = f"{line}\n[servers.s]\ncommand = ['x']"
     (settings := server(tmp_path, text)).config()
-    file = settings.sources.file
-    assert file is not None
-    assert (file.top, settings.env) == ({}, {})
+    assert settings.env == {}
+    found = sources(tmp_path, text).file
+    assert found is not None
+    assert found.top == {}
 
 
 def test_relative_files_are_beside_the_file(
