@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,20 +31,16 @@ from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
+from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import LockError
 from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Reason, Reply, Why
-from mcp_tool_filter.protocol.messages import (
-    INVALID_REQUEST,
-    UPSTREAM_LOST,
-    ids_in,
-    render_batch,
-    render_error,
-)
+from mcp_tool_filter.policy.verdict import Reply, Why
+from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, ids_in
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.stdio.bridge import BridgedCommand
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.wire import RequestHead
 
@@ -52,18 +48,10 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 3.0
 """Seconds until the report comes although a server is still starting."""
-_NO_SERVER = render_error(None, INVALID_REQUEST, "Not found: there is no server at this path")
+_NO_SERVER = "Not found: there is no server at this path"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandPlan:
-    """How to start a server that is a command."""
-
-    words: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
-    folder: str | None
-    most: int
-    """Processes at a time."""
+type OpenBridge = Callable[[Callable[[str], None]], AbstractAsyncContextManager[BridgedCommand]]
+"""Serves a command over HTTP; its argument gets warnings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +65,8 @@ class Plan:
     """What a running server cannot change: how it is reached or started."""
     names: UpstreamNames | None = None
     """Of its URL; None for a command."""
-    command: CommandPlan | None = None
+    open_bridge: OpenBridge | None = None
+    """If it is a command."""
     problem: StartError | None = None
     """Why it cannot run as things are."""
 
@@ -318,18 +307,10 @@ class Running:
     async def _open(self) -> Site:
         plan, servers = self.plan, self._servers
         around = servers.around(plan.name)
-        command = plan.command
-        if command is None:
+        if plan.open_bridge is None:
             self.proxy = proxy = Proxy(around, servers.whole)
         else:
-            from mcp_tool_filter.adapters.stdio.bridge import bridged  # only for commands
-
-            limits = plan.config.limits
-            bridging = bridged(
-                command.words, command.environment, command.folder, limits,
-                most=command.most, say=around.warn,
-            )  # fmt: skip
-            bridge = await self._opened.enter_async_context(bridging)
+            bridge = await self._opened.enter_async_context(plan.open_bridge(around.warn))
             self.proxy = proxy = Proxy(replace(around, fetch=bridge.fetch), servers.whole)
             bridge.attach_to(proxy, has_rules=bool(plan.config.rules))
         proxy.adopt(plan.config)
@@ -349,8 +330,9 @@ class Running:
             if exchange.is_over:
                 return
             if (site := self._site) is None:
-                said = self._not_available(exchange.body)
-                _reply(exchange, said, Reason(Why.LOST))
+                text = f"The server {self.plan.name} is not available"
+                said = refusal(exchange.body, Why.LOST, UPSTREAM_LOST, text)
+                _reply(exchange, said, 200 if ids_in(exchange.body) else 502)
                 exchange.down.host.wake()
             else:
                 exchange.head.target = site.listener.mount.inward(exchange.head.target)
@@ -359,14 +341,6 @@ class Running:
         except Exception as error:
             exchange.fail(error)
             exchange.down.host.wake()
-
-    def _not_available(self, body: bytes) -> Answered:
-        text = f"The server {self.plan.name} is not available"
-        ids = ids_in(body)
-        replies = [render_error(id, UPSTREAM_LOST, text) for id in (*ids,) or (None,)]
-        return Answered(
-            200 if ids else 502, replies[0] if len(replies) == 1 else render_batch(replies)
-        )
 
     # What people read
 
@@ -451,12 +425,12 @@ class Running:
 
 
 def _refuse(exchange: Exchange, _go_on: GoOn) -> None:
-    _reply(exchange, Answered(404, _NO_SERVER), Reason(Why.FORBIDDEN, detail="path"))
+    _reply(exchange, refusal(b"", Why.FORBIDDEN, text=_NO_SERVER, detail="path"), 404)
 
 
-def _reply(exchange: Exchange, said: Answered, reason: Reason) -> None:
-    exchange.service.listener.tell_refused(Reply(said.body, reason), exchange)
-    exchange.reply(said, with_cors=False)
+def _reply(exchange: Exchange, said: Reply, status: int) -> None:
+    exchange.service.listener.tell_refused(said, exchange)
+    exchange.reply(Answered(status, said.text), with_cors=False)
 
 
 def _key(pattern: Pattern) -> tuple[str, str]:

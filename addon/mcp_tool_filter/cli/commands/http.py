@@ -8,12 +8,12 @@ import os
 import ssl
 import sys
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Surroundings, TargetFinder
@@ -83,7 +83,8 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
     try:
         if not settings.command:
             return await serve_until_the_end(HttpFilter(settings, doors))
-        async with bridged(settings) as (command, in_front):
+        in_front = in_front_of_command(settings)
+        async with open_bridge(settings, say) as command:
             running = HttpFilter(in_front, doors, command.fetch)
             command.attach_to(running.proxy, has_rules=in_front.may_have_rules)
             return await serve_until_the_end(running)
@@ -91,32 +92,56 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
         return 0
 
 
-@asynccontextmanager
-async def bridged(settings: Settings) -> AsyncIterator[tuple[BridgedCommand, Settings]]:
-    """Serve a command over HTTP until the end of the block; also yield the settings of the proxy in
-    front of it."""
-    from mcp_tool_filter.adapters.stdio import bridge  # only for commands
+def open_bridge(
+    settings: Settings, say: Callable[[str], None]
+) -> AbstractAsyncContextManager[BridgedCommand]:
+    """Serve a command over HTTP until the end of the block."""
+    from mcp_tool_filter.adapters.stdio.bridge import bridged  # only for commands
 
-    texts = settings.texts | {"endpoint": bridge.PATH, "upstream_headers": ()}
-    in_front = replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
     words, env, cwd = settings.command, settings.env, settings.cwd
     limits, most = settings.config().limits, settings.max_children
-    async with bridge.bridged(words, env, cwd, limits, most=most, say=say) as command:
-        yield command, in_front
+    return bridged(words, env, cwd, limits, most=most, say=say)
 
 
-class Filter(Protocol):
-    """What ``serve_until_the_end`` runs."""
+def in_front_of_command(settings: Settings) -> Settings:
+    """Return the settings of the proxy in front of a command that is served over HTTP."""
+    from mcp_tool_filter.adapters.stdio.bridge import PATH
+
+    texts = settings.texts | {"endpoint": PATH, "upstream_headers": ()}
+    return replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
+
+
+class Filter:
+    """What ``serve_until_the_end`` runs: one upstream, or several. Create it in the event loop."""
 
     server: Server
-    problem: str
-    """Why the process ends, if it ends with an error."""
+
+    def __init__(self, settings: Settings, report: Report | None = None) -> None:
+        """``report`` gets the report instead of the terminal."""
+        self.settings = settings
+        self.problem = ""
+        """Why the process ends, if it ends with an error."""
+        shows = report is None
+        activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
+        self.around = Surroundings(
+            warn=say,
+            sinks=[activity.show] if activity else [],
+            on_end=partial(say_summary, activity),
+            report=report or report_for(settings),
+            leave=self._leave,
+            make_tls=partial(tls_to_others, settings),
+        )
 
     async def start(self) -> None:
         """Accept clients. Raises StartError."""
+        await self.server.start()
 
     async def close(self) -> None:
         """End what runs besides the server."""
+
+    def _leave(self, problem: str) -> None:
+        self.problem = problem
+        self.server.leave()
 
 
 async def serve_until_the_end(running: Filter) -> int:
@@ -140,8 +165,8 @@ async def serve_until_the_end(running: Filter) -> int:
     return 1 if running.problem else 0
 
 
-class HttpFilter:
-    """The filter of one upstream as the launcher runs it."""
+class HttpFilter(Filter):
+    """The filter of one upstream."""
 
     def __init__(
         self,
@@ -150,21 +175,11 @@ class HttpFilter:
         ask: Fetch | None = None,
         report: Report | None = None,
     ) -> None:
-        """Call this in the event loop. ``ask`` fetches the tools if the upstream is no URL;
-        ``report`` gets the report instead of the terminal."""
-        self._settings = settings
-        self.problem = ""
-        """Why the process ends, if it ends with an error."""
-        shows = report is None
-        activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
+        """``ask`` fetches the tools if the upstream is no URL."""
+        super().__init__(settings, report)
         self.proxy = Proxy(
-            Surroundings(
-                warn=say,
-                sinks=[activity.show] if activity else [],
-                on_end=partial(say_summary, activity),
-                report=report or report_for(settings),
-                leave=self._leave,
-                make_tls=partial(tls_to_others, settings),
+            replace(
+                self.around,
                 fetch=ask or fetch_with_progress,
                 edit_deny=self._edit_deny,
                 savings=savings_for(settings),
@@ -180,23 +195,13 @@ class HttpFilter:
             partial(tls_to_clients, settings),
         )
 
-    async def start(self) -> None:
-        await self.server.start()
-
-    async def close(self) -> None:
-        """Nothing else runs."""
-
-    def _leave(self, problem: str) -> None:
-        self.problem = problem
-        self.server.leave()
-
     def _edit_deny(self, deny: list[str], exceptions: list[str]) -> str:
         """Use these patterns instead of all deny patterns and globs; return the problem with
         them."""
-        texts = {**self._settings.texts, "deny": tuple(deny) or None, "deny_glob": None}
+        texts = {**self.settings.texts, "deny": tuple(deny) or None, "deny_glob": None}
         texts["except"] = tuple(exceptions) or None
         try:
-            config = parse_config(texts, allow_too=self._settings.allow_too)
+            config = parse_config(texts, allow_too=self.settings.allow_too)
             self.proxy.adopt(config)
         except StartError as error:
             log.warning("Not adopted, the old filter stays. %s", error)

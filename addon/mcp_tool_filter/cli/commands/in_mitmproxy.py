@@ -27,8 +27,9 @@ from mcp_tool_filter.cli.commands.http import (
     Report,
     activity_for,
     at_second_call,
-    bridged,
     fetch_with_progress,
+    in_front_of_command,
+    open_bridge,
     refuse_taken_port,
     report_for,
     savings_for,
@@ -76,7 +77,8 @@ async def serve(settings: Settings) -> int:
         async with AsyncExitStack() as opened:
             report, activity = report_for(settings), activity_for(settings, loop)
             if settings.command:
-                command, in_front = await opened.enter_async_context(bridged(settings))
+                command = await opened.enter_async_context(open_bridge(settings, say))
+                in_front = in_front_of_command(settings)
                 master = await prepare(in_front, report, activity, command.fetch)
                 proxy = master.addons.get("toolfilter").proxy
                 command.attach_to(proxy, has_rules=in_front.may_have_rules)

@@ -11,23 +11,21 @@ from dataclasses import replace
 from functools import cache, partial
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.servers import CommandPlan, Plan, Servers
+from mcp_tool_filter.adapters.serving.servers import Plan, Servers
 from mcp_tool_filter.adapters.serving.site import Site, Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
-from mcp_tool_filter.adapters.stdio.bridge import PATH
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.cli.commands.http import (
     OF_COMMAND,
-    activity_for,
+    Filter,
     end_at_once,
+    in_front_of_command,
+    open_bridge,
     refuse_bad_certificate,
     refuse_strangers,
-    report_for,
-    say_summary,
     serve_until_the_end,
     tls_to_clients,
-    tls_to_others,
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.launcher import end_on_sigterm
@@ -120,18 +118,7 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
             problem=problem,
         )
     check(settings)
-    command = None
-    if settings.command:
-        command = CommandPlan(
-            words=settings.command,
-            environment=settings.env,
-            folder=settings.cwd,
-            most=settings.max_children,
-        )
-        texts = settings.texts | {"endpoint": PATH, "upstream_headers": ()}
-        in_front = replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
-    else:
-        in_front = settings
+    in_front = in_front_of_command(settings) if settings.command else settings
     config = _config_of(in_front)
     tls = None
     if in_front.origin.startswith("https:"):
@@ -142,8 +129,8 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
         config=config,
         find_target=partial(_target, in_front.origin, tls),
         identity=_identity(settings, config),
-        names=None if command else UpstreamNames(settings.origin),
-        command=command,
+        names=None if settings.command else UpstreamNames(settings.origin),
+        open_bridge=partial(open_bridge, settings) if settings.command else None,
     )
 
 
@@ -181,24 +168,14 @@ async def _serve(sources: Sources, settings: Settings, plans: list[Plan]) -> int
         return 0
 
 
-class _Filter:
-    """The filter of all servers as the launcher runs it."""
+class _Filter(Filter):
+    """The filter of all servers."""
 
     def __init__(self, sources: Sources, settings: Settings, plans: list[Plan]) -> None:
-        self._file, self._settings = FileOfPatterns(sources), settings
-        self.problem = ""
+        super().__init__(settings)
+        self._file = FileOfPatterns(sources)
         doors = bind(settings.host, settings.port)
-        self._activity = activity_for(settings, asyncio.get_running_loop())
-        self._base = Surroundings(
-            warn=say,
-            sinks=[self._activity.show] if self._activity else [],
-            on_end=partial(say_summary, self._activity),
-            report=report_for(settings),
-            leave=self._leave,
-            make_tls=partial(tls_to_others, settings),
-            hang_up=self._read_again,
-        )
-        self.proxy = Proxy(self._base)
+        self.proxy = Proxy(replace(self.around, hang_up=self._read_again))
         self.proxy.adopt(settings.config())
         self._servers = Servers(
             self.proxy,
@@ -217,7 +194,7 @@ class _Filter:
 
     async def start(self) -> None:
         """Accept clients, and report when the servers have started. Raises StartError."""
-        await self.server.start()
+        await super().start()
         await self._servers.settle()
 
     async def close(self) -> None:
@@ -231,12 +208,10 @@ class _Filter:
             say(f"{start}{name}: {text.removeprefix(start)}")
 
         return replace(
-            self._base,
+            self.around,
             warn=warn,
             report=_ignore,
             leave=lambda problem: self.proxy.fail(problem.replace(": ", f": {name}: ", 1)),
-            on_end=_nothing,
-            hang_up=None,
             edit_deny=partial(self._edit, name),
             savings=self._file.of(name, is_one_of_several=True),
         )
@@ -245,7 +220,7 @@ class _Filter:
         """Use these patterns for a server, until the file is read again; return the problem."""
         own = {"deny": [one for one in deny if one != NOTHING], "except": exceptions}
         try:
-            plans = _plans(self._file.with_patterns(name, own), _no_check)
+            plans = _plans(self._file.with_patterns(name, own), _ignore)
             self._servers.edit(next(one for one in plans if one.name == name))
         except StartError as error:
             return str(error)
@@ -254,17 +229,13 @@ class _Filter:
     def _forget(self, site: Site) -> None:
         self.server.clients.forget(site)
 
-    def _leave(self, problem: str) -> None:
-        self.problem = problem
-        self.server.leave()
-
     # The file has changed
 
     async def _read_again(self) -> None:
         try:
             sources = _read(self._file.sources.typed)
             settings = sources.for_all_servers()
-            here = self._settings.host  # the file's counts only after a new start
+            here = self.settings.host  # the file's counts only after a new start
             plans = _plans(sources, lambda one: refuse_strangers(replace(one, host=here)))
             for plan in plans:
                 if plan.config.rules:
@@ -277,7 +248,7 @@ class _Filter:
             say(f"Warning: SIGHUP: nothing has changed: {why}")
             return
         if any(getattr(before, name) != getattr(config, name) for name in _FIXED) or (
-            (settings.host, settings.port) != (self._settings.host, self._settings.port)
+            (settings.host, settings.port) != (self.settings.host, self.settings.port)
         ):
             say("Warning: SIGHUP: where to listen and what to watch change only after a restart")
         self._file.sources = sources
@@ -296,13 +267,5 @@ def _refuse_bad_rules(plan: Plan) -> None:
         raise
 
 
-def _ignore(_text: str) -> None:
-    """The servers have one report together."""
-
-
-def _no_check(_settings: Settings) -> None:
-    """Only patterns have changed."""
-
-
-def _nothing() -> None:
-    """The process has one summary."""
+def _ignore(_given: object) -> None:
+    """Report no server alone, as all have one report; check nothing if only patterns change."""
