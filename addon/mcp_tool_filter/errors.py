@@ -20,6 +20,10 @@ class StartError(Exception):
         self.hint = hint
         """What to do about it, if known: a third line."""
 
+    @property
+    def one_line(self) -> str:
+        return f"{self.what}. {self.why}".replace("\n", ". ")
+
     def __str__(self) -> str:
         text = f"Error: {self.what}\n{self.why}"
         return safe_lines(f"{text}\nHint: {self.hint}" if self.hint else text)

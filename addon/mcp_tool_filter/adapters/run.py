@@ -324,7 +324,7 @@ def servers_of(
             file = read(place)
             listed = file.servers() if file else {}
         except BadFile as error:
-            problems.append(f"{error.what}. {error.why}")
+            problems.append(error.one_line)
             continue
         found += _servers_in(listed, f"{place.client}, {place.scope}", here.environment)
     for text in _named_configs(command):

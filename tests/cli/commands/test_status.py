@@ -88,6 +88,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
             home,
             ".codeium/windsurf/mcp_config.json",
             named={"command": "mcp-tool-filter", "args": ["--server", "files"]},
+            more={"command": "mcp-tool-filter", "args": ["--server", "files", "--deny", "^read_"]},
             plain={"command": "npx", "args": ["x"]},
             gone={"command": "mcp-tool-filter", "args": ["--deny", "x", "--", *gone]},
             unsafe={"command": "mcp-tool-filter", "args": ["--deny", "(a+)+", "--", *command]},
@@ -114,13 +115,15 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert (wrapped["reachable"], wrapped["exposed"], wrapped["hidden"]) == (True, 0, 2)
         named = rows["named", "windsurf (user)"]
         assert (named["target"], named["exposed"]) == (files["target"], 1)
+        more = rows["more", "windsurf (user)"]
+        assert (more["exposed"], more["hidden"]) == (0, 2), "it hides more than the file says"
         assert rows["gone", "windsurf (user)"]["reachable"] is False
         assert rows["evil", "cursor (project)"]["reachable"] is None
         unsafe = rows["unsafe", "windsurf (user)"]
         assert unsafe["reachable"] is False
         assert "catastrophic backtracking" in unsafe["problem"]
         assert unsafe["target"] == files["target"]
-        assert len(rows) == 10, "an entry without the filter is no concern of ours"
+        assert len(rows) == 11, "an entry without the filter is no concern of ours"
         assert not left.exists()
         ended = run("status", "--timeout", "3000", home=home)
         assert (ended.returncode, "s3cret" in ended.stdout + ended.stderr) == (1, False)

@@ -138,7 +138,7 @@ class OwnLogin:
         """Tell a client in one sentence why its request failed."""
         if exchange.is_over:
             return
-        sentence = f"{error.what}. {error.why}"
+        sentence = error.one_line
         if sentence != self._last_warning:
             self._last_warning = sentence
             log.warning("%s", sentence)

@@ -188,8 +188,7 @@ class Proxy:
                 self.warn(f"SIGHUP: the lock has changed: tools approved: {len(lock.tools)}")
                 self.adopt(replace(config, choice=replace(config.choice, lock=lock)))
         except StartError as error:
-            why = f"{error.what}. {error.why}"
-            self.warn(f"Warning: SIGHUP: the old lock stays in force: {why}")
+            self.warn(f"Warning: SIGHUP: the old lock stays in force: {error.one_line}")
 
     # Start
 

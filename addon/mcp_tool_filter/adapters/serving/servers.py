@@ -219,7 +219,7 @@ class Servers:
                 known = before.pop(plan.name, None)
                 if known and isinstance(plan.problem, LockError) and not known.plan.problem:
                     self._at[plan.name] = known
-                    why = _in_one(plan.problem)
+                    why = plan.problem.one_line
                     self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
                 elif known and known.can_become(plan):
                     self._at[plan.name] = known
@@ -349,7 +349,7 @@ class Running:
         """Its line in the report."""
         name = self.plan.name
         if self.problem is not None:
-            return f"Warning: {name} is not available: {_in_one(self.problem)}"
+            return f"Warning: {name} is not available: {self.problem.one_line}"
         if self._site is None:
             return f"  {name}: it is still starting"
         at = f"{self._servers.address}/{name}{ENDPOINT} -> {self._site.shown_target}"
@@ -388,7 +388,7 @@ class Running:
             self.proxy.adopt(plan.config)
         except StartError as error:
             self.plan = before
-            self.proxy.warn(f"Warning: the old policy stays: {_in_one(error)}")
+            self.proxy.warn(f"Warning: the old policy stays: {error.one_line}")
             return
         said = await self.proxy.changes.take_and_describe(site)
         if before.config != plan.config and (snapshot := self.snapshot):
@@ -440,10 +440,6 @@ def _key(pattern: Pattern) -> tuple[str, str]:
 def _named(name: str, error: StartError) -> StartError:
     error.what = f"{name}: {error.what}"
     return error
-
-
-def _in_one(error: StartError) -> str:
-    return f"{error.what}. {error.why}".replace("\n", ". ")
 
 
 def _grouped(warnings: Iterable[Iterable[tuple[str, str]]]) -> list[str]:

@@ -58,7 +58,7 @@ class LoginNeeded(HttpFailed):
     """There is no token, or the upstream does not accept it. ``str()`` says what to type."""
 
     def __init__(self, error: StartError) -> None:
-        super().__init__(f"{error.what}. {error.why}")
+        super().__init__(error.one_line)
         self.error = error
 
 

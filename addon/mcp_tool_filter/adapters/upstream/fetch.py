@@ -315,7 +315,7 @@ async def fetch_as_client(
     try:
         login = login_to(target) if asked_by.uses_login else None
     except StartError as error:  # the stored login cannot be read
-        raise CannotList(f"{error.what}. {error.why}", is_refusal=True) from None
+        raise CannotList(error.one_line, is_refusal=True) from None
     http = open_client(target, login, _headers_of(asked_by), room=room)
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:

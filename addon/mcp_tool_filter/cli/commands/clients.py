@@ -331,7 +331,7 @@ def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], in
         except StartError as error:
             if len(found) == 1:
                 raise
-            say(f"Warning: {listed.name} stays as it is: {error.what}. {error.why}")
+            say(f"Warning: {listed.name} stays as it is: {error.one_line}")
             status = 1
     return status
 

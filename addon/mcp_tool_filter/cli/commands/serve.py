@@ -244,8 +244,7 @@ class _Filter(Filter):
             kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
             self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]
         except StartError as error:
-            why = f"{error.what}. {error.why}".replace("\n", ". ")
-            say(f"Warning: SIGHUP: nothing has changed: {why}")
+            say(f"Warning: SIGHUP: nothing has changed: {error.one_line}")
             return
         if any(getattr(before, name) != getattr(config, name) for name in _FIXED) or (
             (settings.host, settings.port) != (self.settings.host, self.settings.port)

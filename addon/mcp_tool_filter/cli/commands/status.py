@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mcp_tool_filter.adapters.client_files.entries import is_filtered
+from mcp_tool_filter.adapters.client_files.entries import is_filtered, start_of
 from mcp_tool_filter.adapters.client_files.moving import server_named_in
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.adapters.watch.running import running_filters
@@ -61,8 +61,9 @@ class _Row:
     file: str
     find_settings: Callable[[], Settings] | None = None
     """Raises StartError. None if the server is not to be asked."""
-    shared_by: tuple[str, str] | None = None
-    """The file and the name of the section that it is from: such rows share one answer."""
+    shared_by: tuple[object, ...] = ()
+    """The file and the name of the section that it is from, and what else decides: such rows share
+    one answer."""
     target: str = "?"
     settings: Settings | None = None
     is_reached: bool | None = None
@@ -130,7 +131,10 @@ def _row_of(listed: ListedServer) -> _Row:
     row.find_settings = lambda: settings_of(listed.entry)
     if named := server_named_in(listed.entry):
         name, path = named
-        row.shared_by = (os.path.realpath(path or default_file(os.environ) or ""), name)
+        words, variables = start_of(listed.entry)
+        own = [word for word in words if word not in ("--server", name, "--config", path)]
+        file = os.path.realpath(path or default_file(os.environ) or "")
+        row.shared_by = (file, name, *own, *variables.items())
     return row
 
 
@@ -144,13 +148,11 @@ async def _ask_all(rows: Sequence[_Row], patience: str) -> None:
         first.setdefault(row.shared_by or id(row), row)
     await asyncio.gather(*(_ask(row, patience, gate) for row in first.values()))
     for row in rows:
-        if (other := first[row.shared_by or id(row)]) is not row:
-            row.target, row.settings, row.is_reached = (
-                other.target,
-                other.settings,
-                other.is_reached,
-            )
-            row.problem, row.known, row.login = other.problem, other.known, other.login
+        for name in _ANSWER:
+            setattr(row, name, getattr(first[row.shared_by or id(row)], name))
+
+
+_ANSWER = ("target", "settings", "is_reached", "problem", "known", "login")
 
 
 async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
@@ -172,12 +174,9 @@ async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
     except ListsAfterLogin:
         row.is_reached, row.login = True, "needed"
         row.problem = "Its tools are listed after a login"
-    except LockError as error:
-        row.problem = with_flags(f"{error.what}: {error.why}")
     except StartError as error:
-        row.problem = with_flags(
-            f"{error.what}: {error.why}" if row.settings is None else error.why
-        )
+        is_ours = row.settings is None or isinstance(error, LockError)
+        row.problem = with_flags(f"{error.what}: {error.why}" if is_ours else error.why)
     except Exception as error:  # one server must not hide the others
         row.problem = f"Internal error: {error!r}"
 
