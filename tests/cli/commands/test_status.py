@@ -90,7 +90,10 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
             named={"command": "mcp-tool-filter", "args": ["--server", "files"]},
             more={"command": "mcp-tool-filter", "args": ["--server", "files", "--deny", "^read_"]},
             plain={"command": "npx", "args": ["x"]},
-            gone={"command": "mcp-tool-filter", "args": ["--deny", "x", "--", *gone]},
+            gone_since_last_week={
+                "command": "mcp-tool-filter",
+                "args": ["--deny", "x", "--", *gone],
+            },
             unsafe={"command": "mcp-tool-filter", "args": ["--deny", "(a+)+", "--", *command]},
         )
         write_cursor(
@@ -117,7 +120,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert (named["target"], named["exposed"]) == (files["target"], 1)
         more = rows["more", "windsurf (user)"]
         assert (more["exposed"], more["hidden"]) == (0, 2), "it hides more than the file says"
-        assert rows["gone", "windsurf (user)"]["reachable"] is False
+        assert rows["gone_since_last_week", "windsurf (user)"]["reachable"] is False
         assert rows["evil", "cursor (project)"]["reachable"] is None
         unsafe = rows["unsafe", "windsurf (user)"]
         assert unsafe["reachable"] is False
@@ -127,7 +130,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert not left.exists()
         ended = run("status", "--timeout", "3000", home=home)
         assert (ended.returncode, "s3cret" in ended.stdout + ended.stderr) == (1, False)
-        assert "\ngone\twindsurf (user)\tno\t" in ended.stdout
+        assert "\ngone_since_last_week\twindsurf (user)\tno\t" in ended.stdout
         assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in ended.stdout
         assert 'files: the pattern "^dead" matches no tool' in ended.stderr
         assert f"login: mcp-tool-filter login {behind_login.url}" in ended.stderr
