@@ -47,6 +47,9 @@ REFUSED = [
     ("resources/subscribe", {"uri": "file:///etc/a"}, -32002),
     ("skills/get", {"uri": "skill://hide/SKILL.md"}, -32602),
     ("tools/resolve", {"name": "delete_file"}, -32601),
+    ("completion/complete", {"ref": {"type": "ref/tool", "name": "delete_file"}}, -32601),
+    ("tasks/create", {"method": "tools/call", "params": {"name": "delete_file"}}, -32601),
+    ("tasks/create", {"request": {"method": "prompts/get", "params": {"name": "secret"}}}, -32602),
 ]
 PASSING = [
     ("prompts/get", {"name": "greet"}),
@@ -72,7 +75,7 @@ async def assert_filtered(ask: Ask, passed: Callable[[], object]) -> None:
         answered = await ask(message(method, params))
         assert answered["error"]["code"] == code, method
         assert answered["id"] == 1
-    for forbidden in ("secret", "/etc/", "%61", "hide/", "tools/resolve"):
+    for forbidden in ("secret", "/etc/", "%61", "hide/", "tools/resolve", "ref/tool", "tasks/"):
         assert forbidden not in str(passed())
 
 
