@@ -104,8 +104,14 @@ def test_an_object_that_has_a_name_deep_in_a_request_may_be_no_tool(
     ['{"name":"read","Name":"rm"}', '{"name":["rm",1]}', '["rm"]', '{"toolname":"rm"}'],
 )
 def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
-    answered: Any = request("tools/resolve", params)
-    assert json.loads(answered.text)["error"]["code"] == -32600
+    within = f'{{"method":"tools/call","params":{{"x":{params}}}}}'
+    for answered in (
+        request("tools/resolve", params),
+        request("tasks/create", within),  # without a name
+        request("tasks/create", within.replace("tools/call", "Tools/Call")),
+    ):
+        assert isinstance(answered, Reply)
+        assert json.loads(answered.text)["error"]["code"] == -32600
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def request_within(message: Request | Notification) -> Single | None:
     if message.method == "completion/complete":
         ref = params.get("ref")
         said = open_value(text, ref, {}).get("type") if ref else None
-        is_of_tool = said is not None and said.text == "ref/tool"
+        is_of_tool = said is not None and fold_key(said.text or "") == "ref/tool"
         return _request('"tools/complete"', cut(ref), message) if ref and is_of_tool else None
     if text.find('"method"', params.start, params.end) < 0:
         return None
@@ -206,7 +206,7 @@ def request_within(message: Request | Notification) -> Single | None:
         method, asked = holder.get("method"), holder.get("params")
         if method is None or asked is None or method.text == "tools/list":
             continue
-        if (method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
+        if fold_key(method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
             return _request(cut(method), cut(asked), message)
     return None
 
