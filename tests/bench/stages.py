@@ -152,7 +152,9 @@ def _listener(listing: bytes) -> Listener:
         pages=(listing,),
     )
     config = parse_config(deny=[DENY])
-    return open_listener(upstream="http://127.0.0.1:1", config=config, fetched=fetched)
+    listener = open_listener(upstream="http://127.0.0.1:1", config=config, fetched=fetched)
+    listener.sessions.open("bench-1", listener.policy.clock()).revision = fetched.revision
+    return listener
 
 
 def _forward(listener: Listener, call: bytes, answer: bytes) -> None:
