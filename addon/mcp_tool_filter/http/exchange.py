@@ -15,7 +15,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict, Why
-from mcp_tool_filter.protocol.limits import Limits, OverLimit, has_initialize
+from mcp_tool_filter.protocol.limits import Limits, OverLimit, frozen, has_initialize
 from mcp_tool_filter.protocol.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -183,7 +183,7 @@ class HttpExchange(Arrival):
         return render_batch([*filter(None, [members.strip()]), *self.owed])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Passed:
     """The request is forwarded, with another body if one is given."""
 
@@ -193,7 +193,7 @@ class Passed:
     """Headers to change; None removes the header."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answered:
     """The client gets this answer instead of the upstream's."""
 

@@ -6,8 +6,9 @@ one. A reason is for observers; a client never sees it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from mcp_tool_filter.protocol.limits import frozen
 
 TOOL = "tool"
 """What a tool is called in reasons, as other things are called prompt, resource or skill."""
@@ -46,7 +47,7 @@ class Why(StrEnum):
     """A host or origin that is not ours."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     why: Why
     tools: tuple[str, ...] = ()
@@ -63,12 +64,12 @@ class Reason:
     """The HTTP answer to repeat, if ``why`` does not decide about ours."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forward:
     """Forward the original bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rewrite:
     """Forward this text instead."""
 
@@ -80,7 +81,7 @@ class Rewrite:
     """Our own replies to the upstream's requests in a batch, if we can send them at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     """Answer instead of the upstream."""
 
@@ -88,7 +89,7 @@ class Reply:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drop:
     """Forward nothing, and answer nothing."""
 

@@ -33,7 +33,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.limits import Limits, OverLimit, frozen
 from mcp_tool_filter.protocol.messages import (
     Message,
     Place,
@@ -78,7 +78,7 @@ _COUNTED = 128 * 1024  # bytes; in fewer, counting brackets is quick
 _LONGEST_REST = 16 * 1024  # bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultEnvelope:
     """The place of the result in a response that has only jsonrpc and an id beside it."""
 
@@ -96,7 +96,7 @@ class ResultEnvelope:
         return Response(self.id, result, Place(text, before, len(text) - after))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolResult:
     response: Response
     """Its result is not parsed further."""

@@ -1,4 +1,5 @@
-"""What the house takes as given: limits on what a peer can make us hold, and MCP's revisions.
+"""What the house takes as given: limits on what a peer can make us hold, MCP's revisions, and
+frozen values.
 
 Revisions are named by date, so later ones compare greater. We assume nothing about a revision that
 is not in ``KNOWN_REVISIONS``. Sources: the specification's `basic/transports` and `basic/lifecycle`
@@ -7,9 +8,9 @@ pages of each revision, and `basic/versioning` of 2026-07-28.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, dataclass_transform
 
 from mcp_tool_filter.errors import ProtocolError
 
@@ -27,6 +28,16 @@ MOST_LISTED = 250_000
 """The same limit for the tool lists in a message."""
 MOST_SEARCHED = 200_000
 """Objects and members of JSON that is searched at every depth."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen[Kind](kind: type[Kind]) -> type[Kind]:
+    """Make a frozen dataclass of which each message needs new ones.
+
+    Only mypy freezes it: in a class that Python freezes, each field costs as much as a function
+    call.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(kind)
 
 
 class OverLimit(ProtocolError):

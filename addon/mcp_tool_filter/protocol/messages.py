@@ -15,13 +15,13 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from json.encoder import encode_basestring_ascii
 from typing import Final
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import MOST_SEARCHED, Limits, OverLimit
+from mcp_tool_filter.protocol.limits import MOST_SEARCHED, Limits, OverLimit, frozen
 from mcp_tool_filter.protocol.scan import (
     EACH,
     Few,
@@ -136,7 +136,7 @@ _AS_IN_A_URL = re.compile(r"[?#;]")
 _LIKE_AN_INDEX = re.compile(r"-?[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The place of a message: a whole document, or a member of a batch."""
 
@@ -184,7 +184,7 @@ def _in_full(place: Place) -> tuple[str, int, int]:
     return place.text, place.start, place.end
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """The sender waits for a Response with the same id. (We keep the id as it was written.)"""
 
@@ -194,14 +194,14 @@ class Request:
     place: Place = field(default_factory=Place, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notification:
     method: str
     params: Value | None = field(default=None, repr=False)
     place: Place = field(default_factory=Place, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     id: str | None
     result: Value | None = field(default=None, repr=False)
@@ -209,7 +209,7 @@ class Response:
     place: Place = field(default_factory=Place, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     members: tuple[Request | Notification | Response, ...]
 

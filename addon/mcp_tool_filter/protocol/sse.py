@@ -17,10 +17,10 @@ An event longer than the limit is dropped and reported; the events after it are 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BytesIO
 
-from mcp_tool_filter.protocol.limits import MEBIBYTE
+from mcp_tool_filter.protocol.limits import MEBIBYTE, frozen
 
 # CRLF, LF or CR ends a line, and two line ends in a row end an event. If the second is a CRLF, its
 # LF counts as a following blank line, because it may not have arrived yet.
@@ -37,7 +37,7 @@ _BOM = b"\xef\xbb\xbf"
 _OTHER_LINE_ENDS = re.compile(rb"[\x0b\x0c\x1c-\x1e]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     raw: bytes
     data: bytes | None
@@ -60,7 +60,7 @@ class Event:
         return len({line for line in lines if line.startswith(b"event")}) > 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Oversized:
     """Replaces an event that was longer than we hold."""
 

@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import Limits, frozen
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Notification,
@@ -59,14 +59,14 @@ _FEW_NAMES = 50  # so few are searched for one by one
 _LONGEST_KEPT = 64  # characters of a key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     tool_name: str
     id: str | None
     """None for a notification: no client waits for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListRequest:
     id: str
     has_cursor: bool
