@@ -492,17 +492,11 @@ class Conversation:
         return situation
 
     def _situation_of(self, judged: Judged) -> Situation:
-        policy = self.policy
-        situation = Situation(
-            snapshot=judged.snapshot,
-            direction=judged.direction,
-            client=self.client,
-            exchange=judged.exchange,
-            links=policy.links,
-            limits=policy.config.limits,
-            origin=judged.origin,
-            things=policy.config.things,
-        )
+        policy, config = self.policy, self.policy.config
+        situation = Situation(  # by place: names would cost as much again
+            judged.snapshot, judged.direction, self.client, judged.exchange,
+            policy.links, config.limits, judged.origin, config.things,
+        )  # fmt: skip
         if policy.links:
             situation.is_shadow = policy.config.shadow
             if judged.audited is None:

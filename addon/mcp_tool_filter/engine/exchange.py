@@ -689,12 +689,13 @@ class Exchange:
         return None
 
     def _note_logins(self, locations: Sequence[str], challenges: Sequence[str]) -> None:
-        """Learn from the head of an answer where clients log in, and let it name us."""
+        """Learn from the head of an answer where clients log in, and let a refusal name us."""
         service = self.service
         if service.listener.policy.config.only_mcp or service.learns_logins:
             service.listener.logins.learn_head(self.head.target, locations, challenges)
-        if service.rewrite_head is not None:
-            service.rewrite_head(self)
+        refuses = self.answer is not None and self.answer.status in (401, 403)
+        if refuses and service.rewrite_refusal is not None:
+            service.rewrite_refusal(self)
 
     def _send_again(self) -> None:
         """Send the request once more: the hook has renewed its token."""

@@ -129,6 +129,8 @@ class Seats:
 
     def has_begun(self, client: Silent, *, is_whole: bool = False) -> None:
         """The head of a request has come; perhaps all of it."""
+        if is_whole and not self.standing:
+            return self.is_served(client)
         group = self._idle if client in self._idle else self._new
         if client in group:
             group[client] = self._clock()
@@ -137,13 +139,12 @@ class Seats:
             if len(self) >= self.most:
                 silent = self._longest_silent(self._new, _SHARE_OF_ONE_THAT_NEVER_ASKED)
                 if silent is None:
-                    return
+                    return None
                 self.leave(silent)
                 silent.close_silent()
             del self.standing[client]
             self._new[client] = self._clock()
-        if is_whole:
-            self.is_served(client)
+        return self.is_served(client) if is_whole else None
 
     def is_served(self, client: Silent) -> None:
         """A whole request has come: the client waits for us, not we for it."""
@@ -204,8 +205,9 @@ class Service:
     before_answering: Callable[[Exchange, GoOn], bool] | None = None
     """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
     sent again when the hook goes on, which it does after it has returned."""
-    rewrite_head: Callable[[Exchange], None] | None = None
-    """Logins through us: may change the fields of an answer that was judged."""
+    rewrite_refusal: Callable[[Exchange], None] | None = None
+    """Logins through us: may change the fields of an answer that was judged, if it is a 401 or
+    403."""
     rewrite_body: Callable[[Exchange], None] | None = None
     """Logins through us: may change the body of an answer that was judged."""
     note_over: Callable[[Exchange], None] | None = None

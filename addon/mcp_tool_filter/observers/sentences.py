@@ -273,7 +273,7 @@ def problem_in(response: Response) -> str:
 
 def is_tool_error(response: Response) -> bool:
     """Tell whether a tool says that it has failed. (What a long result says is not read.)"""
-    said = response.result.get("isError") if response.result else None
+    said = response.result.named.get("isError") if response.result else None
     return said is not None and response.place.cut(said) == "true"
 
 

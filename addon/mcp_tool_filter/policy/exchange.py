@@ -160,7 +160,7 @@ class Link(Protocol):
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Situation:
     """The inputs of a decision besides the message."""
 
@@ -169,22 +169,22 @@ class Situation:
     client: Client | None = None
     exchange: Exchange | None = None
     """The request or notification itself; for a response, the request that it answers."""
+    links: tuple[Link, ...] = ()
+    limits: Limits = _LIMITS
+    origin: object = None
+    """The host's own object for the message, such as mitmproxy's flow."""
+    things: Things | None = None
+    """The patterns for prompts, resources and skills, if there are any."""
     list_from: ListFrom = ListFrom.AUTO
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""
     may_use_cache: bool = False
     """True if the client's session is known and it has no credentials of its own."""
-    links: tuple[Link, ...] = ()
-    limits: Limits = _LIMITS
     now: float = 0.0
     call: ToolCall | None = None
     """The message, if it was read as a call before."""
     is_answered: bool = False
     """True if the snapshot will answer this request."""
-    origin: object = None
-    """The host's own object for the message, such as mitmproxy's flow."""
-    things: Things | None = None
-    """The patterns for prompts, resources and skills, if there are any."""
     is_shadow: bool = False
     """True if the verdict is only reported: links must not wait, nor have any effect."""
     audited: list[Verdict] | None = None

@@ -167,14 +167,19 @@ class MemoryBudget:
         self._holders = holders
         self.limit = 0
         """Bytes; 0 means no budget yet."""
-        self._since = 0
+        self.left = 0
+        """Bytes that may still come in before we check."""
         self._once = Once()
 
     def received(self, count: int) -> None:
         """Count incoming bytes."""
-        self._since += count
-        if self._since * _STEPS > self.limit > 0:
-            self._since = 0
+        self.left -= count
+        if self.left < 0:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        self.left = self.limit // _STEPS
+        if self.limit:
             # Not now: the connection is busy with this event.
             asyncio.get_running_loop().call_soon(self.look)
 

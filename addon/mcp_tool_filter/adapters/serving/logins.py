@@ -202,13 +202,12 @@ async def open_logins(site: Site, make_tls: MakeTls) -> None:
         is_credential(name.lower().encode()) for name, _ in config.upstream_headers
     )
     if has_own:
-        site.rewrite_head = _hide_where_to_log_in
+        site.rewrite_refusal = _hide_where_to_log_in
     elif config.login_through != "off":
         logins = LoginsThrough(site, make_tls)
         site.is_visit = is_visit
         site.may_be_login, site.before_judging = logins.may_concern, logins.before_judging
-        site.rewrite_head = logins.rewrite_head
-        site.rewrite_body = logins.rewrite_body
+        site.rewrite_refusal = logins.rewrite_refusal
 
 
 def is_visit(exchange: Exchange) -> bool:
@@ -230,8 +229,7 @@ class LoginsThrough:
     def __init__(self, site: Site, make_tls: MakeTls) -> None:
         self._site, self._listener, self._make_tls = site, site.listener, make_tls
         self._begun: Through | None = None
-        """Set once a client may have started a login. Until then, no document has to be
-        rewritten."""
+        """Set once a client may have started a login; from then on, documents are rewritten."""
 
     def may_concern(self, target: str) -> bool:
         """Tell whether a request for this may be part of a login."""
@@ -246,11 +244,10 @@ class LoginsThrough:
             return go_on()
         return _wait(exchange, self._answer(exchange, through, go_on))
 
-    def rewrite_head(self, exchange: Exchange) -> None:
+    def rewrite_refusal(self, exchange: Exchange) -> None:
         """Make the challenges of an answer name us."""
         answer = exchange.answer
-        if answer is None or answer.status not in (401, 403):
-            return
+        assert answer
         challenges = _all(answer.fields, _CHALLENGE)
         if not challenges and answer.status == 403:
             return
@@ -263,8 +260,8 @@ class LoginsThrough:
 
     def rewrite_body(self, exchange: Exchange) -> None:
         """Make protected-resource metadata name us."""
-        answer, through, target = exchange.answer, self._begun, exchange.head.target
-        if answer is None or through is None or not 200 <= answer.status < 300:
+        answer, through, target = exchange.answer, self._through(), exchange.head.target
+        if answer is None or not 200 <= answer.status < 300:
             return
         if exchange.head.method == "HEAD" or not through.is_resource_document(target):
             return
@@ -322,14 +319,14 @@ class LoginsThrough:
                 is_plain=listener.config.login_through == "plain",
                 kept=_open_registrations(listener.upstream),
             )
+            self._site.rewrite_body = self.rewrite_body
         return self._begun
 
 
 def _hide_where_to_log_in(exchange: Exchange) -> None:
     """The clients of a site with a login must not learn where to log in without us."""
-    answer = exchange.answer
-    if answer is not None and answer.status in (401, 403):
-        _rewrite_challenges(answer, without_metadata_urls)
+    assert exchange.answer
+    _rewrite_challenges(exchange.answer, without_metadata_urls)
 
 
 def _rewrite_challenges(answer: Answer, rewrite: Callable[[str], str]) -> None:

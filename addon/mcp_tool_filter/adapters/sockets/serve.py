@@ -252,7 +252,7 @@ class Clients:
     ) -> None:
         """``service`` is a site, or returns one for each request. ``make_tls`` is called when the
         first client uses TLS."""
-        self.service, self.received = service, budget.received
+        self.service, self.budget = service, budget
         self.all: set[ClientConnection] = set()
         is_shared = not isinstance(service, Site)
         self.room = UpstreamRoom(descriptors, self.all, is_shared=is_shared)
@@ -273,7 +273,7 @@ class Clients:
     def _pool_of(self, service: Service) -> Pool:
         if (pool := self._pools.get(service)) is None:
             assert isinstance(service, Site)
-            pool = self._pools[service] = Pool(service, self.received, self.room)
+            pool = self._pools[service] = Pool(service, self.budget, self.room)
         return pool
 
     def release(self, owner: Host) -> None:
@@ -360,7 +360,7 @@ class ClientConnection(_Connection):
         self._clients = clients
         self.is_tls = False
         self.connect = clients.ask
-        self._received = clients.received
+        self._budget = clients.budget
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
         self._ignored = 0
@@ -376,7 +376,10 @@ class ClientConnection(_Connection):
         self.speaks = H1Client(self._clients.service, self)
 
     def data_received(self, data: bytes) -> None:
-        self._received(len(data))
+        budget = self._budget
+        budget.left -= len(data)
+        if budget.left < 0:
+            budget.look_soon()
         if self._is_plain and not self._is_closing:
             self.speaks.receive(data)
         elif self._is_closing:
@@ -518,10 +521,10 @@ class UpstreamRoom:
 class Pool:
     """Opens connections to one upstream, and keeps idle ones for later requests."""
 
-    def __init__(self, site: Site, received: Callable[[int], None], room: UpstreamRoom) -> None:
+    def __init__(self, site: Site, budget: MemoryBudget, room: UpstreamRoom) -> None:
         target = site.target
         self._site, self._origin, self._tls = site, parse_origin(target.url), target.tls
-        self.received, self._room = received, room
+        self.budget, self._room = budget, room
         room.pools.add(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: set[UpstreamConnection] = set()
@@ -639,7 +642,7 @@ class UpstreamConnection(_Connection):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._received = pool.received
+        self._budget = pool.budget
         self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -651,7 +654,10 @@ class UpstreamConnection(_Connection):
         )
 
     def data_received(self, data: bytes) -> None:
-        self._received(len(data))
+        budget = self._budget
+        budget.left -= len(data)
+        if budget.left < 0:
+            budget.look_soon()
         self.speaks.receive(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -662,7 +668,6 @@ class UpstreamConnection(_Connection):
         if self._transport.get_write_buffer_size():  # it answered before it had read everything
             return self._transport.abort()
         self.since = self._pool.loop.time()
-        self.hold(False)
         return self._pool.kept(self)
 
 
