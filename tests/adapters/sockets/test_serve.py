@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import socket
+import struct
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -296,6 +297,30 @@ async def test_small_pieces_of_an_answer_leave_at_once() -> None:
         assert len(sockets) == 2
         for one in sockets:
             assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+async def test_what_comes_together_leaves_together() -> None:
+    """Head, event and end of an answer are one write: each takes as long as judging the event."""
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"0\r\n\r\n")
+
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(post(CALL % (1, b"read_file")))
+        (ours,) = running.server.clients.all
+        before = _segments_of(ours._transport.get_extra_info("socket"))
+        assert RESULT in (await client.ask(post(CALL % (1, b"read_file")))).body
+        assert _segments_of(ours._transport.get_extra_info("socket")) == before + 1
+
+
+def _segments_of(sock: socket.socket) -> int:
+    """How many TCP segments with data the system has sent (Linux: ``tcpi_data_segs_out``)."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+    return int(struct.unpack_from("I", info, 156)[0])
 
 
 async def test_nothing_is_said_of_writing_to_a_client_that_has_left(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ socket brings goes in, what the engine reads comes out. asyncio's own cannot tak
 whose first bytes were read already.
 
 ``Clients`` ticks for all connections together, because a timer for each request would cost more
-than most of what else it needs.
+than most of what else it needs. What a client gets for the bytes of one read leaves in one piece.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from mcp_tool_filter.adapters.sockets.connect import HttpFailed, connect
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.service import Point
 from mcp_tool_filter.engine.upstream import Upstream
+from mcp_tool_filter.engine.wire import LONG
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.urls import parse_origin
 
@@ -238,6 +239,8 @@ _STALLED = 30.0
 _MOST_IGNORED = 1024 * 1024
 """Bytes that such a client may still send."""
 _TICK = 2.5  # seconds
+_MOST_PIECES = 16
+"""Pieces for one client that are sent together: more wait for whether it reads them."""
 
 
 class Clients:
@@ -252,7 +255,8 @@ class Clients:
     ) -> None:
         """``service`` is a site, or returns one for each request. ``make_tls`` is called when the
         first client uses TLS."""
-        self.service, self.budget = service, budget
+        self.service = service
+        self.reads = Reads(budget)
         self.all: set[ClientConnection] = set()
         is_shared = not isinstance(service, Site)
         self.room = UpstreamRoom(descriptors, self.all, is_shared=is_shared)
@@ -273,7 +277,7 @@ class Clients:
     def _pool_of(self, service: Service) -> Pool:
         if (pool := self._pools.get(service)) is None:
             assert isinstance(service, Site)
-            pool = self._pools[service] = Pool(service, self.budget, self.room)
+            pool = self._pools[service] = Pool(service, self.reads, self.room)
         return pool
 
     def release(self, owner: Host) -> None:
@@ -320,6 +324,28 @@ class Clients:
             one.speaks.tick(now)
 
 
+class Reads:
+    """Gives the engine what was read from any socket."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self.answered: list[ClientConnection] | None = None
+        """The clients that get something for the bytes that the engine reads now."""
+
+    def give(self, speaks: H1Client | H2Client | Upstream, data: bytes) -> None:
+        budget = self._budget
+        budget.left -= len(data)
+        if budget.left < 0:
+            budget.look_soon()
+        answered = self.answered = []
+        try:
+            speaks.receive(data)
+        finally:
+            self.answered = None
+            for one in answered:
+                one.flush()
+
+
 class _Connection(asyncio.Protocol):
     """One socket; ``speaks`` is its part of the engine."""
 
@@ -357,10 +383,10 @@ class ClientConnection(_Connection):
     point: Point | None = None
 
     def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+        self._clients, self._reads = clients, clients.reads
         self.is_tls = False
         self.connect = clients.ask
-        self._budget = clients.budget
+        self._unsent: list[bytes] = []
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
         self._ignored = 0
@@ -376,12 +402,8 @@ class ClientConnection(_Connection):
         self.speaks = H1Client(self._clients.service, self)
 
     def data_received(self, data: bytes) -> None:
-        budget = self._budget
-        budget.left -= len(data)
-        if budget.left < 0:
-            budget.look_soon()
         if self._is_plain and not self._is_closing:
-            self.speaks.receive(data)
+            self._reads.give(self.speaks, data)
         elif self._is_closing:
             self._ignored += len(data)
             if self._ignored > _MOST_IGNORED:
@@ -390,7 +412,7 @@ class ClientConnection(_Connection):
             self._receive_tls(data)
         else:
             self._is_plain = True
-            self.speaks.receive(data)
+            self._reads.give(self.speaks, data)
 
     def _receive_tls(self, data: bytes) -> None:
         try:
@@ -412,7 +434,7 @@ class ClientConnection(_Connection):
             self.speaks.gone()
             self.speaks = H2Client(self._clients.service, self)
         if plain:
-            self.speaks.receive(plain)
+            self._reads.give(self.speaks, plain)
         if tls.has_ended:
             self._transport.close()
 
@@ -432,12 +454,31 @@ class ClientConnection(_Connection):
 
     # What the engine orders
 
+    def _write(self, data: bytes) -> None:
+        answered = self._reads.answered
+        if answered is None or len(data) > LONG:  # joining it would copy it
+            self.flush()
+            super()._write(data)
+            return
+        if not self._unsent:
+            answered.append(self)
+        self._unsent.append(data)
+        if len(self._unsent) > _MOST_PIECES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits for the end of a read."""
+        if unsent := self._unsent:
+            self._unsent = []
+            super()._write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+
     def close(self) -> None:
         if self._is_closing or self._transport.is_closing():
             return
         self._is_closing = True
         if self._tls is not None:
             self._tls.close()
+        self.flush()
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -473,6 +514,7 @@ class ClientConnection(_Connection):
 
     def hang_up(self) -> None:
         """Close the connection when its last bytes are sent."""
+        self.flush()
         self._transport.close()
 
 
@@ -521,10 +563,10 @@ class UpstreamRoom:
 class Pool:
     """Opens connections to one upstream, and keeps idle ones for later requests."""
 
-    def __init__(self, site: Site, budget: MemoryBudget, room: UpstreamRoom) -> None:
+    def __init__(self, site: Site, reads: Reads, room: UpstreamRoom) -> None:
         target = site.target
         self._site, self._origin, self._tls = site, parse_origin(target.url), target.tls
-        self.budget, self._room = budget, room
+        self.reads, self._room = reads, room
         room.pools.add(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: set[UpstreamConnection] = set()
@@ -642,7 +684,7 @@ class UpstreamConnection(_Connection):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._budget = pool.budget
+        self._reads = pool.reads
         self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -654,11 +696,7 @@ class UpstreamConnection(_Connection):
         )
 
     def data_received(self, data: bytes) -> None:
-        budget = self._budget
-        budget.left -= len(data)
-        if budget.left < 0:
-            budget.look_soon()
-        self.speaks.receive(data)
+        self._reads.give(self.speaks, data)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._pool.lost(self)
