@@ -327,7 +327,7 @@ def _of_pattern(part: str) -> Form[Condition]:
     )
 
 
-_CONDITION = Form[Condition]({"$ref": "#/$defs/condition"}, _read_condition)
+_CONDITION: Form[Condition] = Form({"$ref": "#/$defs/condition"}, _read_condition)
 _SEVERAL = forms.listed(
     _CONDITION, "a list of conditions", or_else="expected at least one condition"
 )
@@ -373,7 +373,7 @@ CONDITIONS: dict[str, Form[Condition]] = {
 
 SCHEMA = {"oneOf": forms.named_schemas(CONDITIONS)}
 LABELLED = forms.listed(
-    Form[Labelled](_CONDITION.schema, lambda spot: (_read_condition(spot), label_of(spot))),
+    Form(_CONDITION.schema, lambda spot: (_read_condition(spot), label_of(spot))),
     "a list of conditions",
 ).made(_sorted)
 """A rule's conditions in the order of evaluation."""

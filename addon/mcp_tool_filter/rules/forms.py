@@ -285,7 +285,7 @@ def _scalar[T](type: str, kind: type[T], what: str, default: T) -> Form[T]:
 
 BOOLEAN = _scalar("boolean", bool, "true or false", False)
 NUMBER = _scalar("number", Number, "a number", Number("0"))
-ANY = Form[Json]({}, lambda spot: spot.node.to_json())
+ANY: Form[Json] = Form({}, lambda spot: spot.node.to_json())
 
 
 def parsed[T](
@@ -443,6 +443,6 @@ def _cased(pattern: PatternOf, ignore_case: bool) -> RulePattern:
 
 
 _CASED = mapping(_cased, {"pattern": Form(_REGEX, _pattern_of)}, {"ignore_case": (BOOLEAN, False)})
-PATTERN_OF = Form[PatternOf]({"anyOf": [_REGEX, _CASED.schema]}, _pattern_of)
+PATTERN_OF: Form[PatternOf] = Form({"anyOf": [_REGEX, _CASED.schema]}, _pattern_of)
 """A pattern beside an ``ignore_case``."""
 PATTERN = PATTERN_OF.made(lambda pattern: pattern(False))

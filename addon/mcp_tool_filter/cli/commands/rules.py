@@ -197,7 +197,7 @@ def _read_message(spot: Spot) -> Message | None:
     return spot.tried(parse, spot.node.to_json(), None)
 
 
-_MESSAGE = forms.Form[Message | None]({}, _read_message)
+_MESSAGE: forms.Form[Message | None] = forms.Form({}, _read_message)
 _CASE = forms.mapping(
     Case,
     {"expect": forms.one_of("pass", "block", "drop", "modify")},
