@@ -35,11 +35,16 @@ def start_later[Result](work: Coroutine[Any, Any, Result]) -> asyncio.Task[Resul
     return asyncio.Task(work, loop=asyncio.get_running_loop())
 
 
+def keep[Kept: asyncio.Future[Any]](tasks: set[Kept], task: Kept) -> Kept:
+    """Keep a task in a set until it is done, and return it."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
 def in_background(work: Coroutine[object, None, None]) -> None:
     """Run a coroutine in the background; call this in the event loop."""
-    task = start_later(work)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    keep(_tasks, start_later(work))
 
 
 _MAX_ANSWERS = 100  # at the same time

@@ -48,7 +48,7 @@ class Picker:
         self._widest = min(40, max(_NARROWEST, *(_width_of(shown(tool.name)) for tool in tools)))
         self._status = urwid.Text("", wrap="ellipsis")
         head = f"{'Choose the tools to hide':{_BEFORE_NAME + self._widest}} {'TOKENS':>7}"
-        self._frame = urwid.Frame(
+        self.widget = urwid.Frame(
             urwid.ListBox(self._walker),
             header=urwid.AttrMap(
                 urwid.Text(f"{head}  {'':{_MARK}}  DESCRIPTION", wrap="clip"), "bar"
@@ -60,10 +60,6 @@ class Picker:
         self._show_status()
 
     @property
-    def widget(self) -> urwid.Frame:
-        return self._frame
-
-    @property
     def result(self) -> list[str] | None:
         """The names to hide, in the server's order; None unless the user has finished."""
         if not self._is_done:
@@ -72,7 +68,7 @@ class Picker:
 
     def key(self, key: str | tuple[Any, ...]) -> bool:
         """Handle a key that no widget has used; return whether it had a meaning."""
-        if self._frame.focus_position == "footer":
+        if self.widget.focus_position == "footer":
             return self._key_in_search(key)
         if self._is_leaving:
             if key in ("y", "Y"):
@@ -91,8 +87,8 @@ class Picker:
             case "q" | "esc":
                 raise urwid.ExitMainLoop
             case "/":
-                self._frame.footer = urwid.AttrMap(self._search, "bar")
-                self._frame.focus_position = "footer"
+                self.widget.footer = urwid.AttrMap(self._search, "bar")
+                self.widget.focus_position = "footer"
             case "a":
                 self._toggle_listed()
             case _:
@@ -103,7 +99,7 @@ class Picker:
         if key == "esc":
             self._search.set_edit_text("")
         if key in ("enter", "esc", "down", "up"):
-            self._frame.focus_position = "body"
+            self.widget.focus_position = "body"
             self._show_status()
             return True
         return False
@@ -146,7 +142,7 @@ class Picker:
             f"{left} of {len(self._tools)} tools remain · {len(self._hidden)} hidden"
             f" · saves about {estimate_tokens(saved)} tokens per tools/list\n{_KEYS}"
         )
-        self._frame.footer = urwid.AttrMap(self._status, "bar")
+        self.widget.footer = urwid.AttrMap(self._status, "bar")
 
 
 class _Rows(urwid.ListWalker):  # type: ignore[misc]  # urwid has no types

@@ -248,8 +248,6 @@ class Statistics:
     saved_bytes: int = 0
     """What the denied tools would have cost in these lists."""
     refused: int = 0
-    ruled: int = 0
-    """Messages that rules changed or answered."""
     invalid: int = 0
     reported: int = 0
     """Messages that would have been refused or changed."""
@@ -289,15 +287,13 @@ class Statistics:
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
-            case Why.CHANGED | Why.STORED:
-                self.ruled += 1
+            case Why.CHANGED | Why.STORED | Why.CANCELLED:
+                pass
             case Why.HIDDEN if reason.thing != TOOL:
                 pass  # these are counts of tools
             case Why.CACHED | Why.HIDDEN:
                 self.lists += 1
                 self.saved_bytes += snapshot.denied_bytes
-            case Why.CANCELLED:
-                pass
             case Why.INVALID:
                 self.invalid += 1
             case _:

@@ -24,6 +24,8 @@ from mitmproxy.addonmanager import AddonManager, safecall
 from mitmproxy.exceptions import AddonHalt, AddonManagerError
 from mitmproxy.flow import Flow
 
+from mcp_tool_filter.adapters.background import keep
+
 type Hook = Callable[[Any], object]
 
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -109,7 +111,7 @@ class Hooks:
             with suppress(AddonHalt), safecall():
                 waiting = _unfinished(function([flow]))
                 if waiting is not None:
-                    _keep(asyncio.ensure_future(waiting))
+                    keep(_tasks, asyncio.ensure_future(waiting))
         return until_resumed(flow) if flow.intercepted else None
 
     def _functions(self, name: str) -> Sequence[Hook]:
@@ -196,8 +198,3 @@ async def until_resumed(flow: Flow) -> None:
 
 
 _tasks: set[asyncio.Future[object]] = set()
-
-
-def _keep(task: asyncio.Future[object]) -> None:
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

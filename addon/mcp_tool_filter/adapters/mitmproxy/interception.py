@@ -116,15 +116,15 @@ class ForwardLayer(EngineLayer):
             via=self._via,
             admit=self._admit,
         )
-        self._inner: layer.Layer | None = None
+        self.inner: layer.Layer | None = None
         self._to: Address | None = None
         """Where the tunnel leads that was opened last."""
         self._first = bytearray()
         """What the client has sent in it, until we know its protocol."""
 
     def _handle_event(self, event: events.Event) -> Orders:
-        if self._inner is not None:
-            yield from self._inner.handle_event(event)
+        if self.inner is not None:
+            yield from self.inner.handle_event(event)
         elif self._to is not None:
             yield from self._look_into_tunnel(event)
         elif isinstance(event, events.Start) and self._begins_h2:
@@ -148,24 +148,20 @@ class ForwardLayer(EngineLayer):
     def _open_client(self) -> H1Client | H2Client:
         return ForwardClient(self._places, self)
 
-    @property
-    def inner(self) -> layer.Layer | None:
-        return self._inner
-
     def owner_of(self, server: Server) -> EngineLayer | None:
-        inner = (one for one in _inside(self._inner) if isinstance(one, EngineLayer))
+        inner = (one for one in _inside(self.inner) if isinstance(one, EngineLayer))
         owners = (super().owner_of(server), *(one.owner_of(server) for one in inner))
         return next(filter(None, owners), None)
 
     def holders(self) -> Iterator[ForwardClient]:
         """Yield the clients of this connection and of its tunnels, for the memory budget."""
-        for one in (self, *_inside(self._inner)):
+        for one in (self, *_inside(self.inner)):
             if isinstance(one, ForwardLayer) and isinstance(one._client, ForwardClient):
                 yield one._client
 
     def tick(self, now: float) -> None:
         super().tick(now)
-        for one in _inside(self._inner):
+        for one in _inside(self.inner):
             if isinstance(one, EngineLayer):
                 one.tick(now)
 
@@ -259,7 +255,7 @@ class ForwardLayer(EngineLayer):
         yield from self._begin(chosen, events.DataReceived(self.context.client, first))
 
     def _begin(self, inner: layer.Layer, event: events.Event) -> Orders:
-        self._inner = inner
+        self.inner = inner
         yield from inner.handle_event(events.Start())
         if not isinstance(event, events.Start):
             yield from inner.handle_event(event)

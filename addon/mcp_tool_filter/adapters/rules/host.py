@@ -33,7 +33,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.background import Background
+from mcp_tool_filter.adapters.background import Background, keep
 from mcp_tool_filter.adapters.rules.state import RuleState, StateInMemory
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
@@ -235,9 +235,7 @@ class Webhooks:
             log.warning("At the end %d webhooks were not delivered", len(self._waiting))
 
     def _start_worker(self) -> None:
-        worker = asyncio.get_running_loop().create_task(self._work())
-        self.workers.add(worker)
-        worker.add_done_callback(self.workers.discard)
+        keep(self.workers, asyncio.get_running_loop().create_task(self._work()))
 
     async def _work(self) -> None:
         while self._waiting:

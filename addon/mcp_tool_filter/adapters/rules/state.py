@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.rule_effects import (
     CountUse,
@@ -382,9 +383,7 @@ class RedisState:
             case Identify(credentials) if self._salt:
                 return identify(self._salt, credentials)
             case WriteCache():
-                task = asyncio.get_running_loop().create_task(self._write(effect))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                keep(self._tasks, asyncio.get_running_loop().create_task(self._write(effect)))
                 return None
         return Later.LATER
 

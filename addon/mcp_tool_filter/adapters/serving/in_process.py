@@ -15,7 +15,7 @@ from contextlib import aclosing
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
-from mcp_tool_filter.adapters.background import start_later
+from mcp_tool_filter.adapters.background import keep, start_later
 from mcp_tool_filter.adapters.sockets.server import AnswerRequest, ServedRequest
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import AnswerHead
@@ -56,10 +56,7 @@ class _Asked(Upstream):
         self._exchange = exchange
         headers = tuple((name.lower(), value) for name, value in exchange.out_fields)
         request = ServedRequest(method, exchange.head.target, headers, body)
-        tasks = self._server.tasks
-        self._task = start_later(self._ask(exchange, request))
-        tasks.add(self._task)
-        self._task.add_done_callback(tasks.discard)
+        self._task = keep(self._server.tasks, start_later(self._ask(exchange, request)))
 
     async def _ask(self, exchange: Exchange, request: ServedRequest) -> None:
         try:

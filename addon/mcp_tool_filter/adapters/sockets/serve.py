@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.adapters.serving.limits import (
     Holder,
     MemoryBudget,
@@ -585,9 +586,7 @@ class Pool:
         if not self._room.has_one(self.size):
             exchange.unreachable("too many connections to the upstream")
             return
-        task = self.loop.create_task(self._open_for(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep(self._tasks, self.loop.create_task(self._open_for(exchange)))
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import cast
 
-from mcp_tool_filter.adapters.background import Effects
+from mcp_tool_filter.adapters.background import Effects, keep
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
 from mcp_tool_filter.adapters.stdio.http_upstream import (
@@ -159,9 +159,7 @@ class Pipe:
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background, at most until the session ends."""
-        task = asyncio.create_task(work)
-        self._endless.add(task)
-        task.add_done_callback(self._endless.discard)
+        keep(self._endless, asyncio.create_task(work))
 
     def send_copy(self, text: bytes) -> None:
         """Send our own message to the upstream, and ignore the answer."""
@@ -201,8 +199,7 @@ class Pipe:
 
     def _remember(self, post: asyncio.Task[None], ids: Sequence[str], method: str) -> None:
         if method in _ENDLESS:
-            self._endless.add(post)
-            post.add_done_callback(self._endless.discard)
+            keep(self._endless, post)
         keys = [id_value(id) for id in ids] or [f"notification {id(post)}"]
         for key in keys:
             self._posts[key] = post

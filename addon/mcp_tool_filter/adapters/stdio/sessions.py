@@ -39,6 +39,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import Any, Final
 
+from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.adapters.sockets.connect import ConnectionLost
 from mcp_tool_filter.adapters.stdio.child import Child, end_child, in_own_thread
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
@@ -508,9 +509,7 @@ class SharedSession(ChildSession):
                 b'{"jsonrpc":"2.0","method":"notifications/cancelled",'
                 b'"params":{"requestId":%d}}' % number
             )
-            task = asyncio.ensure_future(self.tell(notice))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            keep(self._leaving, asyncio.create_task(self.tell(notice)))
 
     def restored(self, line: bytes) -> bytes:
         number, restored = self._numbers.restore(line)

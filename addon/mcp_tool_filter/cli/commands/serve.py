@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.servers import Plan, Servers
-from mcp_tool_filter.adapters.serving.site import Site, Surroundings
+from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
@@ -182,7 +182,7 @@ class _Filter(Filter):
             plans,
             self._around,
             is_strict=sources.is_strict,
-            forget=self._forget,
+            forget=lambda site: self.server.clients.forget(site),
         )
         self.server = Server(
             self.proxy,
@@ -225,9 +225,6 @@ class _Filter(Filter):
         except StartError as error:
             return str(error)
         return ""
-
-    def _forget(self, site: Site) -> None:
-        self.server.clients.forget(site)
 
     # The file has changed
 
