@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,13 @@ def test_a_lost_folder_gives_two_lines(
 def test_an_older_python_can_run_the_version_check(module: str) -> None:
     source = (ADDON / "mcp_tool_filter" / module).read_text("utf-8")
     ast.parse(source, feature_version=(3, 9))
+
+
+def test_no_frozen_class_is_called_with_its_type() -> None:
+    """``Form[Json](…)`` of a frozen dataclass with slots is a TypeError in Python 3.12.1."""
+    text = "".join(one.read_text("utf-8") for one in ADDON.rglob("*.py"))
+    frozen = re.findall(r"@dataclass\(frozen=True, slots=True.*\)\nclass (\w+)\[", text)
+    assert not re.findall(rf"\b(?:{'|'.join(frozen)})\[[^\n=]*\]\(.*", text)
 
 
 @pytest.mark.skipif(not shutil.which("python3.11"), reason="there is no Python 3.11 here")
