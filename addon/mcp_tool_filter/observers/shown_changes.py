@@ -81,12 +81,17 @@ def lines_of(changes: Changes) -> Iterator[Line]:
             visible(f"{one.server_name} {one.server_version}".strip()) for one in (old, new)
         )
         yield _line(0, Piece("server: ", HEAD), Piece(f"{before} -> {after}"))
-    if changes.has_other_instructions:
-        yield _line(0, Piece("changed: ", HEAD), Piece("the instructions of the server", HEAD))
-        yield from _introduced(changes.in_instructions)
-        yield from _values(old.instructions, new.instructions, 2)
+    yield from lines_of_instructions(changes)
     for tool in changes.tools:
         yield from lines_of_tool(tool)
+
+
+def lines_of_instructions(changes: Changes) -> Iterator[Line]:
+    """Yield what differs in the instructions of the server."""
+    if changes.has_other_instructions:
+        yield _line(0, Piece("changed: the instructions of the server", HEAD))
+        yield from _introduced(changes.in_instructions)
+        yield from _values(changes.old.instructions, changes.new.instructions, 2)
 
 
 def lines_of_tool(tool: ToolChange) -> Iterator[Line]:

@@ -134,7 +134,7 @@ def test_json_is_for_programs(it: Locked) -> None:
 
 def test_sarif_has_what_its_schema_requires(it: Locked) -> None:
     it.lock()
-    it.serve(EVIL, instructions="Be nice")
+    it.serve(EVIL, instructions="Be evil")
     sarif = it.folder / "out.sarif"
     words = ["--check", str(it.file), "--sarif", str(sarif), "--", *it._command]
     assert run("lock", *words, home=it.folder).returncode == 1
@@ -145,7 +145,10 @@ def test_sarif_has_what_its_schema_requires(it: Locked) -> None:
     assert found.keys() == {
         ("tool-changed", "warning"), ("tool-removed", "warning"), ("introduces-url", "error"),
         ("introduces-invisible", "error"), ("introduces-order", "error"),
+        ("instructions-changed", "warning"),
     }  # fmt: skip
+    said = found["instructions-changed", "warning"]["message"]["text"]
+    assert said == "changed: the instructions of the server\n  Be [-nice-]{+evil+}"
     [place] = found["introduces-url", "error"]["locations"]
     line = place["physicalLocation"]["region"]["startLine"]
     assert it.file.read_text().splitlines()[line - 1] == '    "read_file": {'

@@ -35,7 +35,13 @@ from mcp_tool_filter.observers.changes import (
     problem_in,
 )
 from mcp_tool_filter.observers.introduced import KINDS, Introduced, visible
-from mcp_tool_filter.observers.shown_changes import coloured, lines_of, lines_of_tool, plain
+from mcp_tool_filter.observers.shown_changes import (
+    coloured,
+    lines_of,
+    lines_of_instructions,
+    lines_of_tool,
+    plain,
+)
 from mcp_tool_filter.policy.lock import (
     Json,
     Lock,
@@ -275,8 +281,8 @@ def _findings(changes: Changes) -> Iterator[tuple[str, str, str]]:
     """Yield the rule, the tool's approved name, and the text of each finding."""
     if changes.is_other_server:
         yield "server-changed", "", f"The server is {_name_of(changes.new) or 'nameless'} now"
-    if changes.has_other_instructions:
-        yield "instructions-changed", "", "The server's instructions have changed"
+    if said := "\n".join(map(plain, lines_of_instructions(changes))):
+        yield "instructions-changed", "", said
     for one in changes.in_instructions:
         yield f"introduces-{one.kind}", "", f"The instructions introduce {one}"
     for tool in changes.tools:
