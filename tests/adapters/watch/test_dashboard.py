@@ -429,7 +429,7 @@ async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: P
         shown = {name: json.loads(part) for name, part in shown.items()}
         assert shown["arguments"]["arguments"] == {"path": "/etc/missing", "token": "[secret]"}
         assert shown["result"]["content"][0]["text"] == "No such file, [secret]\nat line 7"
-        assert "too long ago" in str(board.ask("details", number=10_000))
+        assert "keeps only the last" in str(board.ask("details", number=10_000))
         assert board.ask("details", number="x")[0] == 400
         with browser(tmp_path) as page:
             page.go(f"http://127.0.0.1:{board.port}{board.path}")
