@@ -118,15 +118,17 @@ def test_each_topic_is_a_page_that_fits(
     assert set(re.findall(r"\w+", re.sub(r"\]\(.*?\)|^```\w+|\|.*", "", raw, flags=re.M))) <= said
 
 
-@pytest.mark.parametrize(("lines", "pages"), [(10, True), (10_000, False)])
+@pytest.mark.parametrize(
+    ("lines", "quote", "pages"), [(20, "", True), (500, "", False), (20, "'", False)]
+)
 def test_on_a_terminal_a_page_has_colours_and_a_pager(
-    lines: int, pages: bool, tmp_path: Path
+    lines: int, quote: str, pages: bool, tmp_path: Path
 ) -> None:
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\necho PAGED; cat\n")
     pager.chmod(0o755)
     us = f"{sys.executable} -m mcp_tool_filter help patterns"
-    more = {"PAGER": str(pager), "LINES": str(lines), "COLUMNS": "80", "TERM": "xterm"}
+    more = {"PAGER": f"{pager}{quote}", "LINES": str(lines), "COLUMNS": "80", "TERM": "xterm"}
     ended = subprocess.run(
         ["script", "-qec", us, "/dev/null"], capture_output=True, text=True, check=True,
         env=surroundings(tmp_path) | more, stdin=subprocess.DEVNULL,

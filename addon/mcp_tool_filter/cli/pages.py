@@ -63,7 +63,10 @@ def print_page(typed: Given) -> int:
 def _page(text: str) -> bool:
     """Show a long text in the user's pager; return whether that worked."""
     pager = os.environ.get("PAGER") or "less"
-    words = shlex.split(pager)
+    try:
+        words = shlex.split(pager)
+    except ValueError:  # a quote is missing
+        words = []
     if os.environ.get("TERM") == "dumb" or not words or not shutil.which(words[0]):
         return False
     environment = {"LESS": "FRX", **os.environ}  # with colours, and no pause for a short text
