@@ -9,7 +9,7 @@ import pytest
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Reply
 from tests.adapters.stdio.judging_lines import FORWARDED, Judged, names_in
-from tests.make import answering, asking, calling, error_in, listing
+from tests.make import answering, asking, calling, definition, error_in, listing
 
 
 @pytest.mark.parametrize(("deny", "is_changed"), [(["^rm"], True), (["(?!)"], True), ([], False)])
@@ -62,6 +62,22 @@ def test_a_list_of_several_pages_is_known_after_the_last_one() -> None:
     assert isinstance(judged.client(calling("c", id="6")), Reply)
     assert judged.client(calling("a", id="7")) == FORWARDED
     assert [list(snapshot.allowed) for snapshot in judged.listed] == [["a", "b"]]
+
+
+def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
+    """Although the denied tool itself may stand on another page."""
+    judged = Judged(["^rm"])
+    judged.client(asking("tools/list"))
+    carrier = definition("a", f',"x":{definition("rm_rf").decode()}')
+    page = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s,%s],"nextCursor":"2"}}'
+    verdict = judged.upstream(page % (carrier, definition("b")))
+    assert names_in(verdict) == ["b"]
+    judged.lists("c", id="2", params='{"cursor":"2"}')
+    judged.client(asking("tools/list", id="3"))
+    again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))
+    assert names_in(again) == ["b"]
+    [snapshot] = judged.listed
+    assert snapshot.faults == ("the tool a has the definition of another tool: not exposed",)
 
 
 def test_the_snapshot_answers_lists_if_the_user_wants_it() -> None:
