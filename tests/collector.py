@@ -19,6 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.raw_upstream import TIMEOUT
+
 
 @dataclass
 class Collector:
@@ -69,7 +71,7 @@ class Collector:
         }
 
     def until(self, is_enough: Callable[[Collector], bool]) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + TIMEOUT
         while not is_enough(self):
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -86,7 +88,7 @@ class Collector:
 
     def wait_for(self, count: int) -> list[Span]:
         """Return the spans, oldest first, once so many are here."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + TIMEOUT
         while len(self.spans) < count and time.monotonic() < end:
             time.sleep(0.05)
         assert len(self.spans) >= count

@@ -240,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def _wait_for_hang_up(self) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + TIMEOUT
         with suppress(OSError):
             while time.monotonic() < end:
                 self._write(b": still here\n\n")

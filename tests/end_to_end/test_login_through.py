@@ -23,6 +23,7 @@ from tests.end_to_end.logins import ALL, CLIENTS, PLACES, SERVERS, combinations,
 from tests.end_to_end.peer import upstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
+from tests.raw_upstream import TIMEOUT
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ def visit_in_browser(home: Path, ours: str, page_at: str) -> None:
         ("/register", {"redirect_uris": [page_at]}),
     ):
         asked = urllib.request.Request(ours + path, json.dumps(body).encode(), json_type)
-        with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=20):
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=TIMEOUT):
             pass
     query = {
         "client_id": "client-1",

@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.recordings.replay import replay
 from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import client, need, upstream
 from tests.proxy import REPOSITORY
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 
 BIN = Path(sys.executable).parent
 SSE = ("--transport", "sse")
@@ -47,7 +47,7 @@ def running(home: Path, *command: str | Path) -> Iterator[str]:
 
 
 def wait_until_it_listens(port: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()

@@ -21,7 +21,7 @@ from tests.adapters.mitmproxy.filtered import (
 from tests.mcp_upstream import RESULT, mcp_upstream, tool_list
 from tests.proxy import proxy
 from tests.raw_client import get, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 
 class TestEditedOptions:
@@ -103,11 +103,11 @@ async def test_a_client_that_stays_silent_is_disconnected(
             assert b" 200 " in await client.head()
         await other.say(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nslowly")
         seats = tool_filter.proxy.crowd.seats
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(seats) < 2:
                 await asyncio.sleep(0.01)
         clock = seats._clock
         monkeypatch.setattr(seats, "_clock", lambda: clock() + 121)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             assert await client.reader.read() == b""
         assert not other.reader.at_eof()  # the engine waits for its body

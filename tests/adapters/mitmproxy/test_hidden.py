@@ -31,7 +31,7 @@ from tests.oauth_upstream import oauth_upstream
 from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, RawRequest, answer, chunk
 
 pytestmark = pytest.mark.usefixtures("own_config_folder")
 CLIENT = "http://127.0.0.1:49152/callback"
@@ -176,7 +176,7 @@ def all_in_mitmweb(at: str) -> str:
 
     def read(path: str) -> str:
         asked = urllib.request.Request(at + path, headers={"Authorization": "Bearer let-me-in"})
-        with urllib.request.urlopen(asked, timeout=20) as got:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT) as got:
             return str(got.read().decode("latin-1"))
 
     flows = read("/flows")

@@ -425,7 +425,7 @@ async def test_the_start_can_require_the_list(
         raw_upstream(users_only) as upstream,
         proxy(tool_filter, to=upstream.url, home=tmp_path, deny=["^x"], require_list=["true"]),
     ):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             await ended.wait()
         tool_filter.proxy.ready.set()
     assert "401" in said[0]

@@ -25,6 +25,7 @@ from tests.oauth_server import Grant, OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
+from tests.raw_upstream import TIMEOUT
 
 PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
 
@@ -54,7 +55,7 @@ async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
     async def show(url: str) -> None:
         await asyncio.to_thread(browse, url)
 
-    await log_in(upstream.url, Wishes(timeout=10, ca=ca), LoginStore(), show)
+    await log_in(upstream.url, Wishes(timeout=TIMEOUT, ca=ca), LoginStore(), show)
 
 
 @asynccontextmanager

@@ -42,7 +42,16 @@ from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import REPOSITORY, SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, free_port, raw_upstream
+from tests.raw_upstream import (
+    SSE_HEAD,
+    TIMEOUT,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+    free_port,
+    raw_upstream,
+)
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 
@@ -71,7 +80,7 @@ async def test_the_launcher_passes_its_checked_configuration_on(
         ready = asyncio.Event()
         master = await prepare(settings, lambda _report: ready.set())
         running = asyncio.create_task(master.run())
-        await asyncio.wait_for(ready.wait(), 20)
+        await asyncio.wait_for(ready.wait(), TIMEOUT)
         await leave(master)
         await running
     assert parsed == ["^rm", "e"]
@@ -314,7 +323,7 @@ class TestConnections:
             await between.client.head()
             assert await between.client.chunk() == b"data: " + RESULT + b"\n\n"
             between.client.close()
-            await asyncio.wait_for(left.wait(), 10)
+            await asyncio.wait_for(left.wait(), TIMEOUT)
 
     async def test_a_comment_without_a_blank_line_is_not_held_back(self, tmp_path: Path) -> None:
         """It is all that keeps a quiet stream alive."""

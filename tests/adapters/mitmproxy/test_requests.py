@@ -24,7 +24,7 @@ from tests.adapters.mitmproxy.filtered import (
 from tests.adapters.mitmproxy.ruled import SECRET, blocked, ruled, streaming, write
 from tests.mcp_upstream import RESULT, saying
 from tests.raw_client import post
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 
 class TestBatches:
@@ -116,7 +116,7 @@ async def test_fork_sends_a_copy_and_drops_its_answer(tmp_path: Path) -> None:
     async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
         got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
         assert got.body == SECRET
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(asked := between.upstream.of("tools/call")) < 3:
                 await asyncio.sleep(0.01)
         ids = [json.loads(request.body)["id"] for request in asked]
@@ -138,7 +138,7 @@ async def test_copies_of_a_renamed_call_have_the_new_name_in_the_header(tmp_path
         headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
         got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
         assert got.body == SECRET
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(asked := between.upstream.of("tools/call")) < 2:
                 await asyncio.sleep(0.01)
     for request in asked:
@@ -166,7 +166,7 @@ async def test_a_request_from_the_upstream_is_answered_for_the_client(tmp_path: 
         headers = b"User-Agent: c\r\nAuthorization: Bearer t\r\n"
         got = await between.ask(call("read_file"), headers)
         assert got.body == b"data: " + SECRET + b"\n\n"
-        request = await asyncio.wait_for(answered.get(), 20)
+        request = await asyncio.wait_for(answered.get(), TIMEOUT)
         assert request.body == blocked("no-sampling", "no models here", "77")
         assert request.all("authorization") == ["Bearer t"]
 

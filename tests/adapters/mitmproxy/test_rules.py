@@ -29,7 +29,7 @@ from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, saying
 from tests.proxy import SCRIPT, proxy, tool
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
 from tests.websocket import accept, connect
 
 
@@ -79,13 +79,13 @@ async def test_webhooks_arrive_although_the_process_ends(tmp_path: Path) -> None
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Wait until a line with this text has been logged."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while text not in caplog.text:
             await asyncio.sleep(0.02)
 
 
 async def until(between: Filtered, ask: bytes, condition: Callable[[bytes], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while not condition((await between.ask(ask)).body):
             await asyncio.sleep(0.05)
 
@@ -110,7 +110,7 @@ async def test_one_policy_judges_a_message_from_its_request_to_its_response(
 
     async with ruled(tmp_path, REDACT, respond=respond) as between:
         waiting = asyncio.create_task(between.ask(call("read_file")))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while not between.upstream.asked:
                 await asyncio.sleep(0.01)
         (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
@@ -238,7 +238,7 @@ def holding(folder: Path) -> str:
 
 
 async def exists(path: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while not path.exists():
             await asyncio.sleep(0.01)
 
@@ -444,7 +444,7 @@ async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered
     async with ruled(tmp_path, NO_SAMPLING + (slow if waits else ""), respond=respond) as between:
         socket = await connect(between.client.reader, between.client.writer)
         assert await socket.hear() == b"[" + PING + b"]"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             answers = [await heard.get() for _ in range(3)]
         assert answers == [
             blocked("no-sampling", "no models here", "7"),
@@ -470,7 +470,7 @@ async def test_fork_works_over_a_websocket(on_sockets: bool, tmp_path: Path) -> 
         socket = await connect(between.client.reader, between.client.writer)
         await socket.say(call("read_file", '{"a":1}'))
         assert await socket.hear() == SECRET
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(heard) < 3:
                 await asyncio.sleep(0.01)
         await socket.say(PING)

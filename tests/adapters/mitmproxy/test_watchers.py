@@ -16,6 +16,7 @@ from mcp_tool_filter.policy.config import parse_config
 from tests.adapters.mitmproxy.filtered import call, filtered
 from tests.adapters.mitmproxy.test_spans import CALL, CLIENTS, spans_of
 from tests.collector import Collector
+from tests.raw_upstream import TIMEOUT
 
 OTHERS = f"00-{'c' * 32}-{'3' * 16}-01"
 PLAIN_CALL = call("read_file")
@@ -75,7 +76,7 @@ async def test_a_dashboard_says_where_it_is_and_is_served_until_the_end() -> Non
     async with dashboard_server(dashboard(), 0, said.append):
         (where,) = said
         host = where.partition("http://")[2].partition("/")[0]
-        connection = HTTPConnection(host, timeout=20)
+        connection = HTTPConnection(host, timeout=TIMEOUT)
         await asyncio.to_thread(connection.request, "GET", "/mcp/state")
         assert (await asyncio.to_thread(connection.getresponse)).status == 403
         connection.close()

@@ -29,7 +29,7 @@ from mcp_tool_filter.policy.config import parse_config
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import Peer, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, answer, raw_upstream
 
 # How to log in to an upstream, as its answers to requests without credentials say
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -388,7 +388,7 @@ async def log_in_to(upstream: OAuthUpstream) -> None:
     async def show(url: str) -> None:
         await asyncio.to_thread(browse, url)
 
-    await log_in(upstream.url, Wishes(timeout=10), LoginStore(), show)
+    await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(), show)
 
 
 def target(

@@ -32,7 +32,7 @@ from mcp_tool_filter.http.login_metadata import default_server
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import Peer, answer, free_port, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, answer, free_port, raw_upstream
 
 
 # Logging in with a browser, against an authorization server on sockets
@@ -41,7 +41,7 @@ async def show(url: str) -> None:
 
 
 async def login(home: Path, url: str, **wishes: Any) -> LoginState:
-    return await log_in(url, Wishes(timeout=10, **wishes), LoginStore(home), show)
+    return await log_in(url, Wishes(timeout=TIMEOUT, **wishes), LoginStore(home), show)
 
 
 def token_of(home: Path, state: LoginState) -> str:
@@ -203,7 +203,7 @@ async def test_wrong_callbacks_are_refused(tmp_path: Path) -> None:
         await show(url)
 
     with oauth_upstream() as upstream:
-        state = await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), attacked)
+        state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), attacked)
         assert tried == [400, 400, 400, 404]
         assert works(upstream, tmp_path, state)
 
@@ -219,7 +219,7 @@ async def test_the_callback_url_can_be_pasted(tmp_path: Path) -> None:
 
     with oauth_upstream() as upstream:
         login = log_in(
-            upstream.url, Wishes(timeout=10), LoginStore(tmp_path), elsewhere, pasted.get
+            upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), elsewhere, pasted.get
         )
         assert works(upstream, tmp_path, await login)
 

@@ -28,6 +28,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteLog,
 )
 from mcp_tool_filter.rules.chain import Later
+from tests.raw_upstream import TIMEOUT
 
 
 def host() -> RuleHost:
@@ -120,7 +121,7 @@ async def test_so_many_may_hang_and_no_more() -> None:
     with pytest.raises(EffectFailed, match="1 calls of users' functions have not returned"):
         await ours.call(quick)
     goes_on.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while ours._running:
             await asyncio.sleep(0.01)
     assert await ours.call(quick) == "made"

@@ -10,6 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.rules.host import Webhooks
 from mcp_tool_filter.policy.rule_effects import SendWebhook
+from tests.raw_upstream import TIMEOUT
 
 type Received = list[tuple[str, object]]
 
@@ -50,7 +51,7 @@ def hook(url: str, timeout: float = 5.0) -> SendWebhook:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0.01)
 

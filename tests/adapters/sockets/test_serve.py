@@ -22,7 +22,7 @@ from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, servin
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream
 from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk, raw_upstream
 from tests.served import served
 
 
@@ -363,5 +363,5 @@ async def test_nobody_else_uses_a_connection_on_which_a_client_has_logged_in(
         assert first is third
         assert second is fourth
         assert first is not second
-        await asyncio.wait_for(first.over.wait(), 10)
+        await asyncio.wait_for(first.over.wait(), TIMEOUT)
         assert not second.over.is_set()

@@ -14,6 +14,7 @@ from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import calling
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import upstream
 
 CHANGED = '{"tools":"a"}'
@@ -84,7 +85,7 @@ async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:
         await heard(outbox)
         stream = ours.listen()
         await ours.tell(calling("change", id="2", arguments=CHANGED))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             note = await stream.get()
         assert note
         assert json.loads(note)["method"] == "notifications/tools/list_changed"

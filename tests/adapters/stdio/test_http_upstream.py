@@ -29,6 +29,7 @@ from tests.make import answering, asking
 from tests.raw_upstream import (
     LAST_CHUNK,
     SSE_HEAD,
+    TIMEOUT,
     Peer,
     RawRequest,
     RawUpstream,
@@ -230,7 +231,7 @@ async def test_unrequested_messages_of_the_upstream_are_heard() -> None:
     async with reached(StreamableUpstream, script) as (ours, listener, upstream):
         ours.listen()
         ours.listen()  # there is one stream
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while not listener.heard:
                 await asyncio.sleep(0.001)
         assert listener.heard == [note]
@@ -315,7 +316,7 @@ async def test_a_post_is_answered_on_the_stream() -> None:
         await ours.open()
         ours.agree_on("2024-11-05")
         await ours.post(asking("ping"), ["1"], [])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while not listener.heard:
                 await asyncio.sleep(0.001)
         assert (listener.heard, listener.failed) == ([ANSWER], [])

@@ -27,7 +27,7 @@ from tests.programs import need_program
 from tests.proxy import REPOSITORY, SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import free_port
+from tests.raw_upstream import TIMEOUT, free_port
 from tests.stdio_client import filtered
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
@@ -42,7 +42,7 @@ def fetched(port: int, path: str, *, authorization: str = "") -> tuple[int, str]
     headers = {"Authorization": authorization} if authorization else {}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -236,7 +236,7 @@ def test_a_session_over_stdio_is_ready_until_it_gets_a_signal(tmp_path: Path) ->
 
 def until(port: int, path: str, status: int) -> None:
     """Ask until this is the answer."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         with suppress(OSError):  # it is still starting
             if fetched(port, path)[0] == status:

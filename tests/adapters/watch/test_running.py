@@ -19,6 +19,7 @@ from mcp_tool_filter.adapters.watch import running
 from mcp_tool_filter.adapters.watch.running import announce, own_folder, running_filters
 from tests.cli.launched import launched
 from tests.raw_client import post, raw_client
+from tests.raw_upstream import TIMEOUT
 from tests.session_upstream import session_upstream
 from tests.stdio_client import filtered, upstream
 
@@ -36,7 +37,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def eventually[Found](look: Callable[[], Found]) -> Found:
     """Look until something is found."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT
     while not (found := look()):
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -19,6 +19,7 @@ from mcp_tool_filter.policy.config import Audit, MetricsAt, parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
 from tests.make import answering, asking, calling
+from tests.raw_upstream import TIMEOUT
 
 
 def audit(file: Path, fsync: str = "interval") -> Audit:
@@ -111,7 +112,7 @@ def test_the_metrics_also_count_messages_that_other_sinks_do_not_get() -> None:
     talk(watching)
     (where,) = said
     host = where.partition("http://")[2].partition("/")[0]
-    connection = HTTPConnection(host, timeout=20)
+    connection = HTTPConnection(host, timeout=TIMEOUT)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()

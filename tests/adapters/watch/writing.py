@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
+from tests.raw_upstream import TIMEOUT
 
 
 def lines_in(path: Path) -> list[bytes]:
@@ -17,7 +18,7 @@ def lines_in(path: Path) -> list[bytes]:
 
 
 def eventually(is_true: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT
     while not is_true():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -110,7 +110,7 @@ class Served:
 
     def has_children(self, count: int) -> bool:
         """Wait until there are so many."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + TIMEOUT
         while len(self.children()) != count and time.monotonic() < end:
             time.sleep(0.02)
         return len(self.children()) == count

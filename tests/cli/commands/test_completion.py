@@ -16,6 +16,7 @@ import pytest
 
 from mcp_tool_filter.cli.table import COMMANDS, FILTER
 from tests.cli.launched import run
+from tests.raw_upstream import TIMEOUT
 
 ASKED = [
     (["--deny-g"], ["--deny-glob"]),
@@ -140,7 +141,7 @@ def typed_in_zsh(keys: str, awaited: str, script: Path, home: Path) -> str:
 def read_until(terminal: int, awaited: str) -> str:
     """Return what a terminal shows, as soon as that has a match, or nothing more comes."""
     shown = b""
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end and select.select([terminal], [], [], 10)[0]:
         shown += os.read(terminal, 65536)
         text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", shown.decode(errors="replace"))

@@ -23,7 +23,7 @@ from mcp_tool_filter.cli.picker import Picker
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
-from tests.raw_upstream import Peer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, raw_upstream
 from tests.stdio_client import upstream
 
 TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), tool("a\x1b[31m")]
@@ -344,7 +344,7 @@ class Terminal:
         self.run("send-keys", "-t", "0", *keys)
 
     def wait(self, is_there: Callable[[str], bool]) -> str:
-        end = time.monotonic() + 30
+        end = time.monotonic() + TIMEOUT
         while not is_there(screen := self.screen()):
             assert time.monotonic() < end, screen
             time.sleep(0.05)

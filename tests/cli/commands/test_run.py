@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.run import command_for
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import is_alive
 
 PYTHON = sys.executable
@@ -40,7 +41,7 @@ def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
 
 
 def eventually(file: Path) -> str:
-    end = time.monotonic() + 30
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         if file.exists() and (text := file.read_text()):
             return text

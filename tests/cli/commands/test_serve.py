@@ -524,7 +524,7 @@ def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
                 named = path in refused.headers["www-authenticate"]
                 assert named is one.has_resource_metadata
                 store = LoginStore(tmp_path / name)
-                asyncio.run(log_in(url, Wishes(timeout=10), store, _show))
+                asyncio.run(log_in(url, Wishes(timeout=TIMEOUT), store, _show))
                 (kept,) = store.all()
                 assert kept.tokens
                 token = f"Bearer {kept.tokens.access_token}"

@@ -15,6 +15,7 @@ from threading import Thread
 import pytest
 
 from tests.make import asking, calling
+from tests.raw_upstream import TIMEOUT
 from tests.session_upstream import session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
 
@@ -204,7 +205,7 @@ def test_an_edit_of_the_rules_applies_to_the_running_session(tmp_path: Path) -> 
         client.opens()
         assert text_in(client.calls("read_file", id="1")) == "read_***"
         (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
-        end = time.monotonic() + 10
+        end = time.monotonic() + TIMEOUT
         while text_in(client.calls("read_file", id="2")) == "read_***":
             assert time.monotonic() < end
             time.sleep(0.05)

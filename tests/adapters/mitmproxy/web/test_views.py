@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, read_flo
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 READ, DELETE = tool("read_file"), tool("delete_file")
 
@@ -35,7 +35,7 @@ ENDPOINT = b"event: endpoint\ndata: /messages?s=1\n\n"
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while not true():
             await asyncio.sleep(0.002)
 
