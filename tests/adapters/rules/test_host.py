@@ -96,7 +96,7 @@ async def test_a_function_that_may_block_is_called_elsewhere() -> None:
         assert host().at_once(effect) is Later.LATER
         assert await host().carry_out(effect) == "given"
     with pytest.raises(EffectFailed, match="it took too long"):
-        await host().carry_out(CallPython(lambda _: asyncio.sleep(3600), None, 0.01))
+        await host().carry_out(CallPython(lambda _: asyncio.sleep(3600), None, 0.5))
 
 
 # Functions of users, which may hang for ever
