@@ -13,6 +13,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol import scan
 from mcp_tool_filter.protocol import skim as long_values
 from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
+from mcp_tool_filter.protocol.limits import MOST_PARTS
 from mcp_tool_filter.protocol.skim import ExactDepth, find_ends
 from tests.conversation.test_tool_results import bodies
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
@@ -106,7 +107,13 @@ def test_odd_values_have_no_known_ends(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b'{"a":%s,"a":1}', b'{"\\u0061":%s}', b'{"a":[1],"b":%s,"a":"1]"}']
+    "raw",
+    [
+        b'{"a":%s,"a":1}',
+        b'{"\\u0061":%s}',
+        b'{"a":[1],"b":%s,"a":"1]"}',
+        b'{"a":%s' + b"".join(b',"%d":0' % number for number in range(MOST_PARTS)) + b"}",
+    ],
 )
 def test_members_that_are_not_plain_have_no_known_ends(raw: bytes) -> None:
     long = raw.replace(b"%s", b'"%s"' % (b"x" * 100_000))

@@ -43,6 +43,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mcp_tool_filter.protocol.limits import MOST_PARTS
+
 if TYPE_CHECKING:
     from msgspec import Raw
 
@@ -167,11 +169,14 @@ def member_reader() -> MemberReader | None:
 
 
 def spans_of(members: Mapping[str, Raw], written: memoryview) -> dict[str, Span] | None:
-    """Return the span of each value; None if a key occurs twice or has escapes.
+    """Return the span of each value; None if a key occurs twice or has escapes, or if there are
+    more than any message of ours may have.
 
     (If a key occurs twice, the reader keeps only the last value, so the spans do not add up to the
     whole text and we return None.)
     """
+    if len(members) > MOST_PARTS:
+        return None
     spans: dict[str, Span] = {}
     at, after = 1, b","
     for key, value in members.items():
