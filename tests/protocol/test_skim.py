@@ -12,8 +12,8 @@ from msgspec.json import Decoder
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol import scan
 from mcp_tool_filter.protocol import skim as long_values
-from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
 from mcp_tool_filter.protocol.limits import MOST_PARTS
+from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
 from mcp_tool_filter.protocol.skim import ExactDepth, find_ends
 from tests.conversation.test_tool_results import bodies
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
