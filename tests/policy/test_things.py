@@ -133,6 +133,7 @@ ASKED = [
     ),
     ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
     ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
+    ("resources/read", '{"uri":"%s"}', "file://etc/x", "file://etcx/x"),
     ("resources/vendor", '{"uris":"%s"}', "file:///etc/x", "file:///x"),
     ("resources/read", '{"uri":"%s"}', f"x:{MARKS}", f"x:{MARKS[:30]}"),
     ("resources/read", '{"uri":"%s"}', f"x:{MARKS[:30]}\\u200b{MARKS}", "x:e\u0301"),

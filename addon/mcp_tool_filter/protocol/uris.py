@@ -188,7 +188,8 @@ def _spelled(text: str) -> Iterator[str]:
         bases |= _after(scheme, _readings([authority + path]))
     elif scheme != "file" and not authority:  # or the other way round
         bases |= _after(scheme, places)
-    elif not has_host:
+    elif scheme == "file" and (authority or not has_host):  # below "/", if a server runs there
+        places = _readings([authority + path]) if authority else places
         bases |= _after("file", {("", *parts) for parts in places})
     ends = [""] + (["/"] if _ENDS_IN_FOLDER.search(path) or not path else [])
     ends += [query, parsed[4] or "", _decoded(query)] if query else []
