@@ -113,6 +113,7 @@ ASKED = [
             "ui://me@you@secret:80/x",
             "UI://SECRET:1/x",
             "ui://./secret/x",
+            "ui://me@./secret/x",
             "ui:///secret/x",
             "ui:secret/x",
         )
@@ -123,6 +124,8 @@ ASKED = [
             "https://xn--bcher-kva.x/a",
             "HTTPS://XN--BCHER-KVA.x/a",
             "https://B\u00dcCHER\u3002x/a",
+            "https:///me@xn--bcher-kva.x/a",
+            "https:/me:pw@b\u00fccher.x:443/a",
             "wss://b\u00fccher.x/a",
             "wss://me@bu\u0308cher.x:1/a",
         )

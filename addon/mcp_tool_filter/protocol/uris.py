@@ -178,16 +178,19 @@ def _spelled(text: str) -> Iterator[str]:
     query = (parsed[4] or "") + (parsed[5] or "")
     places = _readings(_paths_in(authority, path, query))
     has_host = parsed[2] is not None or path.startswith("/")
-    begins = {f"{scheme}://{host}" for host in _hosts_in(scheme, authority)}
+    hosts = _hosts_in(scheme, authority)
+    begins = {f"{scheme}://{host}" for host in hosts}
     bases = {
         f"{begin}{'/' if has_host and parts else ''}{'/'.join(parts)}"
         for parts in _as_on_windows(places)
         for begin in (begins if has_host else (f"{scheme}:",))
     }
     if authority and scheme not in _ON_A_HOST:  # the first part of a path, for many servers
-        bases |= _after(scheme, _readings([authority + path]))
+        bases |= _after(scheme, _readings([authority + path, *(host + path for host in hosts)]))
     elif scheme != "file" and not authority:  # or the other way round
         bases |= _after(scheme, places)
+        if scheme in _ON_A_HOST and (rest := path.lstrip("/")):
+            yield from _spelled(f"{scheme}://{rest}{query}")
     elif scheme == "file" and (authority or not has_host):  # below "/", if a server runs there
         places = _readings([authority + path]) if authority else places
         bases |= _after("file", {("", *parts) for parts in places})
