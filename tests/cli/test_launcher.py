@@ -96,7 +96,8 @@ def test_help_and_version_do_not_wait_for_slow_imports(words: list[str], tmp_pat
     "command", ["demo", "doctor", "config", "addon-path", "completion", "check-pattern"]
 )
 def test_each_command_has_its_own_help(command: str, tmp_path: Path) -> None:
-    ended = run(command, "--help", home=tmp_path)
+    in_ascii = {"PYTHONIOENCODING": "ascii"}
+    ended = run(command, "--help", home=tmp_path, environment=in_ascii)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("usage: ")
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from errno import EIO, ENOENT, ENOSPC, EPIPE
 from importlib import import_module
+from io import TextIOWrapper
 from types import FrameType
 
 from mcp_tool_filter import __version__
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.version_info < _NEEDED:
         return _refuse_python()
     _open_closed_descriptors()
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not all can show "…"
     args = sys.argv[1:] if argv is None else list(argv)
     if "--" in args:
         _leave_python_path_to_the_command()
