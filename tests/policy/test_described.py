@@ -41,6 +41,7 @@ def answer(result: str, method: str = "tools/catalog") -> Verdict:
     [
         ("tools/resolve", '{"name":"%s","arguments":{}}'),
         ("tools/describe", '{"names":["read","%s"]}'),
+        ("tools/describe", '{"toolNames":["read","%s"]}'),
         ("tools/vendor/x", '{"tool":{"name":"%s"}}'),
         ("tools/vendor", '{"tools":[{"name":"read"},{"name":"%s"}]}'),
         ("tools/call/batch", '{"calls":[{"name":"read"},{"name":"%s","arguments":{}}]}'),
@@ -63,7 +64,18 @@ def test_a_request_about_a_hidden_tool_is_answered_as_a_call_of_it(
         assert isinstance(asked, Reply)
         assert isinstance(called, Reply)
         assert (asked.text, asked.reason) == (called.text, called.reason)
+    exchange = at_once(talk().from_client(asking(method, params=params % "rm"))).exchange
+    assert exchange.tool == "rm"  # as the audit log names it
     assert request(method, params % "read") == Forward()
+
+
+@pytest.mark.parametrize(
+    "key", ["groups", "servers", "prompts", "resources", "resourceTemplates", "skills"]
+)
+def test_names_of_other_things_need_no_tool(key: str) -> None:
+    named = f'{{"{key}":[{{"name":"%s"}}]}}'
+    assert request("tools/describe", named % "unknown") == Forward()
+    assert isinstance(request("tools/describe", named % "rm"), Reply)
 
 
 @pytest.mark.parametrize("key", ["id", "tool_id", "toolIds"])
