@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -573,16 +573,15 @@ def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
     from mcp_tool_filter.adapters.upstream.target import target_for  # a relay need not wait for it
 
-    tls = _tls_of(settings) if settings.origin.startswith("https:") else None
+    tls = None
+    if settings.origin.startswith("https:"):
+        tls = _tls(settings.insecure, settings.ca, settings.client_cert)
     return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)
 
 
-def _tls_of(settings: Settings) -> SSLContext:
+@cache  # several servers share one: each takes memory
+def _tls(insecure: bool, ca: str | None, client_cert: str | None) -> SSLContext:
     from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 
     with in_our_words():
-        return make_tls_context(
-            insecure=settings.insecure,
-            trusted_ca=settings.ca,
-            client_cert=settings.client_cert,
-        )
+        return make_tls_context(insecure=insecure, trusted_ca=ca, client_cert=client_cert)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.servers import Plan, Servers
 from mcp_tool_filter.adapters.serving.site import Surroundings
-from mcp_tool_filter.adapters.sockets.connect import make_tls_context
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
-from mcp_tool_filter.adapters.upstream.target import Target, target_for
+from mcp_tool_filter.adapters.upstream.target import target_for
 from mcp_tool_filter.cli.commands.http import (
     OF_COMMAND,
     Filter,
@@ -30,7 +28,7 @@ from mcp_tool_filter.cli.commands.http import (
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.cli.saving import FileOfPatterns
-from mcp_tool_filter.cli.settings import Settings, Sources, in_our_words, read_sources
+from mcp_tool_filter.cli.settings import Settings, Sources, read_sources, target_of
 from mcp_tool_filter.cli.terminal import cancel_on_signals, log_to_stderr, say
 from mcp_tool_filter.errors import StartError, UnsetVariable
 from mcp_tool_filter.http.urls import UpstreamNames
@@ -119,35 +117,17 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
         )
     check(settings)
     in_front = in_front_of_command(settings) if settings.command else settings
-    config = _config_of(in_front)
-    tls = None
-    if in_front.origin.startswith("https:"):
-        with in_our_words():
-            tls = _tls(settings.insecure, settings.ca, settings.client_cert)
+    config, tls = in_front.config(), target_of(in_front).tls
+    # A lost server ends the process only if the user is strict.
+    config = replace(config, fail_fast=config.fail_fast and config.strict)
     return Plan(
         name=name,
         config=config,
-        find_target=partial(_target, in_front.origin, tls),
+        find_target=lambda config: target_for(config, in_front.origin, tls),
         identity=_identity(settings, config),
         names=None if settings.command else UpstreamNames(settings.origin),
         open_bridge=partial(open_bridge, settings) if settings.command else None,
     )
-
-
-def _config_of(settings: Settings) -> Config:
-    """A lost server ends the process only if the user is strict."""
-    config = settings.config()
-    return replace(config, fail_fast=config.fail_fast and config.strict)
-
-
-@cache
-def _tls(insecure: bool, ca: str | None, client_cert: str | None) -> ssl.SSLContext:
-    """Return the TLS settings towards upstreams: they share one, because each takes memory."""
-    return make_tls_context(insecure=insecure, trusted_ca=ca, client_cert=client_cert)
-
-
-def _target(origin: str, tls: ssl.SSLContext | None, config: Config) -> Target:
-    return target_for(config, origin, tls)
 
 
 def _identity(settings: Settings, config: Config) -> object:
