@@ -217,9 +217,7 @@ class Described:
         self.hidden: list[str] = []
         """The names of the tools that were removed."""
         self._is_in_tool = False
-        """True inside of a tool of the list: there, only names of other tools of the list count."""
-        self._is_in_tool = False
-        """True inside of an exposed tool: what has a name there is less likely a tool."""
+        """True inside of an exposed tool: there, only names of other tools of the list count."""
 
     def without_hidden(self, value: Value, key: str = "") -> str | None:
         """Return a part of the text without hidden tools; None if it shows none.
