@@ -8,9 +8,10 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import time
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -146,6 +147,27 @@ async def test_the_list_of_another_kind_of_client_is_fetched_with_the_login(tmp_
         methods = [method for method, _ in between.upstream.calls]
         assert methods.count("tools/list") == 2
         assert all(between.upstream.grant_of(value) for _, value in between.upstream.calls[-3:])
+
+
+async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as between:
+        state = LoginStore().load(between.upstream.url)
+        assert state
+        assert state.tokens
+        old = state.tokens.access_token
+        expired = replace(state.tokens, received_at=time() - 60, expires_at=time() - 1)
+        LoginStore().save(state.with_tokens(expired))
+        between.upstream.delay = 0.1
+
+        async def ask() -> Answer:
+            async with raw_client(between.proxy.port) as client:
+                return await client.ask(post(PING))
+
+        answers = await asyncio.gather(*(ask() for _ in range(8)))
+        assert [json.loads(one.body)["id"] for one in answers] == [7] * 8
+        assert all("result" in json.loads(one.body) for one in answers)
+        assert between.upstream.renewals == 1
+        assert f"Bearer {old}" not in between.sent()
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
