@@ -19,7 +19,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol import scan
+from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
@@ -82,7 +82,7 @@ def test_both_paths_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> No
     calls = [one.replace(b'"id":2', b'"id":1') for one in bodies()]
     monkeypatch.setattr(from_upstream, "_LEAST", 0)
     short = [outcome(one, *asked) for one in calls]
-    monkeypatch.setattr(from_upstream, "_LEAST", 1 << 40)
+    monkeypatch.setattr(large, "_LONGEST_REST", -1)
     assert [outcome(one, *asked) for one in calls] == short
     assert len(calls) > 500
 
@@ -106,7 +106,7 @@ def test_both_paths_agree_on_every_recording(
     recorded = read_recording(recording)
     monkeypatch.setattr(from_upstream, "_LEAST", 0)
     short = replay(recorded, deny="^write_")
-    monkeypatch.setattr(from_upstream, "_LEAST", 1 << 40)
+    monkeypatch.setattr(large, "_LONGEST_REST", -1)
     usual = replay(recorded, deny="^write_")
     monkeypatch.setattr(long_values, "_LONG", 0)
     monkeypatch.setattr(scan, "_LARGE", 0)

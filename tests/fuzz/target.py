@@ -10,7 +10,7 @@ from collections.abc import Callable
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.memory import Sessions
 from mcp_tool_filter.policy.effects import at_once
-from mcp_tool_filter.protocol import scan
+from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
 from tests.fuzz.http_doors import (
     answer_door,
@@ -30,7 +30,7 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    for from_upstream._LEAST, scan._LARGE, long_values._LONG in _LEAST:
+    for from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST in _LEAST:
         LISTENER.sessions = Sessions()
         _forget_lists()
         LISTENER.legacy.clear()
@@ -48,11 +48,11 @@ def _forget_lists() -> None:
 _START = LISTENER.policy.kinds.start._listed
 """Kept: the same list is known again as long as it is in use."""
 _LEAST = (
-    (0, scan._LARGE, long_values._LONG),
-    (from_upstream._LEAST, 0, 0),
-    (from_upstream._LEAST, scan._LARGE, long_values._LONG),
+    (0, scan._LARGE, long_values._LONG, large._LONGEST_REST),
+    (from_upstream._LEAST, 0, 0, large._LONGEST_REST),
+    (from_upstream._LEAST, scan._LARGE, long_values._LONG, -1),
 )
-"""As if each result, and then each value, was long enough for its short way; and as it is."""
+"""As if each result, and then each value, was long enough for its short way; and the usual way."""
 
 
 def _by_rules(how: int, raw: bytes) -> None:

@@ -142,7 +142,7 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take long to judge
-_LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
+_LEAST = 16 * 1024  # bytes of a tool's result: rules, and who reports errors, read a shorter one
 _LONGEST_REVISION = 64  # characters
 _ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
 
@@ -560,7 +560,7 @@ class Conversation:
         policy = self.policy
         judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
         may_be_list = self.exchanges.lists > 0
-        may_be_known = len(raw) >= _LEAST or (may_be_list and not policy.links)
+        may_be_known = len(raw) >= _LEAST or not policy.links
         if may_be_known and (envelope := find_result_envelope(raw)):
             known = self._known(raw, envelope, judged)
             if known and judged.exchange and not policy.links:  # it teaches us nothing new
@@ -822,7 +822,7 @@ class Conversation:
 
     def _known(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
         """Return the verdict if it is certain without parsing the result: on a list that the
-        upstream has sent before, or on the long result of a tool."""
+        upstream has sent before, or on the result of a tool."""
         asked = self.exchanges.answered_by(Response(envelope.id))
         if asked is None or len(raw) > self.policy.config.limits.message:
             return None
@@ -830,10 +830,12 @@ class Conversation:
         if asked.method == "tools/list" and not self._may_learn_of(kind):
             verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
             response = envelope.response_in(raw) if verdict else None
-        elif asked.method == "tools/call" and len(raw) >= _LEAST:
+        elif asked.method == "tools/call":
             found = read_tool_result(raw, envelope, self.policy.config.limits)
             if found is None or shows_tool(found.rest, kind.snapshot.never_shown):
                 return None
+            if len(raw) < _LEAST and '"isError":true' in found.rest:
+                return None  # we read what a short error says
             verdict, response = FORWARD, found.response
         else:
             return None

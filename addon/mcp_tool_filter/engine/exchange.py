@@ -706,7 +706,7 @@ class Exchange:
         if notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
         refuse_partial(answer.status, notes.kind)
-        answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
+        answer.fields = tuple([one for one in answer.fields if not describes_body(one[0])])
         self.stream = self._filter(asked)
         self.point("responseheaders", self._begin_stream)
 

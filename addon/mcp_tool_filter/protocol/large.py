@@ -68,8 +68,9 @@ _HEAD = re.compile(
     % {b"s": _SPACE, b"m": _MEMBER}
 )
 _TAIL = re.compile(
-    rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
+    rb"\}%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
 )
+"""It begins with the last byte of the result: only where that stands do we look further."""
 _ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
 _ENDS = 512  # bytes at each end that may belong to the envelope
 _CONTENT = frozenset({"content", "structuredContent"})
@@ -120,7 +121,7 @@ def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
     if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
         return None
     space = len(head["space"]), len(tail["space"])
-    return ResultEnvelope(ids[0].decode(), head.end(), tail.start(), space)
+    return ResultEnvelope(ids[0].decode(), head.end(), tail.start() + 1, space)
 
 
 def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
