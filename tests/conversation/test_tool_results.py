@@ -1,4 +1,4 @@
-"""Whether a long result takes the short way or the usual one: the client gets the same."""
+"""Whether a result takes the short way or the usual one: the client gets the same."""
 
 from __future__ import annotations
 

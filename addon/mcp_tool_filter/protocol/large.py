@@ -1,4 +1,4 @@
-"""Accept large messages without stopping for them: results of tools, and long lists.
+"""Accept results of tools without reading them, and long lists without stopping for them.
 
 Most bytes that pass are tool results, and we have nothing to judge in them. If the envelope and the
 result have only the members of the schema, each once, we only check that the rest is JSON. Anything
