@@ -341,10 +341,14 @@ class Reads:
         answered = self.answered = []
         try:
             speaks.receive(data)
-        finally:
             self.answered = None
             for one in answered:
                 one.flush()
+        except BaseException:  # no client may wait for what will not be sent
+            self.answered = None
+            for one in answered:
+                one.abort()
+            raise
 
 
 class _Connection(asyncio.Protocol):
