@@ -454,9 +454,8 @@ class Conversation:
         """
         is_refusal = isinstance(error, CannotList) and error.is_refusal
         is_lost = isinstance(error, CannotList) and error.is_lost
-        if error is not None and not (
-            is_refusal or is_lost
-        ):  # the next calls should not wait in vain, too
+        if error is not None and not is_refusal and not is_lost:
+            # The next calls should not wait in vain, too.
             kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
         if kind.is_listed:  # a lock pins the tools, but they may have changed
             has_failed = self.policy.clock() < kind.unlisted_until or error is not None

@@ -334,10 +334,7 @@ class Reads:
         """The clients that get something for the bytes that the engine reads now."""
 
     def give(self, speaks: H1Client | H2Client | Upstream, data: bytes) -> None:
-        budget = self._budget
-        budget.left -= len(data)
-        if budget.left < 0:
-            budget.look_soon()
+        self._budget.received(len(data))
         answered = self.answered = []
         try:
             speaks.receive(data)

@@ -219,6 +219,7 @@ class _Filter(Filter):
                     _refuse_bad_rules(plan)
             before, config = self.proxy.config, settings.config()
             kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
+            # mypy knows the types of fields only where they are written by name.
             self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]
         except StartError as error:
             say(f"Warning: SIGHUP: nothing has changed: {error.one_line}")
