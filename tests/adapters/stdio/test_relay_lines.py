@@ -47,7 +47,7 @@ class Relayed:
             config or parse_config(deny=["^delete_"]),
             observe=lambda _: None,
             on_listed=lambda _: None,
-            links=(rules.rules.link("a command"),) if rules else (),
+            links=(rules.rules.link("a command"),) if rules and rules.rules else (),
         )
         self.happened: SimpleQueue[Happened] = SimpleQueue()
         self.lines = RelayedLines(
@@ -200,9 +200,8 @@ def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
             heard += relayed.child.read()
         assert heard.split(b"\n") == [calling("read_file", id="1"), asking("ping", id="2"), b""]
     finally:
+        relayed.lines.close()
         relayed.close()
-        if rules:
-            rules.close()
 
 
 def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:

@@ -38,8 +38,8 @@ def test_all_work_runs_in_one_thread_and_is_awaited(rules: DecidingThread) -> No
 
 def test_decisions_wait_side_by_side(rules: DecidingThread) -> None:
     with ThreadPoolExecutor(2) as threads:
-        slow = threads.submit(rules.outcome_of, waiting(1.0, "slow"))
-        assert rules.outcome_of(waiting(0.0, "quick")) == "quick"
+        slow = threads.submit(rules.wait_for, rules.effects.outcome_of(waiting(1.0, "slow")))
+        assert rules.wait_for(rules.effects.outcome_of(waiting(0.0, "quick"))) == "quick"
         assert slow.result() == "slow"
 
 
@@ -49,4 +49,4 @@ def test_a_decision_that_raises_is_reported(rules: DecidingThread) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        rules.outcome_of(raising())
+        rules.wait_for(rules.effects.outcome_of(raising()))

@@ -38,9 +38,6 @@ from mcp_tool_filter.policy.effects import (
     Decision,
     Effect,
     FetchTools,
-    Together,
-    at_once,
-    driven,
     then,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Link, Session, Via
@@ -238,16 +235,6 @@ class LineJudge:
         if isinstance(effect.kind, Kind) and not effect.kind.lacks_list:
             return ()
         return self.asker.ask(cast("Request | Notification", effect.message))
-
-    def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
-        """Wait, in the thread of the caller, for a decision that only needs the list."""
-        return at_once(driven(decision, self._carry_out))
-
-    def _carry_out(self, effect: Effect) -> Deciding[object]:
-        yield from ()
-        if isinstance(effect, Together):
-            return [*map(self.outcome_of, effect.decisions)]
-        return self.fetch_list(effect) if isinstance(effect, FetchTools) else None
 
     # Waiting requests
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Condition, Event, Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import (
@@ -322,89 +322,59 @@ class RelayedLines:
         # that, both would wait for ever.
         self.replies = LateWriter(self.child.write, most=most)
         self._to_client = Lock()
-        self._behind: deque[bytes | CutLine] = deque()
-        """What the client says while a call of its waits for the tool list."""
-        self._is_asking = False
-        self._changed = Condition()
+        self._holding: DecidingThread | None = None
+        """Where lines of the client are held."""
         if self.deciding:
-            self.deciding.hold_lines(self.judge, self._release, on_bug=self._note_bug, most=most)
+            self._hold_in(self.deciding)
         self.judge.asker.send = lambda message: self.child.write(message + b"\n")
 
-    def _note_bug(self, bug: Exception) -> None:
-        self.happened.put(_Broken(bug))
+    def _hold_in(self, thread: DecidingThread) -> None:
+        most = self.limits.pending
+        thread.hold_lines(
+            self.judge, self._release, on_bug=lambda bug: self.happened.put(_Broken(bug)), most=most
+        )
+        self._holding = thread
 
     def wait_for_client(self, seconds: float | None = None) -> None:
         """Wait until no line of the client is held."""
-        if self.deciding:
-            self.deciding.wait_for(self.deciding.held.wait_until_empty())
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_asking, seconds)
+        if self._holding:
+            with suppress(TimeoutError):
+                self._holding.wait_for(self._holding.held.wait_until_empty(), seconds)
 
     def lost_replies(self) -> list[bytes]:
         """Return an error for each request that has no answer yet."""
-        deciding = self.deciding
-        held = deciding.wait_for(deciding.held.lose()) if deciding else ()
-        if not deciding:
+        if not self.deciding:  # the tool list is not waited for any more
             self.wait_for_client(_LAST_WORDS)
+        holding = self._holding
+        held = holding.wait_for(holding.held.lose()) if holding else ()
         return [*self.judge.lost_replies(), *held]
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        if self._holding:
+            self._holding.close()
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
-            if self._is_asking and self._puts_behind(line):
-                continue
             decision = self._decide(self.judge.from_client, line)
-            if isinstance(decision, VERDICTS) and not self._is_behind(line):
+            holding = self._holding
+            # An answer may overtake what is held: the command may need it before it can go on.
+            is_free = not holding or holding.held.is_empty or is_answer(line, self.limits)
+            if is_free and isinstance(decision, VERDICTS):
                 onward, back = routes(line, decision, from_client=True)
                 forwarded += onward
                 replies += back
-            else:
-                self._pass_from_client(forwarded, replies)
-                forwarded, replies = [], []
-                self._hold(line, decision)
+                continue
+            self._pass_from_client(forwarded, replies)
+            forwarded, replies = [], []
+            if holding is None:  # without rules, only the tool list is waited for, and seldom
+                from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
+
+                self._hold_in(holding := DecidingThread())
+            holding.wait_for(holding.held.add(line, decision))
         self._pass_from_client(forwarded, replies)
-
-    def _is_behind(self, line: bytes | CutLine) -> bool:
-        """Tell whether a rule holds a line that this one must not overtake."""
-        if self.deciding is None or self.deciding.held.is_empty:
-            return False
-        return not is_answer(line, self.limits)
-
-    def _hold(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        if self.deciding:
-            self.deciding.wait_for(self.deciding.held.add(line, decision))
-            return
-        self._is_asking = True  # without rules, only the tool list is waited for
-        Thread(target=self._ask_first, args=(line, decision), daemon=True).start()
-
-    def _ask_first(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        """Pass a line once the tool list is known, and then the lines behind it."""
-        try:
-            following: bytes | CutLine | None = line
-            while following is not None:
-                if not isinstance(decision, VERDICTS):
-                    decision = self.judge.outcome_of(decision)
-                onward, back = routes(following, decision, from_client=True)
-                self._pass_from_client([*onward], [*back])
-                with self._changed:
-                    following = self._behind.popleft() if self._behind else None
-                    self._is_asking = following is not None
-                    self._changed.notify_all()
-                if following is not None:
-                    decision = self.judge.from_client(following)
-        except Exception as bug:
-            self._note_bug(bug)
-
-    def _puts_behind(self, line: bytes | CutLine) -> bool:
-        """Put a line behind the call that waits, if one still does; wait while there is no room."""
-        if is_answer(line, self.limits):
-            return False
-        with self._changed:
-            self._changed.wait_for(lambda: _size_of(self._behind) <= self.limits.pending)
-            if self._is_asking:
-                self._behind.append(line)
-            return self._is_asking
 
     async def _release(self, line: bytes | CutLine, verdict: Verdict) -> None:
         onward, back = routes(line, verdict, from_client=True)
@@ -426,7 +396,8 @@ class RelayedLines:
                 passed = []
                 assert self.deciding, "only rules wait"
                 self.is_holding = True
-                decision = self.deciding.outcome_of(decision)
+                waiting = self.deciding.effects.outcome_of(decision)
+                decision = self.deciding.wait_for(waiting)
                 self.is_holding = False
             onward, back = routes(line, decision, from_client=False)
             passed += onward
@@ -461,7 +432,3 @@ class RelayedLines:
 def _joined(lines: list[bytes]) -> bytes:
     lines.append(b"")
     return b"\n".join(lines)
-
-
-def _size_of(lines: Iterable[bytes | CutLine]) -> int:
-    return sum(len(line) for line in lines if isinstance(line, bytes))

@@ -4,7 +4,8 @@
 in which they came. We go on reading meanwhile, because the client may cancel a request that is
 held: it is never sent then, and neither is the cancellation.
 
-A relay has no event loop. With rules, it decides in a ``DecidingThread``.
+A relay has no event loop. With rules, it decides in a ``DecidingThread``; without, it starts one
+when a call must wait for the tool list.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_tool_filter.adapters.background import Effects
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, cancelled_by
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import (
@@ -178,14 +179,14 @@ def _parsed(line: bytes | CutLine) -> Message | None:
 
 
 class DecidingThread:
-    """A thread with an event loop, in which all decisions of a relay with rules are made, one after
-    the other; those that must wait do so concurrently."""
+    """A thread with an event loop, in which a relay waits. All decisions of a relay with rules are
+    made there, one after the other; those that must wait do so concurrently."""
 
     held: HeldLines
 
-    def __init__(self, rules: RulesInForce) -> None:
+    def __init__(self, rules: RulesInForce | None = None) -> None:
         self.effects = Effects()
-        self.effects.rule_host = rules.host
+        self.effects.rule_host = rules.host if rules else None
         self.rules = rules
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, daemon=True)
@@ -199,13 +200,11 @@ class DecidingThread:
 
         return self.wait_for(doing())
 
-    def wait_for[Outcome](self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run a coroutine in this thread, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
-        """Wait for a decision that must wait."""
-        return self.wait_for(self.effects.outcome_of(deciding))
+    def wait_for[Outcome](
+        self, work: Coroutine[Any, Any, Outcome], seconds: float | None = None
+    ) -> Outcome:
+        """Run a coroutine in this thread, and wait for it. Raises TimeoutError."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     def hold_lines(
         self,
@@ -225,15 +224,16 @@ class DecidingThread:
 
     def close(self) -> None:
         """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""
-        self.wait_for(self.rules.close())
+        if self.rules:
+            self.wait_for(self.rules.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        watching = self._loop.create_task(self.rules.watch())
+        if self.rules:
+            self._watching = self._loop.create_task(self.rules.watch())
         self._loop.run_forever()
-        watching.cancel()
         left = asyncio.all_tasks(self._loop)
         for task in left:
             task.cancel()

@@ -406,8 +406,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     relay = Relay(lines, stdin=session.stdin)
     session.is_ready = True
     status = relay.run()
-    if deciding:
-        deciding.close()
+    lines.close()
     return status
 
 
