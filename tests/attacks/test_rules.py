@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.jsregex.cost import Allowance
+from mcp_tool_filter.jsregex.cost import Budget
 from tests.adapters.mitmproxy.filtered import call
 from tests.attacks.ruled import OK, draft, under_policy
 from tests.mcp_upstream import saying
@@ -104,13 +104,13 @@ async def test_a_client_cannot_block_others_with_a_slow_pattern(
 ) -> None:
     """It is refused after some steps, and the operator is told once which rule it was."""
     steps: list[int] = []
-    spend = Allowance.spend
+    spend = Budget.spend
 
-    def spend_and_tell(allowance: Allowance, count: int) -> None:
-        spend(allowance, count)
+    def spend_and_tell(budget: Budget, count: int) -> None:
+        spend(budget, count)
         steps.append(count)
 
-    monkeypatch.setattr(Allowance, "spend", spend_and_tell)
+    monkeypatch.setattr(Budget, "spend", spend_and_tell)
 
     async with under_policy(tmp_path, more=COSTLY_PATTERNS) as between:
         for again in range(2):

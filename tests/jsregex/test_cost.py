@@ -5,60 +5,45 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, example, given
 
-from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.cost import MOST_STEPS, Allowance, most_scan_steps, most_steps
-from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.cost import MOST_STEPS, Budget, most_scan_steps, most_steps
+from mcp_tool_filter.jsregex.matcher import Matcher, alphabet_of
 from mcp_tool_filter.jsregex.program import captures_of, compile_program
-from mcp_tool_filter.jsregex.run import Backtracker, Scan
+from mcp_tool_filter.jsregex.run import _PRICE, _STEPS_AT_ONCE, Scan
 from mcp_tool_filter.jsregex.safety import is_safe
-from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import WORD, Reference, Unit, anchored, walk
-from tests.jsregex.javascript import long_names, patterns, patterns_that_refer_back
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.tree import anchored, groups_referred_to
+from tests.jsregex.javascript import (
+    backtracker,
+    long_names,
+    parse_safe,
+    patterns,
+    patterns_that_refer_back,
+)
 
 
-class CountingBacktracker:
-    """Counts the steps that matching takes, and those it could take."""
-
-    def __init__(self, regex: Regex) -> None:
-        program = compile_program(regex.root, for_scan=False, groups=regex.groups)
-        units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
-        captures, is_anchored = captures_of(regex.groups), anchored(regex.root)
-        self.bound = most_steps(program, captures=captures, anchored=is_anchored)
-        self._allowance = Counting()
-        self._backtracker = Backtracker(
-            program,
-            Alphabet([WORD, *units]),
-            self._allowance,
-            captures=captures,
-            anchored=is_anchored,
-            remembers=True,
-        )
-
-    def steps_for(self, name: str) -> float:
-        self._allowance.steps = 0
-        self._backtracker.search(name)
-        return self._allowance.steps
+def bound_of(regex: Regex) -> int:
+    program = compile_program(regex.root, for_scan=False, groups=regex.groups)
+    captures = captures_of(regex.groups)
+    return most_steps(program, captures=captures, anchored=anchored(regex.root))
 
 
-class Counting(Allowance):
-    """300 steps are paid for at once, with 1000."""
+class Counting(Budget):
+    """Counts what is spent, and the steps that a backtracker pays for in advance."""
 
-    steps = 0
+    spent = steps_of_backtracker = 0
 
     def spend(self, steps: int) -> None:
-        self.steps += 300 * (steps == 1000)
+        self.spent += steps
+        self.steps_of_backtracker += _STEPS_AT_ONCE * (steps == _PRICE)
 
 
 @given(pattern=patterns_that_refer_back(), name=long_names())
 def test_the_cost_of_any_name_is_within_the_bound(pattern: str, name: str) -> None:
-    try:
-        regex = parse_regex(pattern)
-    except NotJavaScript:
-        assume(False)
-    assume(is_safe(regex.root))
-    counting = CountingBacktracker(regex)
-    assume(counting.bound <= MOST_STEPS)
-    assert counting.steps_for(name) <= counting.bound + 300
+    regex, counting = parse_safe(pattern), Counting()
+    bound = bound_of(regex)
+    assume(bound <= MOST_STEPS)
+    backtracker(regex, remembers=True).search(name, counting)
+    assert counting.steps_of_backtracker <= bound + 2 * _STEPS_AT_ONCE
 
 
 @pytest.mark.parametrize(
@@ -102,24 +87,12 @@ NAMES_OF_TOOLS = [f"{verb}_{noun}" for verb in ("get", "list", "make") for noun 
 @example("(?:.{0,80}a){3}x$", "a" * 256)
 @example("(?<=a(?=.*b).*)c", "ab" * 128)
 def test_the_scans_cost_of_any_name_is_within_the_bound(pattern: str, name: str) -> None:
-    try:
-        regex = parse_regex(pattern)
-    except NotJavaScript:
-        assume(False)
-    assume(is_safe(regex.root))
-    assume(not any(isinstance(node, Reference) for node in walk(regex.root)))
-    units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
-    alphabet, allowance = Alphabet([WORD, *units]), Spending()
+    regex, counting = parse_safe(pattern), Counting()
+    assume(not groups_referred_to(regex.root))
+    alphabet = alphabet_of(regex.root)
     program = compile_program(regex.root, for_scan=True, longest=256)
-    Scan(program, alphabet, allowance).search([alphabet.letters[char] for char in name])
-    assert allowance.steps <= most_scan_steps(program, alphabet)
-
-
-class Spending(Allowance):
-    steps = 0
-
-    def spend(self, steps: int) -> None:
-        self.steps += steps
+    Scan(program, alphabet).search([alphabet.letters[char] for char in name], counting)
+    assert counting.spent <= most_scan_steps(program, alphabet)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +116,5 @@ def test_patterns_that_the_scan_cannot_judge_in_time_are_refused() -> None:
 
 def test_an_unreferenced_capture_costs_nothing() -> None:
     """Remembered with it, every place would have to be tried once more for each capture."""
-    few, many = (
-        CountingBacktracker(parse_regex(text)).bound for text in ("^(a)*(b)\\2", "^(?:a)*(b)\\1")
-    )
+    few, many = (bound_of(parse_regex(text)) for text in ("^(a)*(b)\\2", "^(?:a)*(b)\\1"))
     assert few == many

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.cost import Allowance, TooCostly
-from mcp_tool_filter.jsregex.matcher import Matcher
-from mcp_tool_filter.jsregex.program import captures_of, compile_program
-from mcp_tool_filter.jsregex.run import Backtracker, Scan
-from mcp_tool_filter.jsregex.safety import is_safe
-from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import WORD, Reference, Unit, to_units, walk
+from mcp_tool_filter.jsregex.cost import Budget, TooCostly
+from mcp_tool_filter.jsregex.matcher import Matcher, alphabet_of
+from mcp_tool_filter.jsregex.program import compile_program
+from mcp_tool_filter.jsregex.run import Scan
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.tree import groups_referred_to, to_units
 from tests.jsregex.javascript import (
     Node,
+    backtracker,
     long_names,
     names,
+    parse_safe,
     patterns,
     patterns_that_refer_back,
     recorded,
@@ -30,29 +30,13 @@ def matches(pattern: str, name: str) -> bool:
 
 def answers_of_every_way(regex: Regex, name: str) -> set[bool]:
     """Return what each machine says, also where another one would be taken."""
-    units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
-    alphabet = Alphabet([WORD, *units])
-    allowance = Allowance()
-    allowance.begin()
-    program = compile_program(regex.root, for_scan=False, groups=regex.groups)
-    captures = captures_of(regex.groups)
-    backtracker = Backtracker(program, alphabet, allowance, captures=captures)
     text = to_units(name)
-    answers = {Matcher(regex).search(name), backtracker.search(text)}
-    if not any(isinstance(node, Reference) for node in walk(regex.root)):
-        scan = Scan(compile_program(regex.root, for_scan=True), alphabet, allowance)
-        answers.add(scan.search([alphabet.letters[char] for char in text]))
+    answers = {Matcher(regex).search(name), backtracker(regex).search(text, Budget())}
+    if not groups_referred_to(regex.root):
+        alphabet = alphabet_of(regex.root)
+        scan = Scan(compile_program(regex.root, for_scan=True), alphabet)
+        answers.add(scan.search(alphabet.read(text), Budget()))
     return answers
-
-
-def parse_safe(pattern: str) -> Regex:
-    """Return a pattern that JavaScript can be asked about without waiting for ever."""
-    try:
-        regex = parse_regex(pattern)
-    except NotJavaScript:
-        assume(False)
-    assume(is_safe(regex.root))
-    return regex
 
 
 @pytest.mark.parametrize(

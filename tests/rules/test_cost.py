@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget
+from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Budget
 from mcp_tool_filter.policy.effects import Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
@@ -46,13 +46,13 @@ A = "param_matches: {field: 'arguments.a[*]', pattern: '%s'}"
 def spent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Each number of steps that a matcher was about to make, and could afford."""
     steps: list[int] = []
-    spend = Allowance.spend
+    spend = Budget.spend
 
-    def spend_and_tell(allowance: Allowance, count: int) -> None:
-        spend(allowance, count)
+    def spend_and_tell(budget: Budget, count: int) -> None:
+        spend(budget, count)
         steps.append(count)
 
-    monkeypatch.setattr(Allowance, "spend", spend_and_tell)
+    monkeypatch.setattr(Budget, "spend", spend_and_tell)
     yield steps
     assert sum(steps) <= HALF_A_SECOND
 

@@ -147,16 +147,17 @@ class _Builder:
         self._root = root
         self._backward = backward
         self._bodies = {node.number: node for node in walk(root) if isinstance(node, Group)}
-        self._sets = {node: self._chars(node) for node in walk(root) if _consumes(node)}
+        self._sets = {
+            node: self._chars(node) for node in walk(root) if isinstance(node, Unit | Reference)
+        }
         self._made = Automaton(alphabet=Alphabet(self._sets.values()))
         self._masks = {chars: self._made.alphabet.mask(chars) for chars in self._sets.values()}
         self._rounds = 0.0
         self._edges = 0
 
-    def _chars(self, node: Node) -> CharSet:
+    def _chars(self, node: Unit | Reference) -> CharSet:
         if isinstance(node, Unit):
             return node.chars
-        assert isinstance(node, Reference)
         group = self._bodies.get(node.number)
         if group is None:  # the group is outside this part
             return EVERYTHING
@@ -224,7 +225,7 @@ class _Builder:
             case Edge():
                 return self._edge(node)
 
-    def _unit(self, node: Node) -> _Part:
+    def _unit(self, node: Unit | Reference) -> _Part:
         position = self._position(self._masks[self._sets[node]], self._rounds)
         return _Part({(position, _FREE): 1}, {(position, _FREE): 1}, {})
 
@@ -286,19 +287,15 @@ class _Builder:
             exact = least
             further = self._optional_copies(body, most - least, copies * most)
         else:
-            exact = self._exact_copies(node, copies)
+            times = least * copies  # so many copies before the loop, unless they are too many
+            is_exact = times <= _EXACT_COPIES if isinstance(body, Unit) else 1 < times <= SMALL
+            exact = least if is_exact else 0
             further = None if most == exact else self._loop(node, exact, copies)
         for _ in range(exact):
             self._append(whole, self._part(body, copies * max(1, exact)))
         if further:
             self._append(whole, further)
         return whole
-
-    def _exact_copies(self, node: Repeat, copies: int) -> int:
-        """Return how many mandatory rounds become separate copies before the loop."""
-        if isinstance(node.body, Unit):
-            return node.least if node.least * copies <= _EXACT_COPIES else 0
-        return node.least if 1 < node.least * copies <= SMALL else 0
 
     def _optional_copies(self, body: Node, number: int, copies: int) -> _Part | None:
         """Return the part for ``(x(x(x)?)?)?``, where no x may be empty."""
@@ -328,10 +325,6 @@ class _Builder:
         if to_do <= 0:
             body.empty = {_FREE: 1}
         return body
-
-
-def _consumes(node: Node) -> bool:
-    return isinstance(node, Unit | Reference)
 
 
 def _either(parts: list[_Part]) -> _Part:

@@ -26,8 +26,11 @@ the result may be "too costly", but never a wrong one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.program import Op, Program, steps_after
+from mcp_tool_filter.jsregex.program import Op, Program, Step, steps_after
+from mcp_tool_filter.jsregex.tree import visit
 
 LONGEST_NAME = 256  # UTF-16 code units of a name that may be exposed
 FOR_A_NAME = 1_000_000
@@ -40,7 +43,7 @@ class TooCostly(Exception):
 
 
 class Budget:
-    """What all patterns together may spend on all texts of one message."""
+    """What one search may spend; or all patterns together, on all texts of one message."""
 
     def __init__(self, steps: int = FOR_A_MESSAGE) -> None:
         self.steps = steps
@@ -49,7 +52,7 @@ class Budget:
         self._quick = _QUICK
 
     def spend(self, steps: int) -> None:
-        """Count steps. Raises TooCostly if they cannot be afforded."""
+        """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""
         if steps > self.steps:
             raise TooCostly
         self.steps -= steps
@@ -62,36 +65,19 @@ class Budget:
         return True
 
 
-class Allowance:
-    """The steps for one text; ``longest`` limits both its steps and its characters."""
-
-    def __init__(self, *, longest: int = FOR_A_NAME) -> None:
-        self.longest = longest
-        self.left = 0
-
-    def begin(self, steps: int | None = None) -> None:
-        """Start a new text with so many steps; with as many as allowed by default."""
-        self.left = self.longest if steps is None else steps
-
-    def spend(self, steps: int) -> None:
-        """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""
-        if steps > self.left:
-            raise TooCostly
-        self.left -= steps
-
-
 MOST_STEPS = 20_000
 """For one name: about 30 ms."""
 
-type _Captures = tuple[int | None, ...]
-type _State = tuple[int, int, _Captures]
+type Registers = tuple[int | None, ...]
+"""The places in the text that a program has kept, such as those of captures; None if unset."""
+type _State = tuple[int, int, Registers]
 
 
 def most_steps(program: Program, *, captures: int, anchored: bool) -> int:
     """Return a bound on the steps for one name; MOST_STEPS + 1 stands for "too many"."""
     counter = _Counter(captures, anchored=anchored)
     try:
-        counter.count(program)
+        counter.follow(program, 0, (None,) * captures, is_whole=True)
     except _TooMany:
         return MOST_STEPS + 1
     return counter.steps
@@ -112,16 +98,12 @@ def most_scan_steps(program: Program, alphabet: Alphabet, *, anchored: bool = Fa
 
 def _without_consuming(program: Program, places: set[int]) -> set[int]:
     """Return these places and all that can be reached from them without consuming anything."""
-    seen = set(places)
-    waiting = list(places)
-    while waiting:
-        place = waiting.pop()
+
+    def onward(place: int) -> tuple[int, ...]:
         step = program.code[place]
-        if step[0] != Op.UNIT:
-            onward = set(steps_after(place, step)) - seen
-            seen |= onward
-            waiting += onward
-    return seen
+        return () if step[0] == Op.UNIT else steps_after(place, step)
+
+    return set(visit(set(places), onward))
 
 
 class _TooMany(Exception):
@@ -133,45 +115,42 @@ class _Counter:
         self._captures = captures
         self._anchored = anchored
         self._weight = 1 if anchored else LONGEST_NAME + 1
+        self._least = 0 if anchored else -LONGEST_NAME
         self.steps = 0
 
-    def count(self, program: Program) -> None:
-        self._follow(program, 0, (None,) * self._captures, is_whole=True)
-
-    def _follow(
-        self, program: Program, start: int, captures: _Captures, *, is_whole: bool
-    ) -> set[_Captures]:
+    def follow(
+        self, program: Program, start: int, captures: Registers, *, is_whole: bool = False
+    ) -> set[Registers]:
         """Count all states that can follow; return the possible captures at the end."""
         # If the match may begin anywhere, we follow it from one place only, which we call 0
         # throughout.
         stays = is_whole and not self._anchored
-        first: _State = (0, start, captures + (None,) * (program.registers - len(captures)))
-        waiting, seen = [first], {first}
-        finals: set[_Captures] = set()
-        while waiting:
-            place, at, registers = waiting.pop()
-            self._count(registers)
-            op, a, b = program.code[place]
-            if op == Op.MATCH:
-                finals.add(registers[: self._captures])
-                continue
-            for moved, after in self._step(program, (op, a, b), at, registers):
+
+        def onward(state: _State) -> Iterator[_State]:
+            place, at, registers = state
+            step = program.code[place]
+            for moved, after in self._step(program, step, at, registers):
                 where = at + moved
                 if stays:
                     after, where = tuple([one if one is None else one - moved for one in after]), 0
-                if not self._is_possible(where, after):
-                    continue
-                for onward in steps_after(place, (op, a, b)):
-                    kept = _without(after, program.unneeded[onward])
-                    state = (onward, where, kept)
-                    if state not in seen:
-                        seen.add(state)
-                        waiting.append(state)
+                is_in_text = all(one is None or one >= -LONGEST_NAME for one in after)
+                if is_in_text and self._least <= where <= LONGEST_NAME:
+                    for next_place in steps_after(place, step):
+                        yield next_place, where, without(after, program.unneeded[next_place])
+
+        finals: set[Registers] = set()
+        unset = (None,) * (program.registers - len(captures))
+        for place, _, registers in visit({(0, start, captures + unset)}, onward):
+            self.steps += self._weight * (1 + len(registers) // 16)
+            if self.steps > MOST_STEPS:
+                raise _TooMany
+            if program.code[place][0] == Op.MATCH:
+                finals.add(registers[: self._captures])
         return finals
 
     def _step(
-        self, program: Program, step: tuple[Op, int, int], at: int, registers: _Captures
-    ) -> list[tuple[int, _Captures]]:
+        self, program: Program, step: Step, at: int, registers: Registers
+    ) -> list[tuple[int, Registers]]:
         """Return, for each way, how far it moves and the registers after it."""
         op, a, b = step
         direction = -1 if program.backward else 1
@@ -193,25 +172,16 @@ class _Counter:
                 return [(direction * (end - start), registers)]
             case Op.LOOK:
                 captures = registers[: self._captures]
-                found = self._follow(program.looks[a], at, captures, is_whole=False)
+                found = self.follow(program.looks[a], at, captures)
                 rest = registers[self._captures :]
                 return [(0, registers)] if b else [(0, after + rest) for after in found]
             case _:
                 return [(0, registers)]
 
-    def _is_possible(self, at: int, registers: _Captures) -> bool:
-        least = 0 if self._anchored else -LONGEST_NAME
-        return least <= at <= LONGEST_NAME and all(
-            register is None or register >= -LONGEST_NAME for register in registers
-        )
 
-    def _count(self, registers: _Captures) -> None:
-        self.steps += self._weight * (1 + len(registers) // 16)
-        if self.steps > MOST_STEPS:
-            raise _TooMany
-
-
-def _without(registers: _Captures, unneeded: tuple[int, ...]) -> _Captures:
+def without(registers: Registers, unneeded: tuple[int, ...]) -> Registers:
+    """Return the registers with those unset that nothing reads."""
     for register in unneeded:
-        registers = (*registers[:register], None, *registers[register + 1 :])
+        if registers[register] is not None:
+            registers = (*registers[:register], None, *registers[register + 1 :])
     return registers

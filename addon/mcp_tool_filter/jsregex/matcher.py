@@ -43,11 +43,9 @@ from functools import cached_property
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
 from mcp_tool_filter.jsregex.cost import (
-    FOR_A_MESSAGE,
     FOR_A_NAME,
     LONGEST_NAME,
     MOST_STEPS,
-    Allowance,
     Budget,
     TooCostly,
     most_scan_steps,
@@ -95,55 +93,41 @@ _PRICE_OF_REFERENCES = 16  # ``re`` takes longer for a pattern that refers back 
 class Matcher:
     """Searches for one pattern. It builds its parts when needed: most never see a long name."""
 
-    def __init__(self, regex: Regex, allowance: Allowance | None = None) -> None:
+    def __init__(self, regex: Regex, longest: int = FOR_A_NAME) -> None:
+        """``longest`` limits the characters of a text, and the steps for it without a budget."""
         self._regex = regex
-        self._allowance = allowance or Allowance()
+        self._longest = longest
 
     def search(self, name: str, budget: Budget | None = None) -> bool:
         """Tell whether the pattern matches anywhere. Raises TooCostly.
 
         With a budget, its steps are spent.
         """
-        if len(name) > self._allowance.longest:
+        if len(name) > self._longest:
             raise TooCostly
         text = fold_text(to_units(name)) if self._regex.ignore_case else to_units(name)
-        if len(text) <= LONGEST_NAME and self._python and self._may_be_quick(budget):
-            return self._python.search(text) is not None
-        if budget is None:
-            self._allowance.begin()
-            return self._search_counted(text)
-        self._allowance.begin(budget.steps)
-        try:
-            return self._search_counted(text)
-        finally:
-            budget.steps = self._allowance.left
-
-    def _may_be_quick(self, budget: Budget | None) -> bool:
-        return budget is None or budget.may_be_quick(
-            _PRICE_OF_REFERENCES if self._refers_back else 1
-        )
-
-    def _search_counted(self, text: str) -> bool:
+        if len(text) <= LONGEST_NAME and self._python:
+            price = _PRICE_OF_REFERENCES if self._refers_back else 1
+            if budget is None or budget.may_be_quick(price):
+                return self._python.search(text) is not None
         limit = self._program.exact_up_to
         if limit is not None and len(text) > limit:
             raise TooCostly
+        budget = budget or Budget(self._longest)
         if self._refers_back:
-            return self._backtracker.search(text)
-        return self._scan.search(self._alphabet.read(text))
+            return self._backtracker.search(text, budget)
+        return self._scan.search(self._alphabet.read(text), budget)
 
     def is_affordable(self) -> bool:
         """Tell whether every name that may be exposed can be judged within the allowance."""
         if self._python:
             return True
-        if not self._refers_back:
-            return self._is_scan_affordable()
-        captures, is_anchored = captures_of(self._regex.groups), anchored(self._root)
-        return most_steps(self._program, captures=captures, anchored=is_anchored) <= MOST_STEPS
-
-    def _is_scan_affordable(self) -> bool:
+        is_anchored = anchored(self._root)
+        if self._refers_back:
+            captures = captures_of(self._regex.groups)
+            return most_steps(self._program, captures=captures, anchored=is_anchored) <= MOST_STEPS
         if 2 * LONGEST_NAME * code_size(self._root, longest=LONGEST_NAME) <= FOR_A_NAME:
             return True  # nearly every pattern, and no program was built
-        is_anchored = anchored(self._root)
         return most_scan_steps(self._program, self._alphabet, anchored=is_anchored) <= FOR_A_NAME
 
     @cached_property
@@ -162,7 +146,7 @@ class Matcher:
 
     @cached_property
     def _alphabet(self) -> Alphabet:
-        return _alphabet_of(self._regex.root)
+        return alphabet_of(self._regex.root)
 
     @cached_property
     def _program(self) -> Program:
@@ -170,7 +154,7 @@ class Matcher:
             self._root,
             for_scan=not self._refers_back,
             groups=self._regex.groups,
-            longest=LONGEST_NAME if self._allowance.longest == FOR_A_NAME else LONGEST_COUNT,
+            longest=LONGEST_NAME if self._longest == FOR_A_NAME else LONGEST_COUNT,
         )
 
     @cached_property
@@ -178,7 +162,6 @@ class Matcher:
         return Backtracker(
             self._program,
             self._alphabet,
-            self._allowance,
             captures=captures_of(self._regex.groups),
             anchored=anchored(self._root),
             remembers=True,
@@ -186,15 +169,10 @@ class Matcher:
 
     @cached_property
     def _scan(self) -> Scan:
-        return Scan(
-            self._program,
-            self._alphabet,
-            self._allowance,
-            anchored=anchored(self._root),
-        )
+        return Scan(self._program, self._alphabet, anchored=anchored(self._root))
 
 
-def _alphabet_of(root: Node) -> Alphabet:
+def alphabet_of(root: Node) -> Alphabet:
     return Alphabet([WORD, *(node.chars for node in walk(root) if isinstance(node, Unit))])
 
 
@@ -202,17 +180,15 @@ class PatternFinder:
     """Finds the matches of one pattern."""
 
     def __init__(self, regex: Regex) -> None:
-        self._allowance = Allowance(longest=FOR_A_MESSAGE)
-        self._alphabet = _alphabet_of(regex.root)
+        self._alphabet = alphabet_of(regex.root)
         whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
         self._exact_up_to = whole.exact_up_to
-        self._backtracker = Backtracker(
-            whole, self._alphabet, self._allowance, captures=captures_of(regex.groups)
-        )
+        captures = captures_of(regex.groups)
+        self._backtracker = Backtracker(whole, self._alphabet, captures=captures)
         self._starts: Scan | None = None
         if not any(isinstance(node, Reference) for node in walk(regex.root)):
             backward = compile_program(regex.root, for_scan=True, backward=True)
-            self._starts = Scan(backward, self._alphabet, self._allowance, tabulates=True)
+            self._starts = Scan(backward, self._alphabet, tabulates=True)
 
     def find(self, units: str, budget: Budget | None = None) -> list[tuple[int, int]]:
         """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly.
@@ -221,19 +197,12 @@ class PatternFinder:
         """
         if self._exact_up_to is not None and len(units) > self._exact_up_to:
             raise TooCostly
-        self._allowance.begin(budget.steps if budget else None)
-        try:
-            places = self._places(units)
-            return list(self._backtracker.find(units, places)) if places else []
-        finally:
-            if budget:
-                budget.steps = self._allowance.left
-
-    def _places(self, units: str) -> abc.Sequence[int]:
-        if self._starts is None:
-            return range(len(units))
-        letters = self._alphabet.read(units)
-        return [at for at, begins in enumerate(self._starts.table(letters)) if begins]
+        budget = budget or Budget()
+        places: abc.Sequence[int] = range(len(units))
+        if self._starts is not None:
+            table = self._starts.table(self._alphabet.read(units), budget)
+            places = [at for at, begins in enumerate(table) if begins]
+        return list(self._backtracker.find(units, places, budget)) if places else []
 
 
 def required_text(root: Node) -> str:
@@ -395,11 +364,12 @@ def _render_set(chars: CharSet) -> str:
 
 
 def _render_ranges(chars: CharSet) -> str:
-    return "".join([_render_range(low, high) for low, high in chars])
-
-
-def _render_range(low: int, high: int) -> str:
-    return _render_char(low) if low == high else f"{_render_char(low)}-{_render_char(high)}"
+    return "".join(
+        [
+            _render_char(low) + (f"-{_render_char(high)}" if low < high else "")
+            for low, high in chars
+        ]
+    )
 
 
 def _render_char(code: int) -> str:

@@ -17,7 +17,7 @@ other, as JavaScript does, and keeps captures. A count becomes that many copies:
 from __future__ import annotations
 
 import collections.abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from mcp_tool_filter.jsregex.automaton import bits_of
@@ -39,6 +39,8 @@ from mcp_tool_filter.jsregex.tree import (
 
 
 class Op(IntEnum):
+    """Those of places between two characters are called as the ``Edge`` is."""
+
     UNIT = 0  # consume one unit of the set with number a
     SPLIT = 1  # go to a; if that fails, to b
     JUMP = 2
@@ -57,13 +59,6 @@ class Op(IntEnum):
 LONGEST_COUNT = 1000  # so many copies of a repetition at most
 
 type Step = tuple[Op, int, int]
-
-_OP_OF_EDGE = {
-    Edge.START: Op.START,
-    Edge.END: Op.END,
-    Edge.WORD: Op.WORD,
-    Edge.NOT_WORD: Op.NOT_WORD,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +79,17 @@ def compile_program(
     for_scan: bool,
     groups: int = 0,
     backward: bool = False,
-    kept: frozenset[int] | None = None,
     longest: int = LONGEST_COUNT,
 ) -> Program:
     """Return the program for one of the matchers; ``groups`` counts those of the whole pattern.
 
     The scan runs a look-ahead backward from the end of the text, and so learns for every place at
     once whether it succeeds there. JavaScript and ``Backtracker`` run a look-behind backward from
-    the current place. ``kept`` are the groups whose captures count: those that are referred to, and
-    group 0, the whole match; a look-ahead gets them from its pattern. A repetition gets no more
-    copies than fit into a text of the ``longest`` length.
+    the current place. A repetition gets no more copies than fit into a text of the ``longest``
+    length.
     """
-    is_look = kept is not None
-    if kept is None:
-        kept = groups_referred_to(root)
-    compiler = _Compiler(root, for_scan, groups, backward, kept, longest)
-    return compiler.finish(is_look=is_look)
+    kept = groups_referred_to(root)
+    return _Compiler(for_scan, groups, backward, kept, longest).compile(root, is_look=False)
 
 
 def captures_of(groups: int) -> int:
@@ -204,11 +194,11 @@ def _referred_to(program: Program) -> int:
 
 @dataclass
 class _Compiler:
-    _root: Node
     _for_scan: bool
     _groups: int
     _backward: bool
     _kept: frozenset[int]
+    """The groups whose captures count: those that are referred to, and group 0, the whole match."""
     _longest: int
 
     def __post_init__(self) -> None:
@@ -218,8 +208,8 @@ class _Compiler:
         self._registers = captures_of(self._groups)
         self._is_cut = False
 
-    def finish(self, *, is_look: bool) -> Program:
-        self._compile(self._root)
+    def compile(self, root: Node, *, is_look: bool) -> Program:
+        self._compile(root)
         self._emit(Op.MATCH)
         looks = tuple(program for _, program in self._looks.values())
         captures = sum(3 << 2 * number for number in self._kept)
@@ -257,7 +247,7 @@ class _Compiler:
             case Reference(number):
                 self._emit(Op.REFERENCE, number)
             case Edge():
-                self._emit(_OP_OF_EDGE[node])
+                self._emit(Op[node.name])
 
     def _compile_choice(self, options: tuple[Node, ...]) -> None:
         jumps = []
@@ -295,14 +285,10 @@ class _Compiler:
 
     def _compile_once(self, body: Node) -> None:
         """Compile one round of a repetition; it forgets the captures of the round before."""
-        if not self._for_scan:
-            self._forget_captures(body)
-        self._compile(body)
-
-    def _forget_captures(self, body: Node) -> None:
-        groups = [node.number for node in branches(body) if isinstance(node, Group)]
-        if groups := [number for number in groups if number in self._kept]:
+        inside = {node.number for node in branches(body) if isinstance(node, Group)}
+        if not self._for_scan and (groups := inside & self._kept):
             self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
+        self._compile(body)
 
     def _compile_further(self, body: Node) -> None:
         """Compile an optional round, which must not be empty (ECMA-262, RepeatMatcher)."""
@@ -325,14 +311,6 @@ class _Compiler:
 
     def _look_number(self, look: Look) -> int:
         if id(look) not in self._looks:  # the copies of a repetition share it
-            backward = look.behind != self._for_scan
-            program = compile_program(
-                look.body,
-                for_scan=self._for_scan,
-                groups=self._groups,
-                backward=backward,
-                kept=self._kept,
-                longest=self._longest,
-            )
-            self._looks[id(look)] = (len(self._looks), program)
+            inner = replace(self, _backward=look.behind != self._for_scan)
+            self._looks[id(look)] = (len(self._looks), inner.compile(look.body, is_look=True))
         return self._looks[id(look)][0]

@@ -19,10 +19,11 @@ computes beforehand what this costs at most.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
-from mcp_tool_filter.jsregex.cost import LONGEST_NAME, Allowance
-from mcp_tool_filter.jsregex.program import Op, Program
+from mcp_tool_filter.jsregex.cost import LONGEST_NAME, Budget, Registers, without
+from mcp_tool_filter.jsregex.program import Op, Program, Step
 from mcp_tool_filter.jsregex.tree import WORD
 
 _MOST_STATES = 500
@@ -49,7 +50,6 @@ class Scan:
         self,
         program: Program,
         alphabet: Alphabet,
-        allowance: Allowance,
         *,
         anchored: bool = False,
         tabulates: bool = False,
@@ -57,50 +57,53 @@ class Scan:
         self._code = program.code
         self._backward = program.backward
         self._alphabet = alphabet
-        self._allowance = allowance
         self._anchored = anchored
         self._tabulates = tabulates
         self._masks = [alphabet.mask(chars) for chars in program.sets]
         self._word_letters = alphabet.mask(WORD)
         self._end = alphabet.size  # the letter after the last
-        self._looks = [Scan(look, alphabet, allowance, tabulates=True) for look in program.looks]
+        self._looks = [Scan(look, alphabet, tabulates=True) for look in program.looks]
         self._forget()
 
-    def search(self, letters: Sequence[int]) -> bool:
+    def search(self, letters: Sequence[int], budget: Budget) -> bool:
+        """Tell whether there is a match. Raises TooCostly."""
         state = self._initial
-        for key in self._keys(letters):
-            state = state.moves.get(key) or self._move(state, key)
+        for key in self._keys(letters, budget):
+            state = state.moves.get(key) or self._move(state, key, budget)
             if state.stop:
                 return state.matched
         return state.matched
 
-    def table(self, letters: Sequence[int]) -> list[bool]:
-        """Return for each place in the text, the last included, whether a match ends there."""
+    def table(self, letters: Sequence[int], budget: Budget) -> list[bool]:
+        """Return for each place in the text, the last included, whether a match ends there.
+
+        Raises TooCostly.
+        """
         state = self._initial
         table = []
-        for key in self._keys(letters):
-            state = state.moves.get(key) or self._move(state, key)
+        for key in self._keys(letters, budget):
+            state = state.moves.get(key) or self._move(state, key, budget)
             table.append(state.matched)
         return table[::-1] if self._backward else table
 
-    def _keys(self, letters: Sequence[int]) -> list[int]:
+    def _keys(self, letters: Sequence[int], budget: Budget) -> list[int]:
         """Return what the moves depend on: the next letter, and which looks succeed before it."""
-        self._allowance.spend(len(letters))
+        budget.spend(len(letters))
         if len(letters) > LONGEST_NAME and not isinstance(letters, bytes):
-            self._allowance.spend(len(letters))  # to read what is not ASCII takes as long again
+            budget.spend(len(letters))  # to read what is not ASCII takes as long again
         keys = [*(reversed(letters) if self._backward else letters), self._end]
         weight = self._end + 1
         for look in self._looks:
-            table = look.table(letters)
+            table = look.table(letters, budget)
             if self._backward:
                 table.reverse()
             keys = [key + weight * succeeds for key, succeeds in zip(keys, table, strict=True)]
             weight *= 2
         return keys
 
-    def _move(self, state: _State, key: int) -> _State:
+    def _move(self, state: _State, key: int, budget: Budget) -> _State:
         looks, letter = divmod(key, self._end + 1)
-        places, matched = self._step(state, letter, looks)
+        places, matched = self._step(state, letter, looks, budget)
         word = bool(self._word_letters >> letter & 1)
         known = (places, word, matched)
         following = self._states.get(known)
@@ -119,7 +122,9 @@ class Scan:
         self._states: dict[tuple[frozenset[int], bool, bool], _State] = {}
         self._initial = _State(frozenset(), first=True, word=False, matched=False, stop=False)
 
-    def _step(self, state: _State, letter: int, looks: int) -> tuple[frozenset[int], bool]:
+    def _step(
+        self, state: _State, letter: int, looks: int, budget: Budget
+    ) -> tuple[frozenset[int], bool]:
         """Return the places after the letter, and whether a match was possible before it."""
         last = letter == self._end
         at_start, at_end = (last, state.first) if self._backward else (state.first, last)
@@ -155,170 +160,157 @@ class Scan:
                 if place not in seen:
                     seen.add(place)
                     waiting.append(place)
-        self._allowance.spend(len(seen))
+        budget.spend(len(seen))
         return frozenset(reached), matched
 
 
-type Registers = tuple[int, ...]
 type _Place = tuple[int, int, Registers]
 
-_UNSET = -1
 _STEPS_AT_ONCE = 30  # paid for in advance
 _PRICE = 200  # for these thirty; each takes as long as six or seven steps of the scan
 
 
+@dataclass(slots=True)
+class _Text:
+    """What is matched, and what that may cost."""
+
+    units: str
+    letters: Sequence[int]
+    budget: Budget
+    paid: int = 0
+
+    def count_step(self) -> None:
+        if not self.paid:
+            self.budget.spend(_PRICE)
+            self.paid = _STEPS_AT_ONCE
+        self.paid -= 1
+
+
 class Backtracker:
+    """Matches one program: that of the pattern, or of a look-ahead or look-behind in it."""
+
     def __init__(
         self,
         program: Program,
         alphabet: Alphabet,
-        allowance: Allowance,
         *,
         captures: int,
         anchored: bool = False,
         remembers: bool = False,
     ) -> None:
         self._program = program
-        self._remembers = remembers
-        self._captures = captures  # how many registers hold captures; they come first
         self._alphabet = alphabet
-        self._allowance = allowance
+        self._captures = captures  # how many registers hold captures; they come first
         self._anchored = anchored
+        self._remembers = remembers
+        self._masks = [alphabet.mask(chars) for chars in program.sets]
+        self._word = alphabet.mask(WORD)
+        self._looks = [Backtracker(look, alphabet, captures=captures) for look in program.looks]
 
-    def search(self, text: str) -> bool:
-        attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
-        unset = (_UNSET,) * self._captures
-        starts = 1 if self._anchored else len(text) + 1
+    def search(self, units: str, budget: Budget) -> bool:
+        """Tell whether there is a match. Raises TooCostly."""
+        text = self._read(units, budget)
+        unset = (None,) * self._captures
+        starts = 1 if self._anchored else len(units) + 1
         # States may be shared between starts: a match continues in the same way wherever it began.
         # For a long text the set would take too much memory.
-        remembers = self._remembers and len(text) <= LONGEST_NAME
+        remembers = self._remembers and len(units) <= LONGEST_NAME
         seen: set[_Place] | None = set() if remembers else None
-        return any(
-            attempt.match(self._program, start, unset, seen) is not None for start in range(starts)
-        )
+        return any(self._match(text, start, unset, seen) is not None for start in range(starts))
 
-    def find(self, text: str, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def find(self, units: str, starts: Iterable[int], budget: Budget) -> Iterator[tuple[int, int]]:
         """Yield the matches that begin at these places, as ``matchAll`` does, without empty ones.
 
-        The program must keep the whole match in its first two registers.
+        The program must keep the whole match in its first two registers. Raises TooCostly.
         """
-        attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
-        unset = (_UNSET,) * self._captures
+        text = self._read(units, budget)
         past = 0
         for start in starts:
-            found = attempt.match(self._program, start, unset) if start >= past else None
-            if found is not None and found[1] > start:
-                past = found[1]
-                yield start, past
+            if start >= past and (found := self._match(text, start, (None,) * self._captures)):
+                end = found[1]
+                if end is not None and end > start:
+                    past = end
+                    yield start, past
 
+    def _read(self, units: str, budget: Budget) -> _Text:
+        budget.spend(len(units))
+        return _Text(units, self._alphabet.read(units), budget)
 
-class _Attempt:
-    """One text, and the steps that it may cost."""
-
-    def __init__(
-        self,
-        text: str,
-        alphabet: Alphabet,
-        allowance: Allowance,
-        captures: int,
-    ) -> None:
-        self._text = text
-        self._captures = captures
-        self._alphabet = alphabet
-        self._allowance = allowance
-        allowance.spend(len(text))
-        self._letters = alphabet.read(text)
-        self._word = alphabet.mask(WORD)
-        self._paid = 0
-
-    def match(
-        self, program: Program, start: int, captures: Registers, seen: set[_Place] | None = None
+    def _match(
+        self, text: _Text, start: int, captures: Registers, seen: set[_Place] | None = None
     ) -> Registers | None:
         """Match from one place; return the registers after the match, or None."""
-        code = program.code
-        masks = [self._alphabet.mask(chars) for chars in program.sets]
-        unset = (_UNSET,) * (program.registers - len(captures))
-        ways = [(0, start, captures + unset)]
+        program = self._program
+        unset = (None,) * (program.registers - len(captures))
+        ways: list[_Place] = [(0, start, captures + unset)]
         while ways:
             place, at, registers = ways.pop()
             while True:
                 if seen is not None:
-                    for register in program.unneeded[place]:
-                        if registers[register] != _UNSET:
-                            registers = (*registers[:register], _UNSET, *registers[register + 1 :])
+                    registers = without(registers, program.unneeded[place])
                     state = (place, at, registers)
                     if state in seen:
                         break
                     seen.add(state)
-                self._count_step()
-                op, a, b = code[place]
-                place += 1
-                if op == Op.UNIT:
-                    following = self._consume(masks[a], at, backward=program.backward)
-                elif op == Op.SPLIT:
+                text.count_step()
+                step = program.code[place]
+                op, a, b = step
+                if op == Op.MATCH:
+                    return registers
+                if op == Op.SPLIT:
                     ways.append((b, at, registers))
                     place = a
-                    continue
                 elif op == Op.JUMP:
                     place = a
-                    continue
-                elif op == Op.SAVE:
-                    registers = (*registers[:a], at, *registers[a + 1 :])
-                    continue
-                elif op == Op.CLEAR:
-                    registers = registers[:a] + (_UNSET,) * (b - a) + registers[b:]
-                    continue
-                elif op == Op.MATCH:
-                    return registers
-                elif op == Op.LOOK:
-                    found = self.match(
-                        program.looks[a],
-                        at,
-                        registers[: self._captures],
-                        None if seen is None else set(),
-                    )
-                    following = at if (found is None) == bool(b) else None
-                    if found is not None:
-                        registers = found[: self._captures] + registers[self._captures :]
-                elif op == Op.MOVED:
-                    following = None if registers[a] == at else at
-                elif op == Op.REFERENCE:
-                    captured = registers[2 * a : 2 * a + 2]
-                    following = self._repeat(captured, at, backward=program.backward)
+                elif moved := self._step(text, step, at, registers, remembers=seen is not None):
+                    place, (at, registers) = place + 1, moved
                 else:
-                    following = at if self._holds(op, at) else None
-                if following is None:
                     break
-                at = following
         return None
 
-    def _count_step(self) -> None:
-        if not self._paid:
-            self._allowance.spend(_PRICE)
-            self._paid = _STEPS_AT_ONCE
-        self._paid -= 1
+    def _step(
+        self, text: _Text, step: Step, at: int, registers: Registers, *, remembers: bool
+    ) -> tuple[int, Registers] | None:
+        """Return the place in the text and the registers after a step; None if it fails."""
+        op, a, b = step
+        if op == Op.UNIT:
+            before = at - self._program.backward
+            if 0 <= before < len(text.units) and self._masks[a] >> text.letters[before] & 1:
+                return (before if self._program.backward else at + 1), registers
+            return None
+        if op == Op.SAVE:
+            return at, (*registers[:a], at, *registers[a + 1 :])
+        if op == Op.CLEAR:
+            return at, registers[:a] + (None,) * (b - a) + registers[b:]
+        if op == Op.LOOK:
+            captures = registers[: self._captures]
+            found = self._looks[a]._match(text, at, captures, set() if remembers else None)
+            if found is not None:
+                registers = found[: self._captures] + registers[self._captures :]
+            return (at, registers) if (found is None) == bool(b) else None
+        if op == Op.REFERENCE:
+            end = self._repeat(text, registers[2 * a : 2 * a + 2], at)
+            return None if end is None else (end, registers)
+        if op == Op.MOVED:
+            return None if registers[a] == at else (at, registers)
+        return (at, registers) if self._holds(text, op, at) else None
 
-    def _consume(self, mask: int, at: int, *, backward: bool) -> int | None:
-        if backward:
-            return at - 1 if at and mask >> self._letters[at - 1] & 1 else None
-        return at + 1 if at < len(self._text) and mask >> self._letters[at] & 1 else None
-
-    def _repeat(self, captured: Registers, at: int, *, backward: bool) -> int | None:
+    def _repeat(self, text: _Text, captured: Registers, at: int) -> int | None:
         """Consume the captured text again; return where it ends."""
         start, end = captured
-        if start == _UNSET or end == _UNSET:
+        if start is None or end is None:
             return at
-        again = self._text[start:end]
-        self._allowance.spend(len(again))
-        if backward:
-            return at - len(again) if self._text.endswith(again, 0, at) else None
-        return at + len(again) if self._text.startswith(again, at) else None
+        again = text.units[start:end]
+        text.budget.spend(len(again))
+        if self._program.backward:
+            return at - len(again) if text.units.endswith(again, 0, at) else None
+        return at + len(again) if text.units.startswith(again, at) else None
 
-    def _holds(self, op: Op, at: int) -> bool:
+    def _holds(self, text: _Text, op: Op, at: int) -> bool:
         if op == Op.START:
             return at == 0
         if op == Op.END:
-            return at == len(self._text)
-        before = at > 0 and bool(self._word >> self._letters[at - 1] & 1)
-        after = at < len(self._text) and bool(self._word >> self._letters[at] & 1)
+            return at == len(text.units)
+        before = at > 0 and bool(self._word >> text.letters[at - 1] & 1)
+        after = at < len(text.units) and bool(self._word >> text.letters[at] & 1)
         return (before != after) == (op == Op.WORD)

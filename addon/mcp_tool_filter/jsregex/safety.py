@@ -48,6 +48,7 @@ from mcp_tool_filter.jsregex.tree import (
     branches,
     children,
     depth,
+    visit,
 )
 
 type _Text = tuple[int, ...]  # the possible letters at each place, as bits
@@ -55,11 +56,6 @@ type _Text = tuple[int, ...]  # the possible letters at each place, as bits
 _MOST_STEPS_TO_SHARE = 500  # two loops count as sharing when judging them would need more than this
 _FEW_STEPS = 12  # the same, where each step costs more
 _MOST_ROUNDS = 30
-
-
-def can_share(automaton: Automaton, loop: set[int], later: set[int]) -> bool:
-    """Tell whether some text leads round one loop, on to a later one, and round that."""
-    return any(_Sharing(automaton, loop, later, *both).can() for both in product(loop, later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +69,7 @@ class _Sharing:
     end: int
 
     def can(self) -> bool:
+        """Tell whether some text leads round the loop, on to the later one, and round that."""
         automaton, text = self.automaton, self._find_text()
         if text is None:
             return False
@@ -107,41 +104,33 @@ class _Sharing:
         Each repetition leads to more places, until there are no new ones. So we look for a text
         that leads from all these places back to the same places.
         """
-        first = (self.start, frozenset({self.start}))
-        waiting, seen = [first], {first}
-        while waiting:
-            one, places = waiting.pop()
-            if len(seen) > _FEW_STEPS:
-                return True
-            if one == self.start and self.end in places and self._leads_back(places):
-                return True
-            for bit, reached in self._failing_steps(places):
-                new = {(place, reached) for place in self._go(one, self.loop, bit)} - seen
-                seen |= new
-                waiting += new
-        return False
+
+        def onward(state: tuple[int, frozenset[int]]) -> Iterator[tuple[int, frozenset[int]]]:
+            for bit, reached in self._failing_steps(state[1]):
+                for place in self._go(state[0], self.loop, bit):
+                    yield place, reached
+
+        seen = {(self.start, frozenset({self.start}))}
+        return any(
+            len(seen) > _FEW_STEPS
+            or (one == self.start and self.end in places and self._leads_back(places))
+            for one, places in visit(seen, onward)
+        )
 
     def _leads_back(self, places: frozenset[int]) -> bool:
         """Tell whether some text that the loops can share leads from these places back to them."""
-        first = (self.start, self.start, self.end, places)
-        waiting, seen = [first], {first}
-        while waiting:
-            one, between, other, now = waiting.pop()
-            if len(seen) > _FEW_STEPS:
-                return True
+        type Way = tuple[int, int, int, frozenset[int]]
+
+        def onward(way: Way) -> Iterator[Way]:
+            one, between, other, now = way
             for bit, reached in self._failing_steps(now):
-                steps = product(
-                    self._go(one, self.loop, bit),
-                    self._go(between, reached, bit),
-                    self._go(other, self.later, bit),
-                )
-                new = {(*step, reached) for step in steps}
-                if (self.start, self.end, self.end, places) in new:
-                    return True
-                new -= seen
-                seen |= new
-                waiting += new
-        return False
+                ones, others = self._go(one, self.loop, bit), self._go(other, self.later, bit)
+                for step in product(ones, self._go(between, reached, bit), others):
+                    yield (*step, reached)
+
+        seen: set[Way] = {(self.start, self.start, self.end, places)}
+        back: Way = (self.start, self.end, self.end, places)
+        return any(way == back or len(seen) > _FEW_STEPS for way in visit(seen, onward))
 
     def _failing_steps(self, places: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
         """Yield each letter that does not make the pattern match, and where it leads."""
@@ -306,40 +295,38 @@ def _loops(automaton: Automaton) -> list[set[int]]:
 
 
 def _components(graph: list[list[int]]) -> list[set[int]]:
-    """Return the strongly connected components, those that others lead to first (Tarjan)."""
+    """Return the strongly connected components, those that others lead to first.
+
+    (Kosaraju: from the node that is last in the postorder of the reversed graph, only nodes of its
+    own component can be reached, and those of components that are done.)
+    """
+    backward: list[list[int]] = [[] for _ in graph]
+    for node, onward in enumerate(graph):
+        for other in onward:
+            backward[other].append(node)
     components: list[set[int]] = []
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
-    for start in range(len(graph)):
-        if start in index:
-            continue
-        calls = [(start, iter(graph[start]))]
-        index[start] = low[start] = len(index)
-        path.append(start)
-        on_path.add(start)
-        while calls:
-            node, onward = calls[-1]
-            for other in onward:
-                if other not in index:
-                    index[other] = low[other] = len(index)
-                    path.append(other)
-                    on_path.add(other)
-                    calls.append((other, iter(graph[other])))
-                    break
-                if other in on_path:
-                    low[node] = min(low[node], index[other])
-            else:
-                calls.pop()
-                if calls:
-                    low[calls[-1][0]] = min(low[calls[-1][0]], low[node])
-                if low[node] == index[node]:
-                    at = path.index(node)
-                    components.append(set(path[at:]))
-                    on_path -= components[-1]
-                    del path[at:]
+    done: set[int] = set()
+    for start in reversed(_in_postorder(backward)):
+        if start not in done:
+            component = set(visit({start}, lambda node: set(graph[node]) - done))
+            components.append(component)
+            done.update(component)
     return components
+
+
+def _in_postorder(graph: list[list[int]]) -> list[int]:
+    """Return the nodes of a graph, each after those that it leads to (except round a loop)."""
+    order: list[int] = []
+    seen: set[int] = set()
+    waiting = list(range(len(graph)))
+    while waiting:
+        node = waiting.pop()
+        if node < 0:
+            order.append(~node)
+        elif node not in seen:
+            seen.add(node)
+            waiting += [~node, *graph[node]]
+    return order
 
 
 def _is_exponential(automaton: Automaton, loop: set[int]) -> bool:
@@ -414,22 +401,17 @@ def _always_succeeds(automaton: Automaton, position: int) -> bool:
     """Tell whether a match succeeds from this position whatever text follows."""
     if automaton.conditional:
         return False
-    start = frozenset({position})
-    seen = {start}
-    waiting = [start]
-    while waiting:
-        positions = waiting.pop()
-        if positions & automaton.succeeding:
-            continue
-        if not positions & automaton.ending or len(seen) > _ROUNDS:
-            return False
-        onward = {other for one in positions for other in automaton.following[one]}
-        for letter in range(automaton.alphabet.size):
-            after = frozenset(other for other in onward if automaton.letters[other] >> letter & 1)
-            if after not in seen:
-                seen.add(after)
-                waiting.append(after)
-    return True
+
+    def onward(places: frozenset[int]) -> Iterator[frozenset[int]]:
+        if not places & automaton.succeeding:
+            for letter in range(automaton.alphabet.size):
+                yield _step(automaton, places, 1 << letter)
+
+    seen = {frozenset({position})}
+    return all(
+        places & automaton.succeeding or (places & automaton.ending and len(seen) <= _ROUNDS)
+        for places in visit(seen, onward)
+    )
 
 
 def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
@@ -445,7 +427,8 @@ def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
         for other, later in enumerate(loops[:number]):
             possible = longest[other] + weights[number]
             if possible > degree and not reached.isdisjoint(later):
-                shares = can_share(automaton, loop, later)
+                places = product(loop, later)
+                shares = any(_Sharing(automaton, loop, later, *both).can() for both in places)
                 degree = max(degree, possible if shares else longest[other])
             if degree >= _TOO_HIGH:
                 return degree
@@ -459,10 +442,4 @@ def _weight(automaton: Automaton, loop: set[int]) -> float:
 
 
 def _reach(automaton: Automaton, starts: set[int]) -> set[int]:
-    reached = set(starts)
-    waiting = list(starts)
-    while waiting:
-        onward = automaton.following[waiting.pop()].keys() - reached
-        reached |= onward
-        waiting += onward
-    return reached
+    return set(visit(set(starts), lambda position: automaton.following[position]))

@@ -66,6 +66,7 @@ _ALSO_LETTERS = frozenset(
     "\u037a\u0e33\u0eb3\u309b\u309c\ufc5e\ufc5f\ufc60\ufc61\ufc62\ufc63\ufdfa\ufdfb"
     "\ufe70\ufe72\ufe74\ufe76\ufe78\ufe7a\ufe7c\ufe7e\uff9e\uff9f$"
 )
+_JOINERS = "\u200c\u200d"
 
 
 def parse_group_name(text: str, start: int) -> tuple[str, int]:
@@ -74,7 +75,8 @@ def parse_group_name(text: str, start: int) -> tuple[str, int]:
     at = start
     while found := _NAME_CHAR.match(text, at):
         char = _decode(found)
-        if not _may_stand(char, first=not name):
+        known = f"a{char}" if name else char
+        if not (known.isidentifier() or char in _ALSO_LETTERS or (name and char in _JOINERS)):
             break
         name.append(char)
         at = found.end()
@@ -95,12 +97,6 @@ def _decode(found: re.Match[str]) -> str:
     return chr(code) if code <= 0x10FFFF else "\0"
 
 
-def _may_stand(char: str, *, first: bool) -> bool:
-    if first:
-        return char.isidentifier() or char in _ALSO_LETTERS
-    return f"a{char}".isidentifier() or char in _ALSO_LETTERS or char in "\u200c\u200d"
-
-
 @dataclass(frozen=True, slots=True)
 class Regex:
     root: Node
@@ -118,8 +114,7 @@ _NO_END = 2**31 - 1  # V8 treats this and every higher count as infinity
 _MOST_GROUPS = 32767  # V8: "Too many captures"
 
 _PLAIN = re.compile(r"[^\\^$.*+?()\[{|]+")
-_COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
-_QUANTIFIER = re.compile(r"[*+?]|\{[0-9]+(?:,[0-9]*)?\}")
+_QUANTIFIER = re.compile(r"(?P<sign>[*+?])|\{(?P<least>[0-9]+)(?P<range>,(?P<most>[0-9]*))?\}")
 _REFERENCE = re.compile(r"\\[1-9k]")
 _OPENING = re.compile(  # an escaped "(" or one in a class opens no group
     r"\\.|\[(?:\\.|[^\]\\])*|(?P<group>\((?:(?!\?)|\?<(?![=!])(?P<named>)))", re.DOTALL
@@ -187,14 +182,11 @@ class _Parser:
         self._names: dict[str, int] = {}
         for number, opening in enumerate(openings, 1):
             if opening["named"] is not None:
-                self._add_name(opening.end(), number)
+                name, _ = parse_group_name(text, opening.end())
+                if name in self._names:
+                    raise NotJavaScript(f"two groups are called {name}")
+                self._names[name] = number
         self._may_refer = _REFERENCE.search(text) is not None
-
-    def _add_name(self, start: int, number: int) -> None:
-        name, _ = parse_group_name(self._text, start)
-        if name in self._names:
-            raise NotJavaScript(f"two groups are called {name}")
-        self._names[name] = number
 
     def parse(self) -> Regex:
         while self._at < len(self._text):
@@ -286,7 +278,7 @@ class _Parser:
         quantifier = _QUANTIFIER.match(self._text, self._at)
         if quantifier:
             self._at = quantifier.end()
-            least, most = _parse_count(quantifier.group())
+            least, most = _parse_count(quantifier)
             lazy = self._text.startswith("?", self._at)
             self._at += lazy
             node = Repeat(node, least, most, lazy)
@@ -409,13 +401,11 @@ def _is_single(chars: CharSet) -> bool:
     return len(chars) == 1 and chars[0][0] == chars[0][1]
 
 
-def _parse_count(text: str) -> tuple[int, int | None]:
-    if text in _COUNTS:
-        return _COUNTS[text]
-    found = _COUNT.fullmatch(text)
-    assert found is not None
-    least = _parse_clamped(found[1])
-    most = least if found[2] is None else _parse_clamped(found[3] or str(_NO_END))
+def _parse_count(found: re.Match[str]) -> tuple[int, int | None]:
+    if found["sign"]:
+        return _COUNTS[found["sign"]]
+    least = _parse_clamped(found["least"])
+    most = least if found["range"] is None else _parse_clamped(found["most"] or str(_NO_END))
     if least > most:
         raise NotJavaScript("a count is out of order")
     return least, None if most == _NO_END else most

@@ -21,7 +21,7 @@ than one character, or if it is not ASCII and its capital is:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -57,10 +57,6 @@ def single(char: str) -> CharSet:
     return ((ord(char), ord(char)),)
 
 
-def of_chars(chars: Iterable[str]) -> CharSet:
-    return union(*(single(char) for char in chars))
-
-
 def to_units(text: str) -> str:
     """Return the text with each astral character as the two surrogates JavaScript sees."""
     if text.isascii() or max(text) <= "\uffff":
@@ -74,9 +70,9 @@ DIGIT: CharSet = ((0x30, 0x39),)
 WORD: CharSet = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 SPACE: CharSet = union(  # ECMA-262, WhiteSpace and LineTerminator
     ((0x09, 0x0D), (0x2000, 0x200A)),
-    of_chars(" \u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"),
+    *map(single, " \u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"),
 )
-NO_LINE_END: CharSet = invert(of_chars("\n\r\u2028\u2029"))  # what a dot matches
+NO_LINE_END: CharSet = invert(union(*map(single, "\n\r\u2028\u2029")))  # what a dot matches
 
 
 _LAST_ASCII = 0x7F
@@ -92,18 +88,8 @@ def fold_text(units: str) -> str:
 @lru_cache(maxsize=512)
 def fold_set(chars: CharSet) -> CharSet:
     """Return the capitals of a set."""
-    return union(*(_fold_range(low, high) for low, high in chars))
-
-
-def _fold_range(low: int, high: int) -> CharSet:
-    folded = sorted({_fold(code) for code in range(low, high + 1)})
-    ranges: list[tuple[int, int]] = []
-    for code in folded:
-        if ranges and code == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], code)
-        else:
-            ranges.append((code, code))
-    return tuple(ranges)
+    codes = {_fold(code) for low, high in chars for code in range(low, high + 1)}
+    return union(tuple([(code, code) for code in codes]))
 
 
 @lru_cache(maxsize=0x10000)
@@ -228,6 +214,17 @@ def branches(node: Node) -> Iterator[Node]:
         node = waiting.pop()
         yield node
         waiting += [child for child in children(node) if type(child) is not Unit]
+
+
+def visit[State](seen: set[State], onward: Callable[[State], Iterable[State]]) -> Iterator[State]:
+    """Yield what can be reached from these states, each once. It adds new ones to the set."""
+    waiting = list(seen)
+    while waiting:
+        state = waiting.pop()
+        yield state
+        new = set(onward(state)) - seen
+        seen |= new
+        waiting += new
 
 
 def depth(node: Node) -> int:

@@ -29,7 +29,7 @@ from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 
 from mcp_tool_filter.errors import InvalidPattern, ProtocolError, UnsafePattern
-from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget, TooCostly
+from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Budget, TooCostly
 from mcp_tool_filter.jsregex.matcher import Matcher, PatternFinder, required_text
 from mcp_tool_filter.jsregex.safety import is_safe
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
@@ -171,7 +171,7 @@ class RulePattern:
 
     @cached_property
     def _matcher(self) -> Matcher:
-        return Matcher(self._regex, Allowance(longest=FOR_A_MESSAGE))
+        return Matcher(self._regex, FOR_A_MESSAGE)
 
     @cached_property
     def _finder(self) -> PatternFinder:
