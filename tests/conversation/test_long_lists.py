@@ -259,3 +259,12 @@ def test_other_long_messages_are_read_at_once() -> None:
     judged, _ = last_of(opened.from_upstream(said.encode()))
     assert judged.message is not None
     assert opened.waiting == ["1"]
+
+
+@pytest.mark.parametrize("id", ["9", '"1"', "2"])
+def test_a_long_list_that_answers_no_list_request_is_filtered_too(id: str) -> None:
+    """It was read in parts, and its result passed as if it held no list."""
+    opened = asking_for_a_list(policy_of("tool_0"))
+    opened.from_client(asking("vendor/x", id="2"))
+    judged, _ = last_of(opened.judge_from_upstream(listing(*NAMES[:1], "new", *NAMES, id=id)))
+    assert text_of(judged.verdict) == listing("tool_0", id=id)

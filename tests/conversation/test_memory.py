@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.conversation.conversation import exchange_for
-from mcp_tool_filter.conversation.memory import Exchanges, HeldRequests, Sessions
+from mcp_tool_filter.conversation.conversation import Exchanges, exchange_for
+from mcp_tool_filter.conversation.memory import HeldRequests, Sessions
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles

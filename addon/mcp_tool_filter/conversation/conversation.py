@@ -33,8 +33,7 @@ b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +41,6 @@ from typing import cast
 from unicodedata import is_normalized
 
 from mcp_tool_filter.conversation.kinds import Kind
-from mcp_tool_filter.conversation.memory import Exchanges, refuse_taken
 from mcp_tool_filter.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,
@@ -70,6 +68,7 @@ from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
     Decision,
+    Effect,
     FetchTools,
     at_once,
     begin,
@@ -100,19 +99,24 @@ from mcp_tool_filter.protocol.large import (
     read_in_steps,
     read_tool_result,
 )
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     UPSTREAM_LOST,
     Batch,
     Message,
     Notification,
+    Place,
     Request,
     Response,
     Single,
+    id_value,
     ids_guessed_in,
     parse_message,
     render_error,
 )
+from mcp_tool_filter.protocol.scan import Value, open_value
 from mcp_tool_filter.protocol.tools import (
     Listing,
     ShowsHidden,
@@ -129,6 +133,8 @@ from mcp_tool_filter.protocol.tools import (
 
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _CANCELLED = "notifications/cancelled"
+_LIST = "tools/list"
+_LIMITS = Limits()
 _REFUSED = -32001  # as SDKs say that they know no such session
 _REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
 _PLAIN = Arrival()
@@ -145,6 +151,100 @@ _LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take l
 _LEAST = 16 * 1024  # bytes of a tool's result: rules, and who reports errors, read a shorter one
 _LONGEST_REVISION = 64  # characters
 _ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Exchanges:
+    """The requests that wait for a response, by the value of their id.
+
+    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
+    as the client wrote it. Both the number and the bytes of these requests are bounded.
+    """
+
+    most: int = _LIMITS.exchanges
+    most_bytes: int = _LIMITS.exchange_bytes
+    lists: int = 0
+    """How many of them ask for a tool list."""
+    _size: int = 0
+    _waiting: dict[str, Exchange] = field(default_factory=dict)
+    """The oldest comes first."""
+
+    def open(self, exchange: Exchange) -> None:
+        """Remember a forwarded request; forget the oldest ones if there are too many."""
+        id, waiting = exchange.id, self._waiting
+        if id is None:
+            return
+        value = exchange.key = id if id.isdigit() else id_value(id)
+        if value in waiting:
+            self._forget(value)
+        waiting[value] = exchange
+        self.lists += exchange.method == _LIST
+        self._size += _size_of(exchange)
+        while len(waiting) > self.most or self._size > self.most_bytes:
+            self._forget(next(iter(waiting)))
+
+    def is_taken(self, exchange: Exchange) -> bool:
+        """Tell whether this id belongs to another open request that rules want to see with its
+        response.
+
+        We could not tell which of the two a response answers.
+        """
+        if not self._waiting or exchange.id is None:
+            return False
+        before = self._waiting.get(id_value(exchange.id))
+        if before is None or before.request is None:
+            return False
+        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
+
+    def answered_by(self, message: Message) -> Exchange | None:
+        """Return the exchange that a response answers, if we know it."""
+        if isinstance(message, Response) and (id := message.id) is not None:
+            return self._waiting.get(id if id.isdigit() else id_value(id))
+        return None
+
+    def close(self, exchange: Exchange) -> None:
+        """Forget an answered request, unless another one uses its id by now."""
+        if self._waiting.get(exchange.key) is exchange:
+            self._forget(exchange.key)
+
+    @property
+    def methods(self) -> Collection[str]:
+        return [exchange.method for exchange in self._waiting.values()]
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """The upstream's id of each request for notifications of list changes."""
+        return [one.subscription for one in self._waiting.values() if one.subscription]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all waiting requests, as they were written, oldest first."""
+        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
+
+    def take(self, ids: list[str]) -> list[str]:
+        """Forget the waiting requests with these ids; return their ids as they were written."""
+        taken = [self._forget(id_value(id)) for id in ids]
+        return [one.id for one in taken if one is not None and one.id is not None]
+
+    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
+        """Forget all waiting requests except those with these methods; return their ids."""
+        if besides:
+            due = [one for one in self._waiting.values() if one.method not in besides]
+            return self.take([one.id for one in due if one.id is not None])
+        ids = self.ids
+        self._waiting.clear()
+        self._size = self.lists = 0
+        return ids
+
+    def _forget(self, value: str) -> Exchange | None:
+        exchange = self._waiting.pop(value, None)
+        if exchange is not None:
+            self._size -= _size_of(exchange)
+            self.lists -= exchange.method == _LIST
+        return exchange
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -170,8 +270,9 @@ class Conversation:
         configured, unless it answers an unusual request: that may be another list."""
         if kind.is_settled or (asked is not None and describes_tools(asked.method)):
             return kind.snapshot
+        listing = _list_in(message)
         is_usual = asked is None or not asked.is_unusual
-        return at_once(kind.snapshot_for(list(_lists_in(message)), pins=is_usual))
+        return at_once(kind.snapshot_for(listing, pins=is_usual)) if listing else kind.snapshot
 
     def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
         """Judge a message again if the policy was edited while it waited."""
@@ -249,9 +350,12 @@ class Conversation:
         if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
             return self._tell(judged, problem)
         judged.message = message
-        if policy.config.things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
-            return begin(self._read_from_client_in_steps(raw, judged, message, arrival))
-        return self._read_from_client(raw, judged, message, arrival)
+        read = partial(self._read_from_client, raw, judged, message, arrival)
+        things = policy.config.things
+        if things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
+            refuse = partial(self._refuse_malformed, raw, judged)
+            return begin(_read_after(things.judge_asked_ahead(message), read, refuse))
+        return read()
 
     def _read_from_client(
         self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
@@ -263,22 +367,7 @@ class Conversation:
             decision = self._decide_for_client(message, judged, arrival)
         except ProtocolError as error:
             return self._refuse_malformed(raw, judged, error)
-        if isinstance(decision, VERDICTS):
-            return self._decided_for_client(judged, decision)
-        return then(decision, partial(self._waited_for_client, judged))
-
-    def _read_from_client_in_steps(
-        self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
-    ) -> Deciding[Judged]:
-        """Do the same for a message that may name many URIs, so that other clients are served
-        meanwhile."""
-        things = self.policy.config.things
-        try:
-            yield from things.judge_asked_ahead(message) if things else ()
-        except ProtocolError as error:
-            return self._refuse_malformed(raw, judged, error)
-        decision = self._read_from_client(raw, judged, message, arrival)
-        return (yield from decision) if waits(decision) else decision
+        return self._decided(judged, decision)
 
     def _refuse_malformed(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
         judged.message = judged.exchange = None
@@ -313,16 +402,13 @@ class Conversation:
 
     def _decided_for_members(self, batch: Batch, judged: Judged, verdicts: list[Verdict]) -> Judged:
         """Settle each member of a batch, and tell the observers what the batch becomes."""
-        is_ours = judged.direction is Direction.FROM_CLIENT
-        settle = self._settle_for_client if is_ours else self._settle_for_upstream
         for each, verdict in zip(judged.members, verdicts, strict=True):
-            settle(each, self._by_policy_now(each, verdict))
-        became = [one.verdict for one in judged.members]
+            self._settle(each, self._by_policy_now(each, verdict))
+        is_ours = judged.direction is Direction.FROM_CLIENT
         join = join_from_client if is_ours else join_from_upstream
         if any(one.would for one in judged.members):
             judged.would = join(batch, [one.would or one.verdict for one in judged.members])
-        tell = self._tell if is_ours else self._tell_answer
-        return tell(judged, join(batch, became))
+        return self._tell(judged, join(batch, [one.verdict for one in judged.members]))
 
     def _decide_for_client(
         self, message: Single, judged: Judged, arrival: Arrival
@@ -378,7 +464,7 @@ class Conversation:
         """
         if not kind.lacks_list:
             return False
-        if isinstance(message, Request) and message.method == "tools/list":
+        if isinstance(message, Request) and message.method == _LIST:
             passes = kind.is_listed or self.client.via is Via.STDIO
             return not (passes or parse_list_request(message).is_usual)
         if isinstance(message, Response) or not message.method.startswith("tools/"):
@@ -479,7 +565,7 @@ class Conversation:
         situation, config = self._situation_of(judged), self.policy.config
         if config.shadow:
             situation.list_from = ListFrom.UPSTREAM
-        elif isinstance(message, Request) and message.method == "tools/list":
+        elif isinstance(message, Request) and message.method == _LIST:
             situation.list_from = config.tools_list
             situation.envelope = kind.envelope
             asks_anew = kind.is_stale or config.takes_news
@@ -503,38 +589,74 @@ class Conversation:
             situation.audited = judged.audited
         return situation
 
-    def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
-        return self._decided_for_client(judged, self._by_policy_now(judged, verdict))
+    def _decided(
+        self, judged: Judged, decision: Decision[Verdict], kind: Kind | None = None
+    ) -> Decision[Judged]:
+        """Settle a decision that has been made, or will be, and tell the observers.
 
-    def _decided_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
-        self._settle_for_client(judged, verdict)
+        ``kind`` is the kind of asker of an answer, if nothing has happened since it was looked up.
+        """
+        if not isinstance(decision, VERDICTS):
+            return then(decision, partial(self._waited, judged))
+        return self._done(judged, decision, kind)
+
+    def _waited(self, judged: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(judged, verdict)
+        if judged.direction is Direction.FROM_UPSTREAM and isinstance(judged.message, Response):
+            verdict = keep_space(judged.message.place.text, verdict)
+        return self._done(judged, verdict)
+
+    def _done(self, judged: Judged, verdict: Verdict, kind: Kind | None = None) -> Judged:
+        self._settle(judged, verdict, kind)
         return self._tell(judged, judged.verdict)
 
     def _tell(self, judged: Judged, verdict: Verdict) -> Judged:
         judged.verdict = verdict
         policy = self.policy
         policy.observe(judged)
-        if policy.propagate:
+        if policy.propagate and not isinstance(judged.message, Response):
             judged.verdict = policy.propagate(judged)
         return judged
 
+    def _settled(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Note the verdict; return what happens to the message."""
+        is_shadow = self.policy.config.shadow
+        if is_shadow or judged.audited:
+            return judged.settle(verdict, is_shadow=is_shadow)
+        judged.verdict = verdict
+        return verdict
+
+    def _settle(self, judged: Judged, verdict: Verdict, kind: Kind | None = None) -> None:
+        verdict = self._settled(judged, verdict)
+        if judged.direction is Direction.FROM_CLIENT:
+            self._settle_for_client(judged, verdict)
+        else:
+            self._settle_for_upstream(judged, verdict, kind)
+
     def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
         """Remember a request that we forward, unless its id is in use."""
-        verdict = self._settled(judged, verdict)
         exchange = judged.exchange
-        if exchange is not None and exchange.held is not None:
-            self.policy.held.remove(exchange)
-        if exchange is not None and isinstance(verdict, Forward | Rewrite):
-            if exchange.is_cancelled:
-                judged.verdict = self._cancelled(exchange)
-                return
-            if self.policy.keeps_requests and isinstance(judged.message, Request):
-                exchange.request = self._as_forwarded(judged.message, verdict)
-            is_shadow = self.policy.config.shadow
-            if self.policy.links and not is_shadow and self.exchanges.is_taken(exchange):
-                judged.verdict = refuse_taken(exchange)
-            else:
-                self.exchanges.open(exchange)
+        if exchange is None:
+            return
+        policy = self.policy
+        if exchange.held is not None:
+            policy.held.remove(exchange)
+        if not isinstance(verdict, Forward | Rewrite):
+            return
+        if exchange.is_cancelled:
+            judged.verdict = self._cancelled(exchange)
+            return
+        if policy.keeps_requests and isinstance(judged.message, Request):
+            exchange.request = judged.message
+            if isinstance(verdict, Rewrite):
+                changed = parse_message(verdict.text, policy.config.limits)
+                exchange.request = changed if isinstance(changed, Request) else judged.message
+        if policy.links and not policy.config.shadow and self.exchanges.is_taken(exchange):
+            text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
+            why = "an id that another request waits under"
+            judged.verdict = Reply(text, Reason(Why.MALFORMED, detail=why))
+        else:
+            self.exchanges.open(exchange)
 
     def _cancelled(self, exchange: Exchange) -> Verdict:
         """Return the verdict on a request that was cancelled in time, or on its cancellation."""
@@ -542,12 +664,6 @@ class Conversation:
         if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
             return Drop(reason)
         return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
-
-    def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
-        if isinstance(verdict, Forward):
-            return message
-        changed = parse_message(verdict.text, self.policy.config.limits)
-        return changed if isinstance(changed, Request) else message
 
     # Messages of the upstream
 
@@ -558,44 +674,40 @@ class Conversation:
         """
         policy = self.policy
         judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
-        may_be_list = self.exchanges.lists > 0
-        may_be_known = len(raw) >= _LEAST or not policy.links
-        if may_be_known and (envelope := find_result_envelope(raw)):
+        if (len(raw) >= _LEAST or not policy.links) and (envelope := find_result_envelope(raw)):
             known = self._known(raw, envelope, judged)
             if known and judged.exchange and not policy.links:  # it teaches us nothing new
                 self.exchanges.close(judged.exchange)
-                return self._tell_answer(judged, self._settled(judged, known))
-        may_wait = judged.message is None and policy.reads_in_steps
-        if len(raw) >= _LONG and may_be_list and may_wait:
-            return self._from_upstream_in_steps(raw, judged)
-        if policy.config.things and len(raw) >= _LONG_WITH_URIS and may_wait:
-            message = parse_message(raw, policy.config.limits)
-            return begin(self._judge_uris_first(raw, judged, message))
+                return self._tell(judged, self._settled(judged, known))
+        if judged.message is None and policy.reads_in_steps:
+            if len(raw) >= _LONG and self.exchanges.lists > 0:
+                return self._from_upstream_in_steps(raw, judged)
+            if policy.config.things and len(raw) >= _LONG_WITH_URIS:
+                message = parse_message(raw, policy.config.limits)
+                return begin(self._judge_uris_first(raw, judged, message))
         return self._read_from_upstream(raw, judged, judged.message)
 
     def _read_from_upstream(
         self, raw: bytes, judged: Judged, message: Message | None
     ) -> Decision[Judged]:
         """Decide on a message, which may have been read already."""
-        policy = self.policy
         is_accepted = judged.message is not None
-        judged.message = message = message or parse_message(raw, policy.config.limits)
+        judged.message = message = message or parse_message(raw, self.policy.config.limits)
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, judged)
         asked = judged.exchange = self.exchanges.answered_by(message)
-        kind = policy.kinds.of(self.client, asked.capabilities if asked else None)
+        kind = self._kind_of(asked)
         decision = self._decide_for_upstream(message, judged, kind, is_accepted=is_accepted)
-        if not isinstance(decision, VERDICTS):
-            return then(decision, partial(self._waited_for_upstream, judged))
-        if isinstance(decision, Rewrite):
-            decision = keep_space(message.place.text, decision)
-        self._remember_list(raw, judged, kind, decision)
-        return self._decided_for_upstream(judged, decision, kind)
+        if isinstance(decision, VERDICTS):
+            if isinstance(decision, Rewrite):
+                decision = keep_space(message.place.text, decision)
+            self._remember_list(raw, judged, kind, decision)
+        return self._decided(judged, decision, kind)
 
     def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
         """Remember the verdict on a list, because the upstream will send the same list again."""
         asked = judged.exchange
-        is_list = asked is not None and asked.method == "tools/list" and not self.policy.links
+        is_list = asked is not None and asked.method == _LIST and not self.policy.links
         if is_list and judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
             self.policy.judged.remember(raw, found, verdict, kind.snapshot)
 
@@ -605,51 +717,44 @@ class Conversation:
 
         The patterns in force at the end decide.
         """
-        policy = self.policy
+        limits = self.policy.config.limits
         try:
             found = None
-            for found in read_in_steps(raw, policy.config.limits):
+            for found in read_in_steps(raw, limits):
                 if found is None:
                     yield LET_OTHERS_GO_ON
             assert found is not None
             message, listing = found.message, found.listing
             asked = self.exchanges.answered_by(message)
-            if (
-                not isinstance(message, Response)
-                or (listing is None or asked is None)
-                or asked.method != "tools/list"
-                or listing.has_more
-            ):
-                is_read = listing is None or not listing.has_more
-                return (yield from self._judge_uris_first(raw, judged, message, is_read=is_read))
+            if listing is None or listing.has_more or asked is None or asked.method != _LIST:
+                if listing is not None:  # the result was read in parts
+                    message = parse_message(raw, limits)
+                return (yield from self._judge_uris_first(raw, judged, message))
+            assert isinstance(message, Response)
             judged.message, judged.exchange = message, asked
-            decided = yield from self._decide_in_steps(message, judged, listing, asked)
+            verdict = yield from self._decide_in_steps(message, judged, listing, asked)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
-        verdict = keep_space(message.place.text, decided)
+        verdict = keep_space(message.place.text, verdict)
         self._remember_list(raw, judged, self._kind_of(asked), verdict)
-        return self._decided_for_upstream(judged, verdict)
+        return self._done(judged, verdict)
 
-    def _judge_uris_first(
-        self, raw: bytes, judged: Judged, message: Message, *, is_read: bool = True
-    ) -> Deciding[Judged]:
+    def _judge_uris_first(self, raw: bytes, judged: Judged, message: Message) -> Deciding[Judged]:
         """Decide on a message after its URIs have been judged in steps."""
-        asked = None if isinstance(message, Batch) else self.exchanges.answered_by(message)
-        try:
-            if things := self.policy.config.things:
-                yield from things.judge_ahead(message, asked.method if asked else "")
-            decision = self._read_from_upstream(raw, judged, message if is_read else None)
-            return (yield from decision) if waits(decision) else decision
-        except ProtocolError as error:
-            return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
+        asked, things = self.exchanges.answered_by(message), self.policy.config.things
+        ahead = things.judge_ahead(message, asked.method if asked else "") if things else ()
+        read = partial(self._read_from_upstream, raw, judged, message)
+        return _read_after(ahead, read, partial(self._refuse_unreadable, raw, judged))
+
+    def _refuse_unreadable(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
+        return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
 
     def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
         """Decide on the members of a batch one after the other, on its lists in steps."""
         verdicts: list[Verdict] = []
         for member, each in zip(batch.members, judged.members, strict=True):
-            asked, listing = each.exchange, None
-            if isinstance(member, Response) and asked is not None and asked.method == "tools/list":
-                listing = parse_listing(member)
+            asked = each.exchange
+            listing = parse_listing(member) if asked and asked.method == _LIST else None
             if listing is None or listing.has_more or asked is None:
                 decision = self._decide_for_upstream(member, each, self._kind_of(asked))
             else:
@@ -675,7 +780,7 @@ class Conversation:
         while True:
             config, kind = policy.config, self._kind_of(asked)
             judged.in_force = kind.snapshot
-            judged.snapshot = yield from kind.snapshot_for([listing], pins=not asked.is_unusual)
+            judged.snapshot = yield from kind.snapshot_for(listing, pins=not asked.is_unusual)
             try:
                 verdict: Verdict = yield from decide_in_steps(listing, judged.snapshot)
             except ShowsHidden as error:
@@ -699,20 +804,14 @@ class Conversation:
             return self.unreadable_from_upstream(raw, str(error), origin=origin)
 
     def unreadable_from_upstream(
-        self,
-        beginning: bytes,
-        detail: str,
-        *,
-        is_cut: bool = False,
-        ids: list[str] | None = None,
-        origin: object = None,
+        self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
     ) -> Judged:
         """Replace a message that cannot be judged by errors for the requests that it may answer.
 
         The first error is the verdict's text, the others are what it owes. ``is_cut`` means that we
-        have only the beginning. ``ids`` are the ids that it may answer, if the caller knows them.
+        have only the beginning.
         """
-        ids = self.exchanges.take(ids_guessed_in(beginning) if ids is None else ids)
+        ids = self.exchanges.take(ids_guessed_in(beginning))
         if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
             ids = self.exchanges.take_all()  # it can only answer this one
         return self.fail(ids, detail, origin=origin)
@@ -723,7 +822,7 @@ class Conversation:
         errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
         reason = Reason(Why.INVALID, detail=detail)
         verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
-        return self._tell_answer(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+        return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
 
     def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
         members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
@@ -757,26 +856,6 @@ class Conversation:
                 raise
             return Drop(Reason(Why.INVALID, detail=str(error)))
 
-    def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
-        verdict = self._by_policy_now(judged, verdict)
-        if isinstance(judged.message, Response) and isinstance(verdict, Rewrite):
-            verdict = keep_space(judged.message.place.text, verdict)
-        return self._decided_for_upstream(judged, verdict)
-
-    def _decided_for_upstream(
-        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
-    ) -> Judged:
-        self._settle_for_upstream(judged, verdict, kind)
-        return self._tell_answer(judged, judged.verdict)
-
-    def _settled(self, judged: Judged, verdict: Verdict) -> Verdict:
-        """Note the verdict; return what happens to the message."""
-        is_shadow = self.policy.config.shadow
-        if is_shadow or judged.audited:
-            return judged.settle(verdict, is_shadow=is_shadow)
-        judged.verdict = verdict
-        return verdict
-
     @property
     def hidden_names(self) -> Collection[str]:
         """The names of the hidden tools, as far as we know them."""
@@ -787,28 +866,13 @@ class Conversation:
         """The names of tools that nothing from the upstream may show to the client."""
         return () if self.policy.config.shadow else self.kind.snapshot.never_shown
 
-    def _tell_answer(self, judged: Judged, verdict: Verdict) -> Judged:
-        judged.verdict = verdict
-        policy = self.policy
-        policy.observe(judged)
-        if policy.propagate and not isinstance(judged.message, Response):
-            judged.verdict = policy.propagate(judged)
-        return judged
-
-    def _settle_for_upstream(
-        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
-    ) -> None:
-        """Learn from an answer, and close its exchange.
-
-        ``kind`` is the kind of asker, if nothing has happened since it was looked up.
-        """
-        verdict = self._settled(judged, verdict)
+    def _settle_for_upstream(self, judged: Judged, verdict: Verdict, kind: Kind | None) -> None:
+        """Learn from an answer, and close its exchange."""
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Response):
             if exchange is not None:
                 if message.result is not None:
-                    self._learn(message, exchange, kind)
-                    self._compare_instructions(message, exchange, judged)
+                    self._learn(message, exchange, kind, judged)
                 self.exchanges.close(exchange)
         elif isinstance(message, Notification):
             if message.method == LIST_CHANGED:
@@ -826,7 +890,7 @@ class Conversation:
         if asked is None or len(raw) > self.policy.config.limits.message:
             return None
         kind = self._kind_of(asked)
-        if asked.method == "tools/list" and not self._may_learn_of(kind):
+        if asked.method == _LIST and not self._may_learn_of(kind):
             verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
             response = envelope.response_in(raw) if verdict else None
         elif asked.method == "tools/call":
@@ -842,24 +906,27 @@ class Conversation:
             judged.message, judged.exchange, judged.snapshot = response, asked, kind.snapshot
         return verdict
 
-    def _learn(self, message: Response, asked: Exchange, kind: Kind | None) -> None:
-        """Keep what an answer says about its session and about the tools of its kind of asker."""
-        if asked.method == "initialize" and (session := self.client.session) and message.result:
-            version = message.result.get("protocolVersion")
-            said = version.text if version else None
-            session.revision = said[:_LONGEST_REVISION] if said else None
-            session.capabilities = asked.capabilities
-            session.declares_changes = _declares_changes(message)
-        elif asked.method == "tools/list" and not asked.is_unusual:
+    def _learn(self, message: Response, asked: Exchange, kind: Kind | None, judged: Judged) -> None:
+        """Keep what an answer says about its session and about the tools of its kind of asker.
+
+        Warn if the server's instructions are not those that the lock has.
+        """
+        place, result = message.place, message.result
+        lock = self.policy.config.choice.lock
+        if asked.method == _LIST and not asked.is_unusual:
             kind = kind or self._kind_of(asked)
             if self._may_learn_of(kind) and (listing := parse_listing(message)):
                 at_once(kind.learn(asked.cursor, listing))
-
-    def _compare_instructions(self, message: Response, asked: Exchange, judged: Judged) -> None:
-        """Warn if the server's instructions are not those that the lock has."""
-        lock = self.policy.config.choice.lock
-        if lock is not None and asked.method in ("initialize", "server/discover"):
-            said = message.result.get("instructions") if message.result else None
+        if result is None or asked.method not in ("initialize", "server/discover"):
+            return
+        if asked.method == "initialize" and (session := self.client.session):
+            version = result.get("protocolVersion")
+            session.revision = ((version and version.text) or "")[:_LONGEST_REVISION] or None
+            session.capabilities = asked.capabilities
+            declared = result.get("capabilities")
+            session.declares_changes = _is_true(place, declared, "tools", "listChanged")
+        if lock is not None:
+            said = result.get("instructions")
             if warning := lock.problem_in(said.text if said else None):
                 self.policy.tell_hidden((warning,), judged)
 
@@ -879,16 +946,16 @@ class Conversation:
                     return
 
 
-def _lists_in(message: Single) -> Iterator[Listing]:
-    """Yield the tool list that a message carries, if it looks like one."""
+def _list_in(message: Single) -> Listing | None:
+    """Return the tool list that a message carries, if it looks like one."""
+    is_answer = isinstance(message, Response)
     if isinstance(message, Request) and message.method == "sampling/createMessage":
-        return  # these tools are for the model, in this one request
+        return None  # these tools are for the model, in this one request
     with suppress(ProtocolError):  # the decision on the message finds out whether it matters
         listing = parse_listing(message)
-        if listing and (
-            isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
-        ):
-            yield listing
+        if listing and (is_answer or any(one.is_like_a_tool for one in listing.definitions)):
+            return listing
+    return None
 
 
 def _as_upstream(
@@ -929,6 +996,11 @@ def _is_plain(name: str) -> bool:
     return name.isprintable() and " " not in name and is_normalized("NFKC", name)
 
 
+def _size_of(exchange: Exchange) -> int:
+    size = len(exchange.id) if exchange.id else 0
+    return size + len(exchange.request.place.text) if exchange.request else size
+
+
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
     """Begin an exchange for a client's message; a response begins none."""
     if isinstance(message, Response):
@@ -948,32 +1020,33 @@ def agreed_subscription(message: Notification) -> str | None:
 
     None if the message acknowledges no such subscription.
     """
-    if message.params is None:
-        return None
-    meta, agreed = message.params.get("_meta"), message.params.get("notifications")
+    params = message.params
+    meta = params.get("_meta") if params else None
     id = meta.get(_SUBSCRIPTION) if meta else None
-    if id is None or agreed is None:
+    if params is None or id is None:
         return None
-    try:
-        kinds = json.loads(message.place.cut(agreed))
-    except (ValueError, RecursionError):
-        return None
-    tells = isinstance(kinds, dict) and kinds.get("toolsListChanged") is True
     written = message.place.cut(id)
-    return written if tells and _is_id(written) else None
+    is_id = len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
+    agrees = _is_true(message.place, params.get("notifications"), "toolsListChanged")
+    return written if is_id and agrees else None
 
 
-def _is_id(written: str) -> bool:
-    """Tell whether this is a string or a number, and short enough to keep."""
-    return len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
+def _is_true(place: Place, value: Value | None, *keys: str) -> bool:
+    """Tell whether a value has a member, in these members, that is true."""
+    for key in keys:
+        value = open_value(place.text, value).get(key) if value else None
+    return value is not None and place.cut(value) == "true"
 
 
-def _declares_changes(answer: Response) -> bool:
-    """Tell whether an answer to initialize says ``"tools":{"listChanged":true}``."""
-    declared = answer.result.get("capabilities") if answer.result else None
+def _read_after(
+    steps: Iterable[Effect],
+    read: Callable[[], Decision[Judged]],
+    refuse: Callable[[ProtocolError], Judged],
+) -> Deciding[Judged]:
+    """Decide on a message after long work, between whose steps other clients are served."""
     try:
-        capabilities = json.loads(answer.place.cut(declared)) if declared else None
-    except (ValueError, RecursionError):
-        return False
-    tools = capabilities.get("tools") if isinstance(capabilities, dict) else None
-    return isinstance(tools, dict) and tools.get("listChanged") is True
+        yield from steps
+        decision = read()
+        return (yield from decision) if waits(decision) else decision
+    except ProtocolError as error:
+        return refuse(error)

@@ -19,7 +19,7 @@ import hashlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakValueDictionary, finalize, ref
@@ -182,19 +182,19 @@ class Kind:
         self._lists.unfinished += size - self._counted
         self._counted = size
 
-    def snapshot_for(self, pages: Sequence[Listing], *, pins: bool = True) -> Deciding[Snapshot]:
-        """Return the snapshot to judge a message with these lists by; pin the new tools in them if
-        it ``pins``."""
-        if not pages or self.is_settled:
+    def snapshot_for(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
+        """Return the snapshot to judge a message with this list by; pin the new tools in it if it
+        ``pins``."""
+        if self.is_settled:
             return self.snapshot
-        definitions = tuple(one for page in pages for one in page.definitions)
+        definitions = page.definitions
         if self._gone:
             yield from self._take_back(definitions)
         if self._listed is not None and not self._config.takes_news:
             return self.snapshot
         if self._listed is not None:
             definitions = tuple(map(self._pinned, definitions))
-        page = replace(pages[0], definitions=definitions, next_cursor=None)
+        page = replace(page, definitions=definitions, next_cursor=None)
         if self._next is None or self._listed is not None:
             judged = yield from snapshot_in_steps([page], self._config.choice)
             if self._config.is_locked:

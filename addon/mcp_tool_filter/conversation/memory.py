@@ -9,119 +9,20 @@ And what an upstream told our fetch about itself and its tools, unchanged (``Fet
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Verdict
 from mcp_tool_filter.protocol.large import ResultEnvelope
 from mcp_tool_filter.protocol.limits import MEBIBYTE, R2025_11_25, Limits, Transport
 from mcp_tool_filter.protocol.messages import (
-    INVALID_REQUEST,
-    Message,
-    Response,
     id_value,
-    render_error,
 )
 
 _LIMITS = Limits()
-_LIST = "tools/list"
 _LONGEST_KEY = 1024  # characters of a session's id
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Exchanges:
-    """The requests that wait for a response, by the value of their id.
-
-    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
-    as the client wrote it. Both the number and the bytes of these requests are bounded.
-    """
-
-    most: int = _LIMITS.exchanges
-    most_bytes: int = _LIMITS.exchange_bytes
-    lists: int = 0
-    """How many of them ask for a tool list."""
-    _size: int = 0
-    _waiting: dict[str, Exchange] = field(default_factory=dict)
-    """The oldest comes first."""
-
-    def open(self, exchange: Exchange) -> None:
-        """Remember a forwarded request; forget the oldest ones if there are too many."""
-        id, waiting = exchange.id, self._waiting
-        if id is None:
-            return
-        value = exchange.key = id if id.isdigit() else id_value(id)
-        if value in waiting:
-            self._forget(value)
-        waiting[value] = exchange
-        self.lists += exchange.method == _LIST
-        self._size += _size_of(exchange)
-        while len(waiting) > self.most or self._size > self.most_bytes:
-            self._forget(next(iter(waiting)))
-
-    def is_taken(self, exchange: Exchange) -> bool:
-        """Tell whether this id belongs to another open request that rules want to see with its
-        response.
-
-        We could not tell which of the two a response answers.
-        """
-        if not self._waiting or exchange.id is None:
-            return False
-        before = self._waiting.get(id_value(exchange.id))
-        if before is None or before.request is None:
-            return False
-        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
-
-    def answered_by(self, message: Message) -> Exchange | None:
-        """Return the exchange that a response answers, if we know it."""
-        if isinstance(message, Response) and (id := message.id) is not None:
-            return self._waiting.get(id if id.isdigit() else id_value(id))
-        return None
-
-    def close(self, exchange: Exchange) -> None:
-        """Forget an answered request, unless another one uses its id by now."""
-        if self._waiting.get(exchange.key) is exchange:
-            self._forget(exchange.key)
-
-    @property
-    def methods(self) -> Collection[str]:
-        return [exchange.method for exchange in self._waiting.values()]
-
-    @property
-    def subscriptions(self) -> list[str]:
-        """The upstream's id of each request for notifications of list changes."""
-        return [one.subscription for one in self._waiting.values() if one.subscription]
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all waiting requests, as they were written, oldest first."""
-        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
-
-    def take(self, ids: list[str]) -> list[str]:
-        """Forget the waiting requests with these ids; return their ids as they were written."""
-        taken = [self._forget(id_value(id)) for id in ids]
-        return [one.id for one in taken if one is not None and one.id is not None]
-
-    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
-        """Forget all waiting requests except those with these methods; return their ids."""
-        if besides:
-            due = [one for one in self._waiting.values() if one.method not in besides]
-            return self.take([one.id for one in due if one.id is not None])
-        ids = self.ids
-        self._waiting.clear()
-        self._size = self.lists = 0
-        return ids
-
-    def _forget(self, value: str) -> Exchange | None:
-        exchange = self._waiting.pop(value, None)
-        if exchange is not None:
-            self._size -= _size_of(exchange)
-            self.lists -= exchange.method == _LIST
-        return exchange
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
 
 class HeldRequests:
@@ -172,17 +73,6 @@ def _who(client: Client) -> object:
     return (client.address, client.identity) if client.address else None
 
 
-def _size_of(exchange: Exchange) -> int:
-    size = len(exchange.id) if exchange.id else 0
-    return size + len(exchange.request.place.text) if exchange.request else size
-
-
-def refuse_taken(exchange: Exchange) -> Reply:
-    """Refuse a request whose id another waiting request uses."""
-    text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
-    return Reply(text, Reason(Why.MALFORMED, detail="an id that another request waits under"))
-
-
 class JudgedLists:
     r"""Judged tool lists, because an upstream sends the same list to each user again and again.
 
@@ -190,6 +80,7 @@ class JudgedLists:
     nothing but jsonrpc and a simple id, get the same verdict, each with its own id:
 
     >>> from mcp_tool_filter.policy.snapshot import take_snapshot
+    >>> from mcp_tool_filter.policy.verdict import Why
     >>> from mcp_tool_filter.protocol.large import find_result_envelope
     >>> judged, snapshot = JudgedLists(), take_snapshot([])
     >>> one, other = (b'{"id":%d,"result":{"tools":["a"]},"jsonrpc":"2.0"}' % id for id in (1, 27))

@@ -16,9 +16,9 @@ from queue import Empty, SimpleQueue
 from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
-from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.conversation import Conversation, Exchanges
 from mcp_tool_filter.conversation.kinds import Kind, OnlyKinds
-from mcp_tool_filter.conversation.memory import Exchanges, unlisted
+from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.conversation.policy_in_force import (
     LOST_ANSWER,
     Arrival,
