@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from mcp_tool_filter.adapters.client_files.entries import wrap
 from mcp_tool_filter.adapters.client_files.files import Surroundings
 from mcp_tool_filter.adapters.run import (
-    TRUSTED,
     CannotRun,
     Proxy,
     SeenTraffic,
@@ -22,7 +20,6 @@ from mcp_tool_filter.adapters.run import (
     Way,
     client_of,
     command_for,
-    environment_for,
     find_program,
     find_proxy,
     is_mcp_remote,
@@ -44,33 +41,11 @@ async def ran(code: str, cwd: str | None = None) -> int:
     return await run_client([sys.executable, "-c", code], os.environ, cwd)
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("", 0),
-        ("raise SystemExit(3)", 3),
-        ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL),
-    ],
-)
-async def test_the_clients_exit_status_is_that_of_a_shell(code: str, status: int) -> None:
-    assert await ran(code) == status
-
-
 async def test_the_client_runs_in_the_given_folder(tmp_path: Path) -> None:
     assert await ran("open('here', 'w')", str(tmp_path)) == 0
     assert (tmp_path / "here").exists()
     with pytest.raises(StartError, match="There is no such folder"):
         await ran("", str(tmp_path / "missing"))
-
-
-async def test_signals_are_passed_on_to_the_client(capfd: pytest.CaptureFixture[str]) -> None:
-    code = (
-        "import os, signal\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))\n"
-        "os.kill(os.getppid(), signal.SIGUSR1)\n"
-        "signal.pause()"
-    )
-    assert await ran(code) == 7
 
 
 def test_a_program_is_looked_up_in_the_clients_path(tmp_path: Path) -> None:
@@ -121,18 +96,6 @@ def test_a_folder_is_not_a_program(tmp_path: Path) -> None:
         126,
         f"{tmp_path} is a folder, not a program",
     )
-
-
-BEFORE = {"PATH": "/bin", "NO_PROXY": "*", "https_proxy": "http://other"}
-
-
-def test_the_environment_names_our_proxy_without_exceptions() -> None:
-    found = environment_for(BEFORE, "http://127.0.0.1:1", Path("ca.pem"))
-    for name in ("HTTP_PROXY", "https_proxy", "all_proxy", "WSS_PROXY"):
-        assert found[name] == "http://127.0.0.1:1"
-    assert found["NO_PROXY"] == found["no_proxy"] == ""
-    assert {found[name] for name in TRUSTED} == {"ca.pem"}
-    assert found["PATH"] == "/bin"
 
 
 @pytest.mark.parametrize(

@@ -295,12 +295,6 @@ async def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> Non
     assert "Traceback" not in ran.stderr
 
 
-async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    ran = await run(tmp_path, "--deny", "x", "--cwd", "/no/such", "--", "true")
-    assert ran.status == 1
-    assert "Error: Cannot start true in /no/such\nThere is no such folder" in ran.stderr
-
-
 async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a"), tool("rm")]) as there:
         call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'

@@ -72,25 +72,6 @@ def error_of(response: ServedResponse) -> tuple[object, int, str]:
     return said["id"], said["error"]["code"], said["error"]["message"]
 
 
-async def test_a_session_begins_with_initialize_and_ends_with_delete() -> None:
-    async with bridge() as ours:
-        name = await opened(ours)
-        given = await sent(ours, body=calling("read_file", id="7"), session=name)
-        assert (given.status, json.loads(await body_of(given))["id"]) == (200, 7)
-        assert (await sent(ours, body=INITIALIZED, session=name)).status == 202
-        assert (await sent(ours, "DELETE", session=name)).status == 200
-        gone = await sent(ours, body=calling("read_file"), session=name)
-        assert (gone.status, error_of(gone)) == (404, (None, -32600, "Session not found"))
-
-
-async def test_without_a_session_only_initialize_is_served() -> None:
-    async with bridge() as ours:
-        for method in ("POST", "GET", "DELETE"):
-            given = await sent(ours, method, body=calling("read_file"))
-            assert given.status == 400
-            assert error_of(given)[2] == "Missing Mcp-Session-Id: initialize first"
-
-
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [("PUT", "/mcp", 405), ("POST", "/sse", 405), ("GET", "/messages", 405), ("GET", "/x", 404)],

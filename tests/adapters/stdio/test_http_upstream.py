@@ -132,24 +132,6 @@ async def test_a_redirect_is_followed_at_the_same_origin_only(
         assert (listener.heard, listener.failed, listener.problems) == (heard, failed, [])
 
 
-async def test_later_requests_name_the_session_and_the_revision() -> None:
-    opened = answer(ANSWER, kind="application/json\r\nMcp-Session-Id: s1")
-    async with posting(opened, answer(ANSWER), answer(b"")) as (
-        ours,
-        _,
-        upstream,
-    ):
-        await ours.post(asking("initialize"), ["1"], [], method="initialize")
-        ours.agree_on("2025-11-25")
-        await ours.post(ASK, ["1"], [(b"x-more", b"1")])
-    first, second, last = upstream.requests
-    assert first.all("mcp-session-id") == []
-    assert second.all("mcp-session-id") == last.all("mcp-session-id") == ["s1"]
-    assert second.all("mcp-protocol-version") == ["2025-11-25"]
-    assert second.all("x-more") == ["1"]
-    assert last.line == "DELETE /mcp HTTP/1.1"
-
-
 @pytest.mark.parametrize(
     ("said", "failure"),
     [
@@ -189,19 +171,6 @@ async def test_an_error_in_a_refusal_reaches_the_request_that_it_is_for() -> Non
         assert listener.failed == []
 
 
-async def test_a_broken_stream_is_resumed_where_it_ended() -> None:
-    first = stream(b"id: 7\nretry: 1\ndata: ")
-    async with posting(first, stream(b"data: " + ANSWER)) as (
-        ours,
-        listener,
-        upstream,
-    ):
-        await ours.post(ASK, ["1"], [])
-        assert listener.heard == [ANSWER]
-    assert upstream.requests[1].line == "GET /mcp HTTP/1.1"
-    assert upstream.requests[1].all("last-event-id") == ["7"]
-
-
 async def test_an_upstream_without_resumption_is_not_asked_again() -> None:
     first = stream(b"id: 7\nretry: 1\ndata: ")
     refused = answer(b"", status="405 No")
@@ -217,25 +186,6 @@ async def test_a_lost_upstream_fails_the_request_and_is_reported() -> None:
     await StreamableUpstream(http, "/mcp", listener, Limits()).post(ASK, ["1"], [])
     assert listener.failed == [(("1",), -32000, "Upstream connection lost: Connection refused")]
     assert listener.problems == ["NotConnected: Connection refused"]
-
-
-async def test_unrequested_messages_of_the_upstream_are_heard() -> None:
-    note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(SSE_HEAD)
-        await peer.say_event(note)
-        await peer.left()
-
-    async with reached(StreamableUpstream, script) as (ours, listener, upstream):
-        ours.listen()
-        ours.listen()  # there is one stream
-        async with asyncio.timeout(TIMEOUT):
-            while not listener.heard:
-                await asyncio.sleep(0.001)
-        assert listener.heard == [note]
-        assert [request.line for request in upstream.requests] == ["GET /mcp HTTP/1.1"]
 
 
 async def test_messages_are_heard_and_other_events_are_not() -> None:

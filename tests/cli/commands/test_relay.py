@@ -110,13 +110,6 @@ def test_the_report_comes_with_the_first_whole_list(tmp_path: Path) -> None:
     assert 'the pattern "^nothing" matches no tool' in said
 
 
-def test_quiet_prints_no_report(tmp_path: Path) -> None:
-    with filtered("-q", *DENY, "--", *upstream(), home=tmp_path) as client:
-        client.asks("tools/list")
-        client.leaves()
-        assert client.stderr() == ""
-
-
 def test_a_bare_carriage_return_hides_no_call(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with filtered(*DENY, "--", *upstream(journal=journal), home=tmp_path) as client:
@@ -147,12 +140,6 @@ def test_text_that_a_command_prints_between_messages_goes_to_stderr(tmp_path: Pa
         assert text_in(client.calls("noise")) == "noise"
         said = client.said_on_stderr("not { JSON")
         assert "[not JSON, from the command] Loading the model ...\n" in said
-
-
-def test_text_of_a_command_is_escaped_for_the_terminal(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.calls("say", raw="\x1b[31mred\x07")
-        assert "\\x1b[31mred\\x07" in client.said_on_stderr("red")
 
 
 def test_the_commands_stderr_is_passed_on(tmp_path: Path) -> None:

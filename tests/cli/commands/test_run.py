@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.run import command_for
 from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import is_alive
 
@@ -154,10 +153,3 @@ def test_mistakes_give_one_sentence(tmp_path: Path, arguments: list[str], said: 
     assert ran.returncode == 127 if is_missing else ran.returncode not in (0, 3)
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_mcp_remote_is_told_to_use_the_proxy() -> None:
-    for program in ("mcp-remote", "mcp-remote@0.1.2", "/x/node_modules/.bin/mcp-remote"):
-        assert command_for([program, "https://a"]) == [program, "https://a", "--enable-proxy"]
-    assert command_for(["npx", "other", "mcp-remote-x"]) == ["npx", "other", "mcp-remote-x"]
-    assert command_for(["mcp-remote", "--enable-proxy"]) == ["mcp-remote", "--enable-proxy"]

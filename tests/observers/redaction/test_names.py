@@ -19,7 +19,8 @@ SECRET = [
     "GITHUB_TOKEN", "openai_key", "githubPat", "connectionString", "authorization",
     "proxy-authorization", "cookie", "set-cookie", "csrf_token", "subject_token",
     "registration_access_token", "webhookSecret", "secret_id", "credentials", "totp",
-    "assertion", "SAMLResponse", "id_token_hint", "storage_key",
+    "assertion", "SAMLResponse", "id_token_hint", "storage_key", "codeVerifier", "githubToken",
+    "auth_token",
 ]  # fmt: skip
 ORDINARY = [
     "progressToken", "nextPageToken", "page_token", "continuation_token", "max_tokens",
