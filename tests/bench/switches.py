@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import threading
@@ -23,12 +24,14 @@ from types import FrameType
 from typing import Any
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.stdio.test_relay import relayed
+from mcp_tool_filter.adapters.stdio.relay import Relay
+from tests.adapters.stdio.test_relay_lines import Relayed
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer
 from tests.served import RunningSockets, served
+from tests.stdio_client import upstream
 
 type Running = RunningProxy | RunningSockets
 type Options = dict[str, Any]
@@ -163,12 +166,21 @@ async def _count(
 
 
 def _count_relay(*, is_long: bool) -> None:
-    with relayed() as (session, _):
-        for title, line in {"denied call": _DENIED, "allowed call": _ALLOWED}.items():
-            session.asks(line)
-            with counting() as switches:
-                session.asks(line)
-            _show("stdio", title, switches, is_long=is_long)
+    relayed, (stdin, to_us) = Relayed(command=upstream()), os.pipe()
+    relaying = threading.Thread(target=Relay(relayed.lines, stdin=stdin).run)
+    relaying.start()
+
+    def ask(line: bytes) -> None:
+        os.write(to_us, line + b"\n")
+        relayed.client_hears()
+
+    for title, line in {"denied call": _DENIED, "allowed call": _ALLOWED}.items():
+        ask(line)
+        with counting() as switches:
+            ask(line)
+        _show("stdio", title, switches, is_long=is_long)
+    os.close(to_us)
+    relaying.join()
 
 
 def _show(host: str, title: str, switches: Switches, *, is_long: bool) -> None:

@@ -19,7 +19,7 @@ import pytest
 from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.relay import Happened, RelayedLines
+from mcp_tool_filter.adapters.stdio.relay import Happened, Relay, RelayedLines
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.protocol.limits import Limits
@@ -123,6 +123,20 @@ def test_text_between_the_messages_is_shown_and_not_sent(relayed: Relayed) -> No
     relayed.lines.from_child([b"listening", pong])
     assert relayed.client_hears() == [pong, b""]
     assert any("listening" in text for text in relayed.said)
+
+
+def test_an_internal_error_ends_the_session_and_nothing_passes(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RelayedLines, "_pass_from_client", lambda *_: 1 / 0)
+    stdin, to_us = os.pipe()
+    os.write(to_us, calling("read_file") + b"\n")
+    assert Relay(relayed.lines, stdin=stdin).run() == 1
+    assert relayed.said == [
+        "Error: Internal error: ZeroDivisionError('division by zero')\nShutting down proxy"
+    ]
+    assert b"Upstream connection lost" in relayed.client_hears()[0]
+    os.close(to_us)  # not stdin: a thread still looks at it
 
 
 def test_a_client_that_has_left_is_reported(relayed: Relayed) -> None:

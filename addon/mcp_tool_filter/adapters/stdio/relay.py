@@ -53,19 +53,10 @@ _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting reques
 _LONGEST_HOLD = 600.0  # seconds in which a rule may still hold an answer after one side has ended
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds for the command to end."""
-
-    eof: float = 5.0
-    """From closing its stdin to SIGTERM."""
-    term: float = 2.0
-    """From SIGTERM to SIGKILL."""
-    passed_on: float = 1.8
-    """After a SIGTERM that we got ourselves: less than the 2 s that clients give us."""
-
-
-_PATIENCE = Patience()
+# Seconds for the command to end.
+_EOF = 5.0  # from closing its stdin to SIGTERM
+_TERM = 2.0  # from SIGTERM to SIGKILL
+_PASSED_ON = 1.8  # after a SIGTERM that we got ourselves: less than the 2 s that clients give us
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +94,11 @@ type Judge = Callable[[bytes | CutLine], Decision[Verdict]]
 class Relay:
     """One session between a client and a command."""
 
-    def __init__(
-        self, lines: RelayedLines, *, stdin: int = 0, patience: Patience = _PATIENCE
-    ) -> None:
+    def __init__(self, lines: RelayedLines, *, stdin: int) -> None:
         self._lines = lines
         self._child = lines.child
         self._happened = lines.happened
         self._stdin = stdin
-        self._patience = patience
         self._drained = Event()  # all output of the child has been passed on
         self._last_output_at = time.monotonic()
         self._code: int | None = None
@@ -121,7 +109,11 @@ class Relay:
 
     def run(self) -> int:
         """Pass lines until one side ends; return the exit code."""
-        works = [self._read_client, self._read_child, self._wait_for_child]
+        works = [
+            self._read_client,
+            self._read_child,
+            lambda: self._happened.put(_ChildEnded(self._child.wait())),
+        ]
         if hasattr(select, "poll"):
             works.append(self._watch_client)
         for work in works:
@@ -130,8 +122,7 @@ class Relay:
             case _ClientEnded(has_waited):
                 self._lines.replies.wait_until_written(_LAST_WORDS)
                 self._child.close_stdin()
-                eof = _TICK if has_waited else self._patience.eof
-                return self._see_out(eof, self._patience.term)
+                return self._see_out(_TICK if has_waited else _EOF, _TERM)
             case int(number):
                 return self._end_by_signal(number)
             case _Broken(error):
@@ -170,7 +161,7 @@ class Relay:
             if any(events & _HUNG_UP for _, events in poll.poll(1000)):
                 break
         while not self._client_read.wait(_TICK):
-            if time.monotonic() - self._read_last > self._patience.eof:
+            if time.monotonic() - self._read_last > _EOF:
                 self._happened.put(_ClientEnded(has_waited=True))
                 return
 
@@ -184,9 +175,6 @@ class Relay:
         self._lines.judge.asker.give_up()
         self._drained.set()
         self._happened.put(_ChildSilent())
-
-    def _wait_for_child(self) -> None:
-        self._happened.put(_ChildEnded(self._child.wait()))
 
     # The end
 
@@ -209,10 +197,10 @@ class Relay:
     def _end_by_signal(self, number: int) -> int:
         """End after a signal that has been passed on."""
         if number == signal.SIGTERM:
-            return self._see_out(0, self._patience.passed_on)
+            return self._see_out(0, _PASSED_ON)
         if not self._is_gone_within(_AFTER_CTRL_C):
             self._child.close_stdin()  # Python servers wait for their next line first
-        return self._see_out(self._patience.eof, self._patience.term)
+        return self._see_out(_EOF, _TERM)
 
     def _see_out(self, until_term: float, until_kill: float) -> int:
         """Wait for the command's process group to end, with increasing force."""
@@ -232,7 +220,7 @@ class Relay:
             if self._code is not None and self._child.has_left_nobody():
                 return True
             if self._next(left if self._code is None else min(left, _TICK)) == signal.SIGTERM:
-                end = min(end, time.monotonic() + self._patience.passed_on)
+                end = min(end, time.monotonic() + _PASSED_ON)
         return False
 
     def _pass_on_rest(self) -> None:
@@ -265,7 +253,7 @@ class Relay:
                 break
         if self._client_ended:  # the client left at the same time, and waits for nothing
             self._child.close_stdin()
-            return self._see_out(self._patience.eof, self._patience.term)
+            return self._see_out(_EOF, _TERM)
         return self._end_with(f"{LostUpstream()}: {self._how_it_ended()}")
 
     def _end_with(self, text: str) -> int:
@@ -275,7 +263,7 @@ class Relay:
         goodbye.start()
         self._lines.say(text)
         self._child.send(signal.SIGTERM)
-        if not self._is_gone_within(self._patience.term):
+        if not self._is_gone_within(_TERM):
             self._child.send(KILL)
         goodbye.join(_GOODBYE)
         return 1
