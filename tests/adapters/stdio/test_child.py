@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -78,6 +79,23 @@ def test_writing_to_a_command_that_has_stopped_reading_returns_false() -> None:
         while started.write(b"x" * 65536):
             pass
         assert not started.write(b"x")
+
+
+def test_input_that_is_closed_during_a_write_ends_with_that_write() -> None:
+    """The command may have answered what was written before the writing thread goes on."""
+    program = (
+        "import signal, sys, time; signal.alarm(20); print(flush=True); time.sleep(0.3);"
+        "print(len(sys.stdin.read()))"
+    )
+    with child(PYTHON, "-c", program) as started:
+        assert started.read() == b"\n"
+        writing = Thread(target=started.write, args=[b"x" * 500_000])
+        writing.start()
+        while not started._closing.locked():
+            pass
+        started.close_stdin()
+        assert all_it_says(started) == b"500000\n"
+        writing.join()
 
 
 def test_a_command_that_ignores_signals_is_killed_with_its_children() -> None:

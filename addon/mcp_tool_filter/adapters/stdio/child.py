@@ -63,16 +63,18 @@ class Child:
                 return False
             try:
                 write_all(self._stdin, data)
+                is_written = True
             except OSError:
-                self._takes_input = False
-                return False
-            return True
+                self._takes_input = is_written = False
+        if not self._takes_input:  # since now, or since somebody closed it during this write
+            self.close_stdin()
+        return is_written
 
     def close_stdin(self) -> None:
-        """Close its stdin. Do not call this during a write."""
+        """Close its stdin: now, or at the end of a write that is in progress."""
+        self._takes_input = False
         if self._closing.acquire(blocking=False):
             try:
-                self._takes_input = False
                 assert self._process.stdin
                 with suppress(OSError):
                     self._process.stdin.close()
@@ -123,7 +125,6 @@ def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if child.has_ended() and child.has_left_nobody():
-                child.close_stdin()  # a write may have kept it open until now
                 return
             time.sleep(0.01)
         if number is not None:
