@@ -18,6 +18,7 @@ from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import upstream
 
 CHANGED = '{"tools":"a"}'
+MEBIBYTE = 1024 * 1024
 
 
 @asynccontextmanager
@@ -131,15 +132,13 @@ async def test_an_error_without_an_id_answers_the_only_request() -> None:
 
 async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind() -> None:
     async with session() as ours:
-        asking = asyncio.ensure_future(ours.ask([calling("read_file", id="1")], ["1"]))
+        line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
+        asking = asyncio.ensure_future(ours.ask([line], ["1"]))
         while not ours.is_in_use:
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert not ours.is_in_use
-
-
-MEBIBYTE = 1024 * 1024
 
 
 async def test_a_writer_waits_for_a_slow_reader() -> None:
