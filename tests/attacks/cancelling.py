@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from opentelemetry.trace import INVALID_SPAN
-
-from mcp_tool_filter.adapters.watch.tracing import OpenSpan, OpenSpans
 from mcp_tool_filter.observers.audit.entries import OpenRequest
 from mcp_tool_filter.observers.open_requests import OpenRequests, key_of
 from mcp_tool_filter.policy.exchange import Client, Exchange
@@ -18,16 +15,5 @@ def cancel_audited(raw: bytes) -> None:
         exchange = Exchange("tools/call", str(number), "read")
         key = key_of(client, str(number))
         kept.add(OpenRequest(exchange, {}, 0.0, None, client, key))
-    for _ in raw:
-        kept.take_by_id(client, '"none"')
-
-
-def cancel_traced(raw: bytes) -> None:
-    """Cancel as many requests as there are bytes; none of them is open."""
-    client, kept = Client(), OpenSpans(len(raw))
-    for number, _ in enumerate(raw):
-        exchange = Exchange("tools/call", str(number), "read")
-        key = key_of(client, str(number))
-        kept.add(OpenSpan(INVALID_SPAN, client, str(number), exchange, key))
     for _ in raw:
         kept.take_by_id(client, '"none"')

@@ -65,7 +65,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
 from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
-from tests.attacks.cancelling import cancel_audited, cancel_traced
+from tests.attacks.cancelling import cancel_audited
 from tests.fuzz.subject import open_listener, settled
 from tests.make import asking, calling, message, snapshot
 
@@ -366,5 +366,4 @@ PARSERS = [
     Parser("tools_in", lambda raw: tools_in(raw, "application/json"), LISTS, BODY),
     Parser("messages_in", messages_in, (*BATCHES, *LISTS), BODY),
     Parser("cancelled requests: audit log", cancel_audited, (b"x",), 2000),
-    Parser("cancelled requests: spans", cancel_traced, (b"x",), 2000),
 ]  # fmt: skip

@@ -9,23 +9,19 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import INVALID_SPAN
 
 from mcp_tool_filter.adapters.watch import tracing
-from mcp_tool_filter.adapters.watch.otlp import Failures, HonestExporter, Otlp
+from mcp_tool_filter.adapters.watch.otlp import Failures, HonestExporter, Otlp, is_wanted
 from mcp_tool_filter.adapters.watch.tracing import (
-    OpenSpan,
-    OpenSpans,
     Tracer,
     attributes_of,
     context_in,
     context_of,
     error_attributes,
     name_of,
-    otlp_exporter,
     outcome_of,
     replace_parents,
 )
@@ -34,9 +30,8 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers import open_requests
-from mcp_tool_filter.observers.open_requests import key_of
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Via
+from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request, Response, parse_message
@@ -49,13 +44,13 @@ CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 class Traced:
     """One conversation, and the spans that became of it."""
 
-    def __init__(self, exporter: SpanExporter | None = None) -> None:
+    def __init__(self, exporter: SpanExporter | None = None, via: Via = Via.HTTP) -> None:
         self.memory = InMemorySpanExporter()
-        self.tracer = Tracer(exporter or self.memory, environment={})
+        self.tracer = Tracer(Otlp(exporter or self.memory, environment={}))
         policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
         policy.observe = self.tracer.observe
         policy.propagate = self.tracer.propagate
-        client = Client(session=Session(id="s-1", revision="2025-06-18"))
+        client = Client(via, Session(id="s-1", revision="2025-06-18"))
         self.conversation = Conversation(policy, client)
 
     def ask(self, id: object, name: str = "read", **meta: str) -> Forward | Rewrite:
@@ -417,67 +412,34 @@ def test_a_success_has_no_error_code(answer: bytes) -> None:
 
 
 # Which of the open spans an answer, a cancellation or the end of a connection takes
-def asked(client: Client, id: str = "1") -> OpenSpan:
-    """Make the span of a request that a client has sent."""
-    return OpenSpan(
-        INVALID_SPAN, client, id, Exchange("tools/call", id, "read"), key_of(client, id)
+
+
+def roots_asked(traced: Traced) -> None:
+    traced.conversation.from_upstream(b'{"jsonrpc":"2.0","id":"s","method":"roots/list"}')
+
+
+@pytest.mark.parametrize(("via", "shares"), [(Via.HTTP, True), (Via.STDIO, False)])
+def test_connections_of_one_session_share_their_ids(via: Via, shares: bool) -> None:
+    """A client may answer with another POST of its session than the stream it was asked on; all of
+    stdio is one client."""
+    traced = Traced(via=via)
+    session = traced.conversation.client.session if shares else None
+    roots_asked(traced)
+    response = parse_message(b'{"jsonrpc":"2.0","id":"s","result":{}}')
+    client = Client(via, session)
+    traced.tracer.observe(
+        Judged(Direction.FROM_CLIENT, response, Forward(), client, take_snapshot([]))
     )
+    assert "error.type" not in traced.spans[0]
 
 
-def asked_by_upstream(client: Client, id: str = "1") -> OpenSpan:
-    return OpenSpan(INVALID_SPAN, client, id, None, key_of(client, id))
-
-
-def keeping(*spans: OpenSpan, most: int = 10) -> OpenSpans:
-    kept = OpenSpans(most)
-    for one in spans:
-        assert not kept.add(one)
-    return kept
-
-
-def test_a_clients_request_is_known_by_its_exchange() -> None:
-    """Several requests may have the same id."""
-    one, other = asked(Client()), asked(Client())
-    kept = keeping(one, other)
-    assert other.exchange
-    assert kept.of(other.exchange) is other
-    assert kept.take(other.exchange) is other
-    assert kept.take(other.exchange) is None
-    assert len(kept) == 1
-
-
-def test_connections_of_one_session_share_their_ids() -> None:
-    """A client may answer with another POST of its session than the stream it was asked on."""
-    session = Session(id="s-1")
-    one = asked_by_upstream(Client(session=session))
-    kept = keeping(one)
-    assert kept.take_of_upstream(Client(session=session), "1") is one
-
-
-def test_all_of_stdio_is_one_client() -> None:
-    one = asked_by_upstream(Client(via=Via.STDIO))
-    kept = keeping(one)
-    assert kept.take_of_upstream(Client(via=Via.STDIO), "1") is one
-
-
-def test_a_cancellation_takes_the_clients_own_request_only() -> None:
-    client = Client()
-    of_others, of_upstream, own = asked(Client()), asked_by_upstream(client), asked(client)
-    another = asked(client, "2")
-    kept = keeping(of_others, of_upstream, another, own)
-    assert kept.take_by_id(client, "1.0") is own
-    assert kept.take_by_id(client, "1") is None
-    assert len(kept) == 3
-
-
-def test_a_client_that_leaves_takes_its_requests_of_both_directions() -> None:
-    client = Client()
-    of_others, of_upstream, own = asked(Client()), asked_by_upstream(client), asked(client)
-    kept = keeping(of_others, of_upstream, own)
-    assert list(kept.take_all_with(client)) == [of_upstream, own]
-    assert list(kept.take_all_with(client)) == []
-    assert of_others.exchange
-    assert kept.take(of_others.exchange) is of_others
+def test_a_client_that_leaves_takes_its_requests_of_both_directions(traced: Traced) -> None:
+    roots_asked(traced)
+    traced.ask(1)
+    traced.tracer.leave(Client(), "another")
+    traced.tracer.leave(traced.conversation.client, "client_left")
+    traced.hear(1)
+    assert [one["error.type"] for one in traced.spans] == ["client_left", "client_left"]
 
 
 # Sending spans to a real collector, and what is logged when that fails
@@ -498,27 +460,27 @@ class Scripted(SpanExporter):
         return result
 
 
-def sent(exporter: HonestExporter, times: int) -> list[SpanExportResult]:
-    return [exporter.export([]) for _ in range(times)]
-
-
 def test_only_the_first_failure_and_the_first_success_after_it_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    exporter = HonestExporter(Scripted(OK, FAILED, FAILED, OK, OK, FAILED))
-    assert sent(exporter, 6) == [OK, FAILED, FAILED, OK, OK, FAILED]
+    """However many kinds of signals fail."""
+    failures = Failures()
+    exporter = HonestExporter(Scripted(OK, FAILED, FAILED, OK, OK), failures)
+    assert [exporter.export([]) for _ in range(5)] == [OK, FAILED, FAILED, OK, OK]
+    for kind, has_failed in (("a", True), ("b", True), ("a", False), ("b", False)):
+        failures.note(kind, has_failed=has_failed)
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "Cannot send traces, logs or metrics; they are lost until it works",
         "Traces, logs and metrics are sent again",
-        "Cannot send traces, logs or metrics; they are lost until it works",
-    ]
+    ] * 2
 
 
 def test_an_exporter_that_raises_is_a_failure_with_its_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    exporter = HonestExporter(Scripted(RuntimeError("no collector"), RuntimeError("again")))
-    assert sent(exporter, 2) == [FAILED, FAILED]
+    exporter = HonestExporter(Scripted(RuntimeError("no collector")), Failures())
+    with pytest.raises(RuntimeError):
+        exporter.export([])
     (message,) = caplog.messages
     assert message.endswith("until it works: no collector")
 
@@ -527,16 +489,12 @@ def test_a_collector_that_refuses_is_reported_in_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenTelemetry gives the reason only in its own log."""
-    provider = TracerProvider()
     with collector(status=403) as refusing:
         for name, value in refusing.environment.items():
             monkeypatch.setenv(name, value)
-        exporter = HonestExporter(otlp_exporter({}))
-        with provider.get_tracer("t").start_as_current_span("s") as span:
-            pass
-        assert isinstance(span, ReadableSpan)
-        assert exporter.export([span]) is FAILED
-        exporter.shutdown()
+        otlp = Otlp(environment={f"OTEL_{kind}_EXPORTER": "none" for kind in ("METRICS", "LOGS")})
+        otlp.tracer.start_span("s").end()
+        otlp.close()
     (record,) = caplog.records
     assert "403" in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -547,15 +505,15 @@ def test_a_collector_that_refuses_is_reported_in_one_line(
 )
 def test_another_protocol_is_refused(name: str) -> None:
     with pytest.raises(StartError, match=f"{name} cannot be grpc"):
-        otlp_exporter({name: "grpc"})
-    otlp_exporter({name: "http/protobuf"}).shutdown()
-    otlp_exporter({name: ""}).shutdown()
+        is_wanted("TRACES", {name: "grpc"})
+    assert is_wanted("TRACES", {name: "http/protobuf"})
+    assert is_wanted("TRACES", {name: ""})
 
 
 def test_sessions_are_not_remembered_if_their_metrics_are_switched_off() -> None:
     """Nothing would ever take those that have ended."""
-    off = {f"OTEL_{kind}_EXPORTER": "none" for kind in ("METRICS", "LOGS")}
-    otlp = Otlp(Failures(), environment=off)
+    off = {f"OTEL_{kind}_EXPORTER": "none" for kind in ("TRACES", "METRICS", "LOGS")}
+    otlp = Otlp(environment=off)
     for number in range(3):
         otlp.see(Session(id=f"s-{number}", revision="2025-06-18"), {}, {})
     assert not otlp._sessions

@@ -5,11 +5,7 @@ requests (``server``) we count from their arrival, as their sender (``client``) 
 them on (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md).
 
 Each kind of signal has a bounded queue and a thread of OpenTelemetry's: no message waits for a
-collector. A collector that does not answer costs one warning, however many kinds it does not take:
-
->>> failures = Failures()
->>> [failures.note(*each) for each in (("a", True), ("b", True), ("a", False), ("b", False))]
-['begun', '', '', 'over']
+collector. A collector that does not answer costs one warning, however many kinds it does not take.
 """
 
 from __future__ import annotations
@@ -18,11 +14,11 @@ import logging
 import os
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_tool_filter import __version__
@@ -33,6 +29,8 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Tracer
 
     from mcp_tool_filter.policy.exchange import Session
 
@@ -68,16 +66,15 @@ type ServerAt = Mapping[str, str | int]
 
 
 def is_wanted(kind: str, environment: Mapping[str, str]) -> bool:
-    """Tell whether a kind of signal (TRACES, METRICS or LOGS) is not switched off."""
-    return environment.get(f"OTEL_{kind}_EXPORTER", "").strip().lower() != "none"
-
-
-def refuse_protocols(kind: str, environment: Mapping[str, str]) -> None:
-    """Raise StartError if the variables ask for a protocol that we do not speak."""
+    """Tell whether a kind of signal (TRACES, METRICS or LOGS) is not switched off. Raises
+    StartError if the variables ask for a protocol that we do not speak."""
+    if environment.get(f"OTEL_{kind}_EXPORTER", "").strip().lower() == "none":
+        return False
     for name in (f"OTEL_EXPORTER_OTLP_{kind}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
             why = "Only http/protobuf is supported; collectors accept it on port 4318"
             raise StartError(f"{name} cannot be {environment[name]}", why=why)
+    return True
 
 
 def resource_of(environment: Mapping[str, str]) -> Resource:
@@ -91,40 +88,48 @@ def resource_of(environment: Mapping[str, str]) -> Resource:
     return Resource.create({**names, "service.version": __version__})
 
 
-class Failures:
-    """The kinds of signals that cannot be sent now."""
+class Failures(logging.Handler):
+    """Knows the kinds of signals that cannot be sent now, and what OpenTelemetry said last.
+
+    It logs the first failure of all, and when everything works again.
+    """
 
     def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said = "no reason given"
         self._kinds: set[str] = set()
-        self._lock = Lock()
+        theirs = logging.getLogger("opentelemetry")
+        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
+        theirs.addHandler(self)
 
-    def note(self, kind: str, has_failed: bool) -> str:
-        """Return "begun" at the first failure of all, and "over" when everything works again."""
-        with self._lock:
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said = next(iter(record.getMessage().splitlines()), "")[:300]
+
+    def note(self, kind: str, *, has_failed: bool, why: str = "") -> None:
+        """Note the outcome of an attempt to send."""
+        assert self.lock
+        with self.lock:
             before = bool(self._kinds)
             (self._kinds.add if has_failed else self._kinds.discard)(kind)
-            if before == bool(self._kinds):
-                return ""
-            return "over" if before else "begun"
+            after = bool(self._kinds)
+        if after and not before:
+            log.warning(_CANNOT_SEND, why or self.said)
+        elif before and not after:
+            log.warning("Traces, logs and metrics are sent again")
 
 
 class HonestExporter:
-    """An exporter that reports the first failure, and the first success after it."""
+    """An exporter whose failures are reported, each only once."""
 
     def __init__(
         self,
         exporter: Any,
-        failures: Failures | None = None,
+        failures: Failures,
         kind: str = "TRACES",
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """``then`` is called after each attempt."""
-        self._exporter, self._kind, self._then = exporter, kind, then
-        self._failures = failures or Failures()
-        self._said = _LastWords()
-        theirs = logging.getLogger("opentelemetry")
-        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
-        theirs.addHandler(self._said)
+        self._exporter, self._failures, self._kind, self._then = exporter, failures, kind, then
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exporter, name)
@@ -132,53 +137,17 @@ class HonestExporter:
     def export(self, batch: Any, *args: Any, **more: Any) -> Any:
         try:
             result = self._exporter.export(batch, *args, **more)
-            has_failed = result.name != "SUCCESS"
         except Exception as error:
-            self._said.text = str(error)
-            result, has_failed = _failure_of(self._kind), True
-        match self._failures.note(self._kind, has_failed):
-            case "begun":
-                log.warning(_CANNOT_SEND, self._said.text)
-            case "over":
-                log.warning("Traces, logs and metrics are sent again")
-        self._then()
-        return result
+            self._failures.note(self._kind, has_failed=True, why=str(error))
+            raise  # OpenTelemetry's thread logs it and goes on
+        else:
+            self._failures.note(self._kind, has_failed=result.name != "SUCCESS")
+            return result
+        finally:
+            self._then()
 
 
-def _failure_of(kind: str) -> object:
-    if kind == "METRICS":
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
-        return MetricExportResult.FAILURE
-    from opentelemetry.sdk.trace.export import SpanExportResult
-
-    return SpanExportResult.FAILURE  # nobody looks at that of logs
-
-
-class _LastWords(logging.Handler):
-    """Keeps the last log message as one line."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = "no reason given"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = next(iter(record.getMessage().splitlines()), "")[:300]
-
-
-def shut_down(providers: Sequence[Any], failures: Failures) -> None:
-    """Send what is left, all at once, and wait for that only a short time."""
-    ends = [Thread(target=one.shutdown, name="last signals", daemon=True) for one in providers]
-    for one in ends:
-        one.start()
-    until = time.monotonic() + _LONGEST_END
-    for one in ends:
-        one.join(max(0.0, until - time.monotonic()))
-    if any(one.is_alive() for one in ends) and failures.note("END", True):
-        log.warning(_CANNOT_SEND, "the collector does not answer")
-
-
-# Metrics and logs
+# Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +155,11 @@ class Timed:
     """A request that has no answer yet."""
 
     attributes: Attributes
-    asked: float
-    sent: float | None
-    """None if the other side does not get it."""
+    noted: float
+    waited: float
+    """Seconds from its arrival until it was noted."""
+    is_sent: bool
+    """False if the other side does not get it."""
     server: ServerAt
 
 
@@ -203,29 +174,54 @@ class _Seen:
 
 
 class Otlp:
-    """The metrics and the logs of the process. Raises StartError if they cannot be sent."""
+    """The providers of the process. Raises StartError if OpenTelemetry is not installed, or cannot
+    be used as its variables say."""
 
     def __init__(
         self,
-        failures: Failures,
+        exporter: SpanExporter | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._clock, self._failures = clock, failures
-        self._names: dict[str, Names] = {}
+        """An ``exporter`` gets the spans; then there are neither metrics nor logs."""
+        self._clock = clock
+        self._failures = Failures()
+        self._names: dict[str, Names] = defaultdict(Names)
         self._sessions: dict[int, _Seen] = {}
         self._ended: deque[int] = deque()
-        self.providers: list[Any] = []
+        self._providers: list[Any] = []
         self._records: dict[str, Callable[..., None]] = {}
         self._emit: Callable[..., None] | None = None
-        resource = resource_of(environment)
-        if is_wanted("METRICS", environment):
-            refuse_protocols("METRICS", environment)
-            self._measure(resource)
-        if is_wanted("LOGS", environment):
-            refuse_protocols("LOGS", environment)
-            self._emit = self._open_logs(resource)
+        try:
+            resource = resource_of(environment)
+            self.tracer = self._open_traces(resource, exporter, environment)
+            if exporter is None and is_wanted("METRICS", environment):
+                self._measure(resource)
+            if exporter is None and is_wanted("LOGS", environment):
+                self._emit = self._open_logs(resource)
+        except ImportError:
+            why = "Install it: pip install 'mcp-tool-filter[otel]'"
+            raise StartError("Traces need OpenTelemetry", why=why) from None
+        except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
+            raise StartError("Cannot send traces", why=str(error)) from None
+
+    def _open_traces(
+        self, resource: Resource, exporter: SpanExporter | None, environment: Mapping[str, str]
+    ) -> Tracer:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._providers.append(provider)
+        if exporter is None and is_wanted("TRACES", environment):
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter()
+        if exporter is not None:
+            honest: Any = HonestExporter(exporter, self._failures)
+            provider.add_span_processor(BatchSpanProcessor(honest))
+        return provider.get_tracer(SCOPE, __version__)
 
     def _measure(self, resource: Resource) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -238,7 +234,7 @@ class Otlp:
         provider = MeterProvider(
             [PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False
         )
-        self.providers.append(provider)
+        self._providers.append(provider)
         meter = provider.get_meter(SCOPE, __version__)
         for name, text in _TEXTS.items():
             histogram = meter.create_histogram(
@@ -248,16 +244,14 @@ class Otlp:
 
     def _open_logs(self, resource: Resource) -> Callable[..., None]:
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-        from opentelemetry.sdk._logs import LoggerProvider
+        from opentelemetry.sdk import _logs
         from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-        provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+        provider = _logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         exporter: Any = HonestExporter(OTLPLogExporter(), self._failures, "LOGS")
         provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-        self.providers.append(provider)
+        self._providers.append(provider)
         logger: Any = provider.get_logger(SCOPE, __version__)
-        from opentelemetry.sdk import _logs
-
         old = getattr(_logs, "LogRecord", None)  # until 1.38
         if old is not None:
             make: Any = partial(old, resource=resource, trace_id=0, span_id=0, trace_flags=0)
@@ -265,29 +259,44 @@ class Otlp:
             from opentelemetry._logs import LogRecord as make
         return lambda **said: logger.emit(make(**said))
 
+    def close(self) -> None:
+        """End all sessions; send what is left, all at once, and wait for that only a short time."""
+        for serial in list(self._sessions):
+            self._record_session(serial)
+        ends = [
+            Thread(target=one.shutdown, name="last signals", daemon=True) for one in self._providers
+        ]
+        for end in ends:
+            end.start()
+        until = time.monotonic() + _LONGEST_END
+        for end in ends:
+            end.join(max(0.0, until - time.monotonic()))
+        if any(end.is_alive() for end in ends):
+            why = "the collector does not answer"
+            self._failures.note("END", has_failed=True, why=why)
+
     # Requests and sessions
 
     def begin(
-        self, attributes: Attributes, asked: float, *, is_sent: bool, server: ServerAt
+        self, attributes: Attributes, asked: float | None, *, is_sent: bool, server: ServerAt
     ) -> Timed:
-        """Note that a request has come."""
+        """Note that a request has come; None if it was ``asked`` just now."""
         kept = {name: value for name, value in attributes.items() if name in _MEASURED}
         if not is_sent:  # clients make up names
             kept.pop("gen_ai.tool.name", None)
             kept.pop("gen_ai.prompt.name", None)
-        return Timed(kept, asked, self._clock() if is_sent else None, server)
+        now = self._clock()
+        waited = 0.0 if asked is None else max(0.0, now - asked)
+        return Timed(kept, now, waited, is_sent, server)
 
     def end(self, timed: Timed, outcome: Attributes) -> None:
         """Note that a request was answered, or that it never will be."""
-        now = self._clock()
-        known = dict(timed.attributes)
-        known |= {name: value for name, value in outcome.items() if name in _MEASURED}
-        said = self._bounded(known)
-        self._record("mcp.server.operation.duration", now - timed.asked, said)
-        if timed.sent is not None:
-            self._record(
-                "mcp.client.operation.duration", now - timed.sent, {**said, **timed.server}
-            )
+        took = self._clock() - timed.noted
+        measured = {name: value for name, value in outcome.items() if name in _MEASURED}
+        said = self._bounded({**timed.attributes, **measured})
+        self._record("mcp.server.operation.duration", timed.waited + took, said)
+        if timed.is_sent:
+            self._record("mcp.client.operation.duration", took, {**said, **timed.server})
 
     def see(self, session: Session, attributes: Attributes, server: ServerAt) -> None:
         """Note a message of a session. It ends when nothing refers to it any more."""
@@ -314,11 +323,7 @@ class Otlp:
 
     def _bounded(self, attributes: Attributes) -> Attributes:
         """Return attributes that make a bounded number of series."""
-        names = self._names
-        return {
-            name: names.setdefault(name, Names()).bounded(value)
-            for name, value in attributes.items()
-        }
+        return {name: self._names[name].bounded(value) for name, value in attributes.items()}
 
     def _record(self, name: str, seconds: float, attributes: ServerAt) -> None:
         if record := self._records.get(name):
@@ -350,8 +355,3 @@ class Otlp:
             body=render(kept).decode("utf-8", "replace"),
             attributes={name: str(value) for name, value in known.items() if value is not None},
         )
-
-    def record_all(self) -> None:
-        """The process ends, and all sessions with it."""
-        for serial in list(self._sessions):
-            self._record_session(serial)

@@ -25,37 +25,19 @@ Only the 16 characters of the parent's id change; the message keeps its length a
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from mcp_tool_filter import __version__
-from mcp_tool_filter.adapters.watch.otlp import (
-    SCOPE,
-    Attributes,
-    Failures,
-    HonestExporter,
-    Otlp,
-    ServerAt,
-    Timed,
-    is_wanted,
-    refuse_protocols,
-    resource_of,
-    shut_down,
-)
+from mcp_tool_filter.adapters.watch.otlp import Attributes, Otlp, ServerAt, Timed
 from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.observers.open_requests import (
-    OpenRequests,
-    RequestKey,
-    key_of,
-)
+from mcp_tool_filter.observers.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.observers.redaction.finder import redacted_beginning
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import (
@@ -66,7 +48,7 @@ from mcp_tool_filter.observers.sentences import (
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import shown
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
@@ -80,7 +62,6 @@ from mcp_tool_filter.protocol.scan import Value
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Link, Span
 
 
@@ -159,30 +140,29 @@ def name_of(request: Request, judged: Judged) -> str:
 
     Without the tool if the call was refused: it may name anything, and backends index span names.
     """
-    method = shown(request.method)
+    method, subject = shown(request.method), subject_of(request)
+    is_named = subject is not None and subject[0] != "uri" and subject[1]
     is_sent = isinstance(judged.verdict, Forward | Rewrite)
-    match subject_of(request):
-        case ("tool" | "prompt", target) if target and is_sent:
-            return f"{method} {target}"
-        case _:
-            return method
+    return f"{method} {subject[1]}" if subject and is_named and is_sent else method
 
 
 def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
     """Return the attributes known when the request arrives."""
-    client, subject = judged.client, subject_of(request)
-    id = id_value(request.id)
+    client, id = judged.client, id_value(request.id)
+    session = client.session
     known = {
         "mcp.method.name": shown(request.method),
         "jsonrpc.request.id": None if id == "null" else shown(id.strip('"')),
-        "mcp.session.id": _session(judged),
+        "mcp.session.id": shown(session.id) if session and session.id else None,
         "mcp.protocol.version": shown(client.revision) if client.revision else None,
         "network.transport": "pipe" if client.via is Via.STDIO else "tcp",
         "network.protocol.name": _PROTOCOL_NAMES.get(client.via),
         "gen_ai.operation.name": "execute_tool" if request.method == "tools/call" else None,
         "mcp_tool_filter.from": str(judged.direction),
-        **_naming(subject),
     }
+    if subject := subject_of(request):
+        kind, name = subject
+        known[_NAMES[kind]] = shown_url(name) if kind == "uri" else name
     facts = facts_about(judged.verdict, judged.snapshot)
     if judged.would is not None:
         facts = {**facts_about(judged.would, judged.snapshot), **facts, "shadow": "true"}
@@ -190,28 +170,13 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
     return {name: value[:_LONGEST_ERROR] for name, value in known.items() if value}
 
 
-def _naming(subject: tuple[str, str] | None) -> dict[str, str]:
-    """Name what a request is about; a URI without its secrets.
-
-    >>> _naming(("uri", "https://bob:pw@h/a?key=k"))
-    {'mcp.resource.uri': 'https://…@h/a?key=…'}
-    """
-    if subject is None:
-        return {}
-    kind, name = subject
-    return {_NAMES[kind]: shown_url(name) if kind == "uri" else name}
-
-
 def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]:
     """Return the attributes known when the answer arrives, and the text of its error."""
-    if judged.would is not None and isinstance(judged.verdict, Forward):
-        reason = judged.would.reason if not isinstance(judged.would, Forward) else None
-        why = {"mcp_tool_filter.shadow": "true"}
-        why |= {"mcp_tool_filter.answer_why": reason.why.value} if reason else {}
-    elif not isinstance(judged.verdict, Forward):
-        why = {"mcp_tool_filter.answer_why": judged.verdict.reason.why.value}
-    else:
-        why = {}
+    decided, why = judged.verdict, {}
+    if judged.would is not None and isinstance(decided, Forward):
+        decided, why = judged.would, {"mcp_tool_filter.shadow": "true"}
+    if not isinstance(decided, Forward):
+        why["mcp_tool_filter.answer_why"] = decided.reason.why.value
     if response.result is None:
         error, said = error_attributes(response.place.raw)
         return error | why, said
@@ -230,11 +195,6 @@ def error_attributes(answer: bytes) -> tuple[dict[str, str], str]:
     return {"error.type": str(code), "rpc.response.status_code": str(code)}, said
 
 
-def _session(judged: Judged) -> str | None:
-    session = judged.client.session
-    return shown(session.id) if session and session.id else None
-
-
 # Spans
 
 
@@ -243,16 +203,13 @@ class OpenSpan:
     """A request of either side without an answer yet."""
 
     span: Span
+    timed: Timed
     client: Client
-    id: str
-    """The id as it was written."""
     exchange: Exchange | None
     """None for a request of the upstream, whose answer only the id identifies."""
     by_id: RequestKey
     in_header: bool = False
     """True if the upstream should read our span in the header."""
-    timed: Timed | None = None
-    """None if there are no metrics."""
 
 
 class OpenSpans(OpenRequests[OpenSpan]):
@@ -260,8 +217,8 @@ class OpenSpans(OpenRequests[OpenSpan]):
 
     __slots__ = ("_of_client",)
 
-    def __init__(self, most: int | None = None) -> None:
-        super().__init__(most)
+    def __init__(self) -> None:
+        super().__init__()
         self._of_client: dict[int, dict[int, OpenSpan]] = {}
 
     def add(self, request: OpenSpan) -> Sequence[OpenSpan]:
@@ -294,38 +251,13 @@ type TraceHeaders = Mapping[str, str]
 class Tracer:
     """The tracer of the process. Raises StartError without opentelemetry."""
 
-    def __init__(
-        self,
-        exporter: SpanExporter | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        environment: Mapping[str, str] = os.environ,
-    ) -> None:
-        try:
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.trace import SpanKind, Status, StatusCode
-            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    def __init__(self, otlp: Otlp | None = None) -> None:
+        self._otlp = otlp or Otlp()
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        except ImportError:
-            why = "Install it: pip install 'mcp-tool-filter[otel]'"
-            raise StartError("Traces need OpenTelemetry", why=why) from None
         self._kind, self._status, self._code = SpanKind.SERVER, Status, StatusCode
         self._propagator = TraceContextTextMapPropagator()
-        self._otlp: Otlp | None = None
-        self._failures = failures = Failures()
-        try:
-            resource = resource_of(environment)
-            self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-            if exporter is not None or is_wanted("TRACES", environment):
-                sent_by = HonestExporter(exporter or otlp_exporter(environment), failures)
-                self._provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", sent_by)))
-            if exporter is None:
-                self._otlp = Otlp(failures, clock=clock, environment=environment)
-        except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
-            raise StartError("Cannot send traces", why=str(error)) from None
-        self._tracer = self._provider.get_tracer(SCOPE, __version__)
-        self._clock = clock
         self._open = OpenSpans()
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
@@ -344,12 +276,11 @@ class Tracer:
         """
         with self._safely():
             for opened, text in self._open.take_unreadable(judged, judged.verdict):
-                self._finish(opened.span, opened.timed, *error_attributes(text))
+                self._finish(opened, *error_attributes(text))
             for one in judged.each:
                 if isinstance(one.message, Response):
                     if answered := self._open.take_answered(one, one.message):
-                        outcome = outcome_of(one, one.message)
-                        self._finish(answered.span, answered.timed, *outcome)
+                        self._finish(answered, *outcome_of(one, one.message))
                 else:
                     self._note_asked(one, headers or {}, peer, server)
 
@@ -370,25 +301,29 @@ class Tracer:
 
     def headers_for(self, judged: Judged) -> dict[str, str]:
         """Return the trace headers with our span for the upstream, if they must be replaced."""
+        headers: dict[str, str] = {}
+        is_http = judged.client.via in (Via.HTTP, Via.LEGACY_SSE)
+        if judged.direction is not Direction.FROM_CLIENT or judged.members or not is_http:
+            return headers
         with self._safely():
-            return self._headers_for(judged)
-        return {}  # type: ignore[unreachable]  # the same
+            for one in self._opened(judged):
+                if one.in_header and one.span.is_recording():
+                    from opentelemetry.trace import set_span_in_context
+
+                    self._propagator.inject(headers, set_span_in_context(one.span))
+        return headers
 
     def close(self) -> None:
         """End all spans, and try to send them quickly."""
         with self._lock:
             while oldest := self._open.take_oldest():
                 self._give_up(oldest, _NO_ANSWER)
-        if self._otlp:
-            self._otlp.record_all()
-        of_others = self._otlp.providers if self._otlp else ()
-        shut_down([self._provider, *of_others], self._failures)
+        self._otlp.close()
 
     def show(self, entry: Entry) -> None:
         """Send an entry of the audit log."""
         with self._safely():
-            if self._otlp:
-                self._otlp.show(entry)
+            self._otlp.show(entry)
 
     def _note_asked(
         self,
@@ -397,7 +332,7 @@ class Tracer:
         peer: tuple[str, int] | None,
         server: ServerAt,
     ) -> None:
-        message, exchange = judged.message, judged.exchange
+        message, exchange, client = judged.message, judged.exchange, judged.client
         if isinstance(message, Notification) and (
             opened := self._open.take_cancelled(judged, message)
         ):
@@ -407,38 +342,31 @@ class Tracer:
             return
         said = context_in(message)
         carrier = context_of(headers.get("traceparent"), headers.get("tracestate"))
-        waited = max(0.0, self._clock() - exchange.asked_at) if exchange else 0.0
+        is_sent = isinstance(judged.verdict, Forward | Rewrite)
         attributes = attributes_of(message, judged)
-        timed = self._time(judged, attributes, waited, server) if self._otlp else None
-        span = self._tracer.start_span(
+        timed = self._otlp.begin(
+            attributes, exchange.asked_at if exchange else None, is_sent=is_sent, server=server
+        )
+        if client.session is not None:
+            self._otlp.see(client.session, attributes, server)
+        span = self._otlp.tracer.start_span(
             name_of(message, judged),
             context=self._context(said or carrier),
             kind=self._kind,
             attributes=attributes,
             links=self._links(carrier if said else None),
-            start_time=time.time_ns() - int(waited * 1e9),
+            start_time=time.time_ns() - int(timed.waited * 1e9),
         )
         if peer:
             span.set_attributes({"client.address": peer[0], "client.port": peer[1]})
-        if isinstance(judged.verdict, Reply | Drop):
+        by_id = key_of(client, message.id)
+        asked = OpenSpan(span, timed, client, exchange, by_id, in_header=said is None)
+        if is_sent:
+            for forgotten in self._open.add(asked):
+                self._give_up(forgotten, _NO_ANSWER)
+        else:
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
-            self._finish(span, timed, *error_attributes(text))
-            return
-        by_id = key_of(judged.client, message.id)
-        asked = OpenSpan(
-            span, judged.client, message.id, exchange, by_id, in_header=said is None, timed=timed
-        )
-        for forgotten in self._open.add(asked):
-            self._give_up(forgotten, _NO_ANSWER)
-
-    def _time(
-        self, judged: Judged, attributes: Attributes, waited: float, server: ServerAt
-    ) -> Timed:
-        assert self._otlp
-        if judged.client.session is not None:
-            self._otlp.see(judged.client.session, attributes, server)
-        is_sent = isinstance(judged.verdict, Forward | Rewrite)
-        return self._otlp.begin(attributes, self._clock() - waited, is_sent=is_sent, server=server)
+            self._finish(asked, *error_attributes(text))
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -458,10 +386,8 @@ class Tracer:
 
     def _propagate(self, judged: Judged) -> Verdict:
         message, verdict = judged.message, judged.verdict
-        if message is None or not isinstance(verdict, Forward | Rewrite):
-            return verdict
-        spans = {id_value(one.id): one.span for one in self._opened(judged)}
-        if not spans:
+        spans = {one.by_id[1]: one.span for one in self._opened(judged)}
+        if message is None or not spans:
             return verdict
         if isinstance(verdict, Rewrite):
             try:
@@ -476,7 +402,7 @@ class Tracer:
             if span and said and said.parent_at is not None and span.is_recording():
                 context = span.get_span_context()
                 if said.trace_id == f"{context.trace_id:032x}":
-                    text = one.place.text
+                    text = one.place.text  # of the whole batch
                     found.append((said, f"{context.span_id:016x}"))
         if not found:
             return verdict
@@ -485,41 +411,27 @@ class Tracer:
             return Rewrite(changed, verdict.reason, verdict.owed)
         return Rewrite(changed, Reason(Why.CHANGED, detail="the trace's parent"))
 
-    def _headers_for(self, judged: Judged) -> dict[str, str]:
-        is_http = judged.client.via in (Via.HTTP, Via.LEGACY_SSE)
-        if judged.direction is not Direction.FROM_CLIENT or judged.members or not is_http:
-            return {}
-        if not isinstance(judged.verdict, Forward | Rewrite):
-            return {}
-        headers: dict[str, str] = {}
-        for one in self._opened(judged):
-            if one.in_header and one.span.is_recording():
-                from opentelemetry.trace import set_span_in_context
-
-                self._propagator.inject(headers, set_span_in_context(one.span))
-        return headers
-
     def _opened(self, judged: Judged) -> list[OpenSpan]:
-        """Return the open spans of the requests in a message."""
+        """Return the open spans of the requests in a message that is passed on."""
         found = []
-        for one in judged.each:
-            if not isinstance(one.message, Request):
-                continue
-            if judged.direction is Direction.FROM_UPSTREAM:
-                found.append(self._open.of_upstream(one.client, one.message.id))
-            elif one.exchange:
-                found.append(self._open.of(one.exchange))
+        if isinstance(judged.verdict, Forward | Rewrite):
+            for one in judged.each:
+                if not isinstance(one.message, Request):
+                    continue
+                if judged.direction is Direction.FROM_UPSTREAM:
+                    found.append(self._open.of_upstream(one.client, one.message.id))
+                elif one.exchange:
+                    found.append(self._open.of(one.exchange))
         return [one for one in found if one]
 
     def _give_up(self, opened: OpenSpan, why: str | None) -> None:
         """End the span of a request that will not be answered."""
-        self._finish(opened.span, opened.timed, {"error.type": why} if why else {}, "")
+        self._finish(opened, {"error.type": why} if why else {}, "")
 
-    def _finish(self, span: Span, timed: Timed | None, attributes: Attributes, said: str) -> None:
-        if timed is not None and self._otlp:
-            self._otlp.end(timed, attributes)
-        for name, value in attributes.items():
-            span.set_attribute(name, value)
+    def _finish(self, opened: OpenSpan, attributes: Attributes, said: str) -> None:
+        self._otlp.end(opened.timed, attributes)
+        span = opened.span
+        span.set_attributes(dict(attributes))
         if "error.type" in attributes:
             said = redacted_beginning(said, _LONGEST_ERROR)
             span.set_status(self._status(self._code.ERROR, said or None))
@@ -535,11 +447,3 @@ class Tracer:
             if not self._has_failed:
                 self._has_failed = True
                 log.exception("cannot trace a message")
-
-
-def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
-    """Return an exporter configured by the variables. Raises StartError if they cannot be used."""
-    refuse_protocols("TRACES", environment)
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
