@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics
+from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics, MetricsServer
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from tests.cli.launched import launched
@@ -138,7 +138,7 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
 async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str, int]) -> None:
     """A page whose name resolves to us must not read the names of hidden tools."""
     hosts = AllowedHosts(frozenset({"tools.example"}))
-    server = Metrics(lambda: {"ready": 1.0}).serve(MetricsAt(port=0), hosts)
+    server = MetricsServer(Metrics(lambda: {"ready": 1.0}), MetricsAt(port=0), hosts)
     try:
         for path, status in statuses.items():
             async with raw_client(server.port) as client:
@@ -149,7 +149,7 @@ async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str
 
 
 async def test_no_body_is_read_for_the_metrics() -> None:
-    server = Metrics(dict).serve(MetricsAt(port=0))
+    server = MetricsServer(Metrics(dict), MetricsAt(port=0))
     try:
         for method, size, status in (
             (b"POST", 20_000_000, 405),
@@ -209,7 +209,7 @@ def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
 
 
 async def test_the_filter_is_not_ready_before_it_can_answer_lists() -> None:
-    server = Metrics(lambda: {"ready": 0.0}).serve(MetricsAt(port=0))
+    server = MetricsServer(Metrics(lambda: {"ready": 0.0}), MetricsAt(port=0))
     try:
         assert await asyncio.to_thread(fetched, server.port, "/readyz") == (503, "not ready\n")
     finally:
@@ -246,10 +246,10 @@ def until(port: int, path: str, status: int) -> None:
 
 
 def test_a_taken_port_stops_the_start() -> None:
-    first = Metrics(dict).serve(MetricsAt(port=0))
+    first = MetricsServer(Metrics(dict), MetricsAt(port=0))
     try:
         with pytest.raises(StartError, match="Cannot serve metrics") as stopped:
-            Metrics(dict).serve(MetricsAt(port=first.port))
+            MetricsServer(Metrics(dict), MetricsAt(port=first.port))
         assert stopped.value.why == "Address already in use"
     finally:
         first.close()
@@ -347,7 +347,7 @@ async def test_bad_settings_of_the_metrics_stop_the_start(
 
 async def test_the_address_of_the_metrics_may_ask_for_them(tmp_path: Path) -> None:
     """As Prometheus does in Kubernetes; a name that resolves to it may not."""
-    server = Metrics(lambda: {"ready": 1.0}).serve(MetricsAt(port=0, host="127.0.0.2"))
+    server = MetricsServer(Metrics(lambda: {"ready": 1.0}), MetricsAt(port=0, host="127.0.0.2"))
     try:
         for name, status in (("127.0.0.2", 200), ("10.0.0.9", 403), ("evil.example", 403)):
             _, writer = link = await asyncio.open_connection("127.0.0.2", server.port)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Thread
@@ -76,6 +77,27 @@ class Names:
         return name
 
 
+_COUNTERS = {
+    "messages": ("Messages by method, class and verdict.", "method", "class", "verdict"),
+    "calls": ("Calls that went through.", _TOOL),
+    "refusals": ("Calls that were refused.", _TOOL, "why"),
+    "refused_things": ("Requests for denied prompts, resources and skills.", "kind", _NAME),
+    "errors": ("Calls answered with an error.", _TOOL),
+    "rule_hits": ("Messages that a rule decided on.", "rule"),
+    "shadow": ("Messages only reported, by what would happen.", _TOOL, "verdict", "why"),
+    "drift": ("Differences from the snapshot.",),
+    "lists": ("Tool lists without the hidden tools.",),
+    "saved_bytes": ("Bytes of hidden tools that lists did not carry.",),
+    "saved_tokens": ("Tokens of hidden tools, estimated.",),
+}
+"""What each counts, and its labels."""
+_HISTOGRAMS = {
+    "own_ms": ("own_seconds", "Time that the filter adds to a request."),
+    "upstream_ms": ("upstream_seconds", "Time until the upstream answers."),
+}
+"""Each with the part of an entry that it is of."""
+
+
 class Metrics:
     """The metrics of the process. Raises StartError without prometheus_client."""
 
@@ -86,131 +108,70 @@ class Metrics:
         except ImportError:
             why = "Install it: pip install 'mcp-tool-filter[metrics]'"
             raise StartError("--metrics-port needs prometheus_client", why=why) from None
-        self._state = state
-        self._methods, self._rule_ids = Names(), Names()
-        self._called, self._denied, self._unknown = Names(), Names(), Names()
-        self._things = Names()
-        self._reported_tools = Names()
-        self.registry: CollectorRegistry = CollectorRegistry()
-        registry = self.registry
+        self.state = state
+        self._names: dict[str, Names] = defaultdict(Names)
+        self.registry = registry = CollectorRegistry()
         more = self._more = (_SERVER,) if names_servers else ()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            names = (*labels, *more)
-            return Counter(name, text, names, namespace=_NAMESPACE, registry=registry)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(
+        self._counters = {
+            name: Counter(name, text, (*labels, *more), namespace=_NAMESPACE, registry=registry)
+            for name, (text, *labels) in _COUNTERS.items()
+        }
+        self._histograms = {
+            of: Histogram(
                 name, text, more, namespace=_NAMESPACE, registry=registry, buckets=_SECONDS
             )
-
-        kinds = ("method", "class", "verdict")
-        self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
-        self._calls = counter("calls", "Calls that went through.", _TOOL)
-        self._refusals = counter("refusals", "Calls that were refused.", _TOOL, "why")
-        self._refused_things = counter(
-            "refused_things", "Requests for denied prompts, resources and skills.", "kind", _NAME
-        )
-        self._errors = counter("errors", "Calls answered with an error.", _TOOL)
-        self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
-        what = ("tool", "verdict", "why")
-        self._reported = counter("shadow", "Messages only reported, by what would happen.", *what)
-        self._drift = counter("drift", "Differences from the snapshot.")
-        self._lists = counter("lists", "Tool lists without the hidden tools.")
-        self._saved = counter("saved_bytes", "Bytes of hidden tools that lists did not carry.")
-        self._tokens = counter("saved_tokens", "Tokens of hidden tools, estimated.")
-        self._own = histogram("own_seconds", "Time that the filter adds to a request.")
-        self._upstream = histogram("upstream_seconds", "Time until the upstream answers.")
+            for of, (name, text) in _HISTOGRAMS.items()
+        }
         registry.register(cast("Collector", _Gauges(state)))
 
     def show(self, entry: Entry) -> None:
         """Count a message."""
-        of = tuple(str(entry.get(name, "")) for name in self._more)
-        verdict, method = str(entry.get("verdict")), method_of(entry)
+        server = tuple(str(entry.get(name, "")) for name in self._more)
+
+        def count(name: str, *labels: str, by: int = 1) -> None:
+            _of(self._counters[name], (*labels, *server)).inc(by)
+
+        verdict, method, why = str(entry.get("verdict")), method_of(entry), str(entry.get("why"))
+        tool = str(entry["tool"]) if "tool" in entry else ""
         if entry.get("shadow"):
-            self._count_reported(entry, method, of)
+            what = self._bounded("reported", tool or method)
+            for prefix in ("", "answer_"):
+                would = entry.get(f"{prefix}verdict")
+                if would not in (None, "forwarded"):
+                    count("shadow", what, str(would), str(entry.get(f"{prefix}why")))
             verdict = "forwarded"
-        kind = str(entry.get("class"))
-        self._messages.labels(self._methods.bounded(method), kind, verdict, *of).inc()
-        if "tool" in entry:
-            self._count_call(str(entry["tool"]), verdict, entry, of)
-        elif verdict in ("refused", "dropped", "changed") and entry.get("why") == Why.DENIED:
+        count("messages", self._bounded("method", method), str(entry.get("class")), verdict)
+        is_refused = verdict in ("refused", "dropped")
+        if "tool" in entry and is_refused:
+            kind = "unknown" if why == Why.UNKNOWN else "denied"
+            count("refusals", self._bounded(kind, tool), why)
+        elif "tool" in entry:
+            count("calls", name := self._bounded("called", tool))
+            if has_failed(entry):
+                count("errors", name)
+        elif (is_refused or verdict == "changed") and why == Why.DENIED:
             for thing in _THINGS.intersection(entry):
-                name = self._things.bounded(str(entry[thing]))
-                self._refused_things.labels(thing, name, *of).inc()
-                break
+                count("refused_things", thing, self._bounded("thing", str(entry[thing])))
         for name in ("rule", "answer_rule"):
             if rule := entry.get(name):
-                self._rules.labels(self._rule_ids.bounded(str(rule)), *of).inc()
+                count("rule_hits", self._bounded("rule", str(rule)))
         if isinstance(drift := entry.get("drift"), int):
-            _of(self._drift, of).inc(drift)
+            count("drift", by=drift)
         if isinstance(saved := entry.get("saved_bytes"), int):
-            _of(self._lists, of).inc()
-            _of(self._saved, of).inc(saved)
-            _of(self._tokens, of).inc(saved // _BYTES_PER_TOKEN)
-        if isinstance(own := entry.get("own_ms"), float):
-            _of(self._own, of).observe(own / 1000)
-        if isinstance(took := entry.get("upstream_ms"), float):
-            _of(self._upstream, of).observe(took / 1000)
+            count("lists")
+            count("saved_bytes", by=saved)
+            count("saved_tokens", by=saved // _BYTES_PER_TOKEN)
+        for name, histogram in self._histograms.items():
+            if isinstance(took := entry.get(name), float):
+                _of(histogram, server).observe(took / 1000)
 
-    def _count_reported(self, entry: Entry, method: str, of: tuple[str, ...]) -> None:
-        tool = self._reported_tools.bounded(str(entry.get("tool") or method))
-        for prefix in ("", "answer_"):
-            would = entry.get(f"{prefix}verdict")
-            if would not in (None, "forwarded"):
-                why = str(entry.get(f"{prefix}why"))
-                self._reported.labels(tool, str(would), why, *of).inc()
-
-    def _count_call(self, tool: str, verdict: str, entry: Entry, of: tuple[str, ...]) -> None:
-        if verdict in ("refused", "dropped"):
-            why = str(entry.get("why"))
-            names = self._unknown if why == Why.UNKNOWN.value else self._denied
-            self._refusals.labels(names.bounded(tool), why, *of).inc()
-            return
-        tool = self._called.bounded(tool)
-        self._calls.labels(tool, *of).inc()
-        if has_failed(entry):
-            self._errors.labels(tool, *of).inc()
-
-    def serve(self, at: MetricsAt, hosts: AllowedHosts | None = None) -> MetricsServer:
-        """Serve the metrics. Raises StartError if the port is taken.
-
-        ``hosts`` may ask for ``/metrics``: a page whose name resolves to us must not read it.
-        """
-        return MetricsServer(self, at, hosts or AllowedHosts())
-
-    def answer(self, request: ServedRequest, token: str) -> ServedResponse:
-        match request.path:
-            case "/metrics":
-                from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-                kind = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
-                shown = self.registry if _knows(request, token) else WithoutTools(self.registry)
-                return ServedResponse(200, kind, generate_latest(cast("CollectorRegistry", shown)))
-            case "/healthz" | "/livez":
-                return _plain(200, b"ok\n")
-            case "/readyz":
-                is_ready = bool(self._state().get("ready"))
-                return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
-            case _:
-                return _plain(404, b"/metrics /livez /readyz\n")
+    def _bounded(self, kind: str, name: str) -> str:
+        return self._names[kind].bounded(name)
 
 
 def _of[M: (Counter, Histogram)](metric: M, labels: tuple[str, ...]) -> M:
     """Return the series of a server, or the only one."""
     return metric.labels(*labels) if labels else metric
-
-
-def _plain(status: int, body: bytes) -> ServedResponse:
-    return ServedResponse(status, [(b"content-type", _PLAIN)], body)
-
-
-def _knows(request: ServedRequest, token: str) -> bool:
-    """Tell whether a request brings the token; without a token, none does."""
-    said = [value for name, value in request.headers if name == b"authorization"]
-    scheme, _, brought = (said[0] if len(said) == 1 else b"").partition(b" ")
-    is_bearer = scheme.lower() == b"bearer"
-    return hmac.compare_digest(brought.strip(), token.encode()) and is_bearer and bool(token)
 
 
 class WithoutTools:
@@ -264,12 +225,12 @@ class _Gauges:
 
 
 class MetricsServer:
-    """Runs in its own thread until closed."""
+    """Serves them in its own thread until closed. Raises StartError if the port is taken."""
 
-    def __init__(self, metrics: Metrics, at: MetricsAt, hosts: AllowedHosts) -> None:
-        self._metrics = metrics
-        self._hosts = hosts
-        self._at = at
+    def __init__(self, metrics: Metrics, at: MetricsAt, hosts: AllowedHosts | None = None) -> None:
+        """``hosts`` may ask for ``/metrics``: a page whose name resolves to us must not read it."""
+        self._metrics, self._at = metrics, at
+        self._hosts = hosts or AllowedHosts()
         self._begun: Future[tuple[int, Callable[[], object]]] = Future()
         self._thread = Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
@@ -302,7 +263,29 @@ class MetricsServer:
             await stop.wait()
 
     async def _answer(self, request: ServedRequest) -> ServedResponse:
-        return self._metrics.answer(request, self._at.token)
+        match request.path:
+            case "/metrics":
+                from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+                kind = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
+                registry = self._metrics.registry
+                shown = registry if self._is_known(request) else WithoutTools(registry)
+                return ServedResponse(200, kind, generate_latest(cast("CollectorRegistry", shown)))
+            case "/healthz" | "/livez":
+                return _plain(200, b"ok\n")
+            case "/readyz":
+                is_ready = bool(self._metrics.state().get("ready"))
+                return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
+            case _:
+                return _plain(404, b"/metrics /livez /readyz\n")
+
+    def _is_known(self, request: ServedRequest) -> bool:
+        """Tell whether a request brings the token; without a token, none does."""
+        token = self._at.token.encode()
+        said = [value for name, value in request.headers if name == b"authorization"]
+        scheme, _, brought = (said[0] if len(said) == 1 else b"").partition(b" ")
+        is_bearer = scheme.lower() == b"bearer"
+        return hmac.compare_digest(brought.strip(), token) and is_bearer and bool(token)
 
     def _judge_head(self, request: ServedRequest) -> ServedResponse | None:
         if request.method not in ("GET", "HEAD"):
@@ -310,6 +293,10 @@ class MetricsServer:
         if request.path in _PROBES or comes_from_here(request, self._hosts):
             return None
         return _plain(403, b"Forbidden: --allowed-hosts does not name this Host\n")
+
+
+def _plain(status: int, body: bytes) -> ServedResponse:
+    return ServedResponse(status, [(b"content-type", _PLAIN)], body)
 
 
 def address_of(host: str, port: int) -> str:

@@ -97,10 +97,10 @@ class Watching:
     ) -> Sink | None:
         if at is None:
             return None
-        from mcp_tool_filter.adapters.watch.metrics import Metrics, address_of
+        from mcp_tool_filter.adapters.watch.metrics import Metrics, MetricsServer, address_of
 
         metrics = Metrics(state, names_servers=names_servers)
-        server = metrics.serve(at, hosts)
+        server = MetricsServer(metrics, at, hosts)
         self._closing.append(server.close)
         if not at.port:  # any free port
             self._say(f"Metrics: http://{address_of(at.host, server.port)}/metrics")
