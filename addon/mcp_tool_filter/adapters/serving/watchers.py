@@ -80,9 +80,10 @@ class Watchers:
             sinks,
             keep=[self._tracer.show] if self._tracer else [],
             page=page,
-            names_of=self._names_of,
-            upstream_of=_upstream_of if names_upstreams else None,
-            server_of=_server_of if names_servers else None,
+            origin_of=partial(
+                self._origin_of, names_upstreams=names_upstreams, names_servers=names_servers
+            ),
+            names_servers=names_servers,
             metrics=config.metrics,
             hosts=config.allowed_hosts,
             state=self._state,
@@ -143,10 +144,17 @@ class Watchers:
 
         return observe
 
-    def _names_of(self, origin: object) -> tuple[str, str]:
+    def _origin_of(
+        self, origin: object, *, names_upstreams: bool, names_servers: bool
+    ) -> dict[str, str]:
         if not isinstance(origin, Exchange):
-            return "", ""
-        return origin.peer, self._around.name_flow(origin)
+            return {}
+        said = {"client": origin.peer, "flow": self._around.name_flow(origin)}
+        if names_upstreams:
+            said["upstream"] = site_of(origin).url
+        if names_servers:
+            said["server"] = origin.service.name
+        return said
 
     def _look_again(self) -> None:
         """Tell which requests will not be answered any more.
@@ -157,14 +165,6 @@ class Watchers:
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
         if self._watching and not self.has_ended:
             self._watching.give_up(_end_of)
-
-
-def _upstream_of(origin: object) -> str:
-    return site_of(origin).url if isinstance(origin, Exchange) else ""
-
-
-def _server_of(origin: object) -> str:
-    return origin.service.name if isinstance(origin, Exchange) else ""
 
 
 def _in_a_moment(call: Callable[[], None]) -> None:

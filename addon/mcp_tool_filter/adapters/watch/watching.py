@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, Soon
+from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, OriginOf, Soon
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.policy.config import AllowedHosts, Audit, MetricsAt
 
@@ -30,9 +30,8 @@ class Watching:
         *,
         keep: Sequence[Sink] = (),
         page: Sink | None = None,
-        names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
-        upstream_of: Callable[[object], str] | None = None,
-        server_of: Callable[[object], str] | None = None,
+        origin_of: OriginOf = lambda _origin: {},
+        names_servers: bool = False,
         metrics: MetricsAt | None = None,
         hosts: AllowedHosts | None = None,
         state: Callable[[], Mapping[str, float | Mapping[str, float]]] = dict,
@@ -45,15 +44,12 @@ class Watching:
         ``say`` gets the address of the metrics if the user cannot know it.
 
         ``soon`` delays what only the audit log gets. If it is None, nothing waits.
-        ``names_of``, ``upstream_of`` and ``server_of`` name what a message comes from; see
-        ``Auditor``.
+        ``names_servers`` if ``origin_of`` names one server of several.
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
         self._writer: AuditWriter | None = None
-        self._count = self._serve_metrics(
-            metrics, state, hosts, names_servers=server_of is not None
-        )
+        self._count = self._serve_metrics(metrics, state, hosts, names_servers=names_servers)
         self._kept = [*self._open_log(audit), *keep]
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
@@ -61,9 +57,7 @@ class Watching:
         self._auditor = Auditor(
             self._kept[0] if is_kept_only and len(self._kept) == 1 else self._tell,
             instance=secrets.token_hex(4),
-            names_of=names_of,
-            upstream_of=upstream_of,
-            server_of=server_of,
+            origin_of=origin_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
             soon=soon if may_wait else None,

@@ -20,7 +20,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -36,11 +36,7 @@ from mcp_tool_filter.observers.audit.entry import (
     caller_of,
     milliseconds,
 )
-from mcp_tool_filter.observers.open_requests import (
-    OpenRequests,
-    RequestKey,
-    key_of,
-)
+from mcp_tool_filter.observers.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.observers.redaction.finder import LOOK_AHEAD, redacted_beginning
 from mcp_tool_filter.observers.sentences import (
     CLIENT_NAME,
@@ -55,7 +51,7 @@ from mcp_tool_filter.observers.sentences import (
     verdict_word,
 )
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
-from mcp_tool_filter.policy.snapshot import Snapshot, is_about_lock
+from mcp_tool_filter.policy.snapshot import is_about_lock
 from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Place, Request, Response, UnreadPlace
@@ -71,6 +67,9 @@ _LONGEST_NOTED = 4096  # bytes of a message
 
 type Noted = tuple[Judged, Verdict, float, float]
 """A message as observed, its verdict then, and the time by both clocks."""
+type OriginOf = Callable[[object], Mapping[str, str]]
+"""Names the ``client`` behind an origin, what the host calls its ``flow``, and where there are many
+the ``upstream`` and the ``server`` of the config file."""
 type Soon = Callable[[Callable[[], None]], object]
 """Calls a function in a moment, in the same thread."""
 
@@ -221,28 +220,22 @@ class Auditor:
         instance: str,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
-        upstream_of: Callable[[object], str] | None = None,
-        server_of: Callable[[object], str] | None = None,
+        origin_of: OriginOf = lambda _origin: {},
         arguments: Arguments = Arguments.HASH,
         includes_passed: bool = False,
         soon: Soon | None = None,
         for_people: bool = False,
         with_calls: bool = False,
     ) -> None:
-        """``names_of`` names the client behind an origin, and what the host calls its flow.
-
-        ``upstream_of`` names its upstream, where there are many, and ``server_of`` the server of
-        the config file. ``includes_passed`` makes entries of messages of class pass, too.
-        Entries are made ``soon``, or at once. ``for_people`` makes
-        them ``ShownEntry``, which have arguments and results only ``with_calls``.
+        """``includes_passed`` makes entries of messages of class pass, too. Entries are made
+        ``soon``, or at once. ``for_people`` makes them ``ShownEntry``, which have arguments and
+        results only ``with_calls``.
         """
         self._write = write
         self._instance = instance
         self._now = now
         self._clock = clock
-        self._names_of = names_of
-        self._upstream_of, self._server_of = upstream_of, server_of
+        self._origin_of = origin_of
         self._contents = Contents(arguments)
         self._includes_passed = includes_passed
         self._for_people, self._with_calls = for_people, with_calls
@@ -296,17 +289,10 @@ class Auditor:
     def note_log(self, effect: WriteLog) -> None:
         """Log what a rule has logged."""
         self._flush()  # of earlier messages
-        session = effect.session
-        entry: Entry = {
-            "v": VERSION,
-            "time": self._timestamps.write(self._now()),
-            "instance": self._instance,
-            "event": "rule",
-            "level": effect.level,
-            "rule": effect.rule,
-            "session": self._contents.hash_of_name(session) if session else None,
-            "message": redacted(effect.message),
-        }
+        entry = self._rule_event()
+        entry |= {"level": effect.level, "rule": effect.rule}
+        entry["session"] = self._contents.hash_of_name(effect.session) if effect.session else None
+        entry["message"] = redacted(effect.message)
         if effect.method is not None:
             entry["method"] = shown(effect.method[:LONGEST])
         if effect.tool is not None:
@@ -320,21 +306,25 @@ class Auditor:
     def _enter_reported(self, judged: Judged, would: Verdict) -> None:
         """Log what a rule that only reports would have done to a message that another one
         decided."""
-        session = _session_of(judged.client)
-        entry: Entry = {
-            "v": VERSION,
-            "time": self._timestamps.write(self._now()),
-            "instance": self._instance,
-            "event": "rule",
-            "session": None if session is None else self._contents.hash_of_name(session),
-            **facts_about(would, judged.snapshot),
-            "shadow": True,
-        }
+        entry = self._rule_event()
+        entry["session"] = self._session_of(judged.client)
+        entry |= facts_about(would, judged.snapshot)
+        entry["shadow"] = True
         if exchange := judged.exchange:
             entry["method"] = shown(exchange.method)
             if exchange.tool is not None:
                 entry["tool"] = shown(exchange.tool[:LONGEST])
         self._write(entry)
+
+    def _rule_event(self) -> Entry:
+        time = self._timestamps.write(self._now())
+        return {"v": VERSION, "time": time, "instance": self._instance, "event": "rule"}
+
+    def _session_of(self, client: Client) -> str | None:
+        """Return a hash of what identifies the session: its id, or its number if it has none."""
+        if (session := client.session) is None:
+            return None
+        return self._contents.hash_of_name(session.id or f"{client.via} {session.serial}")
 
     def close(self) -> None:
         """Log the unanswered requests."""
@@ -392,8 +382,8 @@ class Auditor:
         opened = self._open.take_answered(judged, message)
         if opened is None:
             return
-        entry, place = self._entry_of(opened), message.place
-        self._add_answer(entry, opened, clock)
+        place = message.place
+        entry = self._answered(opened, clock)
         entry["answer_bytes"] = judged.size or place.end - place.start
         if message.result is None:
             entry["error_code"] = _code_in(place.raw)
@@ -408,43 +398,41 @@ class Auditor:
             if self._with_calls and message.result:
                 entry.result = _beginning(place, message.result)
         is_shadow = isinstance(verdict, Forward) and judged.would is not None
-        verdict = judged.would if is_shadow and judged.would else verdict
-        if not isinstance(verdict, Forward):
-            facts = facts_about(verdict, judged.snapshot)
+        decided = judged.would if is_shadow and judged.would else verdict
+        if not isinstance(decided, Forward):
+            facts, reason = facts_about(decided, judged.snapshot), decided.reason
             entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
-            drift = verdict.reason.drift
-            about_lock = [one for one in drift if is_about_lock(one)]
+            about_lock = [one for one in reason.drift if is_about_lock(one)]
             if news := [one for one in about_lock if self._once.is_new(one)]:
                 entry["lock"] = news
-            if len(drift) > len(about_lock):
-                entry["drift"] = len(drift) - len(about_lock)
-            if verdict.reason.thing != TOOL:
-                entry["hidden"] = len(verdict.reason.tools)
+            if others := len(reason.drift) - len(about_lock):
+                entry["drift"] = others
+            if reason.thing != TOOL:
+                entry["hidden"] = len(reason.tools)
             if is_shadow:
                 entry["shadow"] = True
-            elif verdict.reason.thing == TOOL and verdict.reason.why is Why.HIDDEN:
+            elif reason.thing == TOOL and reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
 
     def _enter_unreadable(self, noted: Noted) -> None:
         """Enter a message that cannot be read with the requests that it should have answered."""
         judged, verdict, _, clock = noted
-        is_entered = False
-        for opened, text in self._open.take_unreadable(judged, verdict):
-            is_entered = True
-            entry = self._entry_of(opened)
-            self._add_answer(entry, opened, clock)
+        owed = list(self._open.take_unreadable(judged, verdict))
+        for opened, text in owed:
+            entry = self._answered(opened, clock)
             entry["error_code"] = _code_in(text)
             entry["answer_verdict"] = verdict_word(verdict)
             entry["answer_why"] = Why.INVALID.value
             self._write(entry)
-        if not is_entered:
+        if not owed:
             self._write(self._entry(noted))
 
-    @staticmethod
-    def _add_answer(entry: Entry, opened: OpenRequest, clock: float) -> None:
+    def _answered(self, opened: OpenRequest, clock: float) -> Entry:
+        entry = self._entry_of(opened)
         entry["answered"] = True
         entry["upstream_ms"] = milliseconds(clock - opened.since)
+        return entry
 
     def _entry_of(self, opened: OpenRequest) -> Entry:
         kept = opened.kept
@@ -453,50 +441,51 @@ class Auditor:
     def _entry(self, noted: Noted) -> Entry:
         """Return the entry for a request or notification, or for an unreadable message."""
         judged, verdict, now, clock = noted
-        client, origin, message = judged.client, judged.origin, judged.message
-        session = _session_of(client)
+        client, message = judged.client, judged.message
         revision = client.revision  # as the upstream states it
-        address, flow = self._names_of(origin) if origin is not None else ("", "")
+        origin = self._origin_of(judged.origin)
+        address = origin.get("client", "")
         if client.credential:
             address = f"{address}#{self._contents.hash_of_name(client.credential)}"
         entry: Entry = {
             "v": VERSION,
             "time": self._timestamps.write(now),
             "instance": self._instance,
-            "session": None if session is None else self._contents.hash_of_name(session),
+            "session": self._session_of(client),
             "client": address,
             "from": _WORDS[judged.direction],
             "transport": _WORDS[client.via],
             "revision": None if revision is None else shown(revision[:LONGEST]),
             "bytes": judged.size,
         }
-        if flow:
-            entry["flow"] = flow
-        if self._upstream_of and (upstream := self._upstream_of(origin)):
-            entry["upstream"] = upstream
-        if self._server_of and (server := self._server_of(origin)):
-            entry["server"] = server
+        for name in ("flow", "upstream", "server"):
+            if said := origin.get(name):
+                entry[name] = said
         if isinstance(message, (Request, Notification)):
             self._add_message(entry, message, judged.exchange)
         else:
             entry["class"] = "log"
         if exchange := judged.exchange:
             entry["own_ms"] = milliseconds(clock - exchange.asked_at)
-        if not isinstance(verdict, Forward):
-            self._add_verdict(entry, verdict, judged.snapshot)
-        elif judged.would is not None:
-            entry |= facts_about(judged.would, judged.snapshot) | {"shadow": True}
-            _add_thing(entry, judged.would)
-        else:
-            entry["verdict"] = "forwarded"
+        is_shadow = isinstance(verdict, Forward) and judged.would is not None
+        decided = judged.would if is_shadow and judged.would else verdict
+        entry |= facts_about(decided, judged.snapshot)
+        if is_shadow:
+            entry["shadow"] = True
+        if not isinstance(decided, Forward):
+            reason = decided.reason
+            if reason.thing != TOOL:
+                entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+            elif not is_shadow and reason.why in (Why.CACHED, Why.HIDDEN):
+                entry["saved_bytes"] = judged.snapshot.denied_bytes
+            if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
+                entry["detail"] = reason.detail
         return self._shown(entry, judged) if self._for_people else entry
 
     def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
         message, session = judged.message, judged.client.session
-        params = message.params if isinstance(message, (Request, Notification)) else None
         arguments, name = None, ""
-        if params is not None and message is not None:
-            assert isinstance(message, (Request, Notification))
+        if isinstance(message, (Request, Notification)) and (params := message.params):
             meta = params.get("_meta")
             name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
             if self._with_calls:
@@ -519,9 +508,9 @@ class Auditor:
         if judged.client.session is not None:
             judged.client.session.notes[CLIENT_NAME] = name
         elif len(self._names) < _MOST_NAMES:
-            address = self._names_of(judged.origin)[0] if judged.origin is not None else ""
-            transport = _WORDS[judged.client.via]
-            self._names[caller_of({"client": address, "transport": transport})] = str(name)
+            address = self._origin_of(judged.origin).get("client", "")
+            caller = caller_of({"client": address, "transport": _WORDS[judged.client.via]})
+            self._names[caller] = str(name)
 
     def _add_message(
         self, entry: Entry, message: Request | Notification, exchange: Exchange | None
@@ -539,24 +528,6 @@ class Auditor:
         if message.params and (part := self._contents.shown(message.place, message.params)):
             entry["arguments"] = part
 
-    def _add_verdict(
-        self, entry: Entry, verdict: Rewrite | Reply | Drop, snapshot: Snapshot
-    ) -> None:
-        entry |= facts_about(verdict, snapshot)
-        reason = verdict.reason
-        _add_thing(entry, verdict)
-        if reason.thing == TOOL and reason.why in (Why.CACHED, Why.HIDDEN):
-            entry["saved_bytes"] = snapshot.denied_bytes
-        if reason.why is Why.FORBIDDEN and reason.detail:
-            entry["detail"] = reason.detail
-
-
-def _add_thing(entry: Entry, verdict: Verdict) -> None:
-    """Name the prompt, the resource or the skill that a verdict is about."""
-    if not isinstance(verdict, Forward) and verdict.reason.thing != TOOL:
-        names = verdict.reason.tools
-        entry[verdict.reason.thing] = shown(names[0][:LONGEST]) if names else ""
-
 
 def _beginning(place: Place, part: Value) -> str:
     """Return what is needed of a part of a message to show its beginning without secrets."""
@@ -565,12 +536,6 @@ def _beginning(place: Place, part: Value) -> str:
         most = 4 * needed  # bytes: a character has up to four
         return bytes(place.raw_of(part)[:most]).decode("utf-8", "replace")[:needed]
     return place.text[part.start : min(part.end, part.start + needed)]
-
-
-def _session_of(client: Client) -> str | None:
-    """Return what identifies the session: its id, or its number if it has none."""
-    session = client.session
-    return None if session is None else session.id or f"{client.via} {session.serial}"
 
 
 def _is_refused(verdict: Verdict) -> bool:
