@@ -69,16 +69,6 @@ def test_lines_are_written_together_above_the_status() -> None:
     assert "3 calls" in activity.end()
 
 
-def test_log_lines_do_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.set_status("1 call")
-    terminal.say("a line")
-    terminal.set_status("2 calls")
-    terminal.set_status("")
-    screen = Screen(80)
-    screen.write(capsys.readouterr().err)
-    assert screen.rows == ["a line", ""]
-
-
 def test_dev_null_is_recognised() -> None:
     with open(os.devnull, "w") as nowhere:
         assert leads_nowhere(nowhere)

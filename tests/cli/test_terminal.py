@@ -60,12 +60,6 @@ def test_colours_can_be_switched_off(environment: dict[str, str], tmp_path: Path
     assert "\x1b[" not in shown(tmp_path, **environment)
 
 
-def test_a_pipe_gets_no_colours(tmp_path: Path) -> None:
-    ended = subprocess.run(DEMO, capture_output=True, check=True, env=surroundings(tmp_path))
-    assert b"\x1b" not in ended.stdout + ended.stderr
-    assert b"\r" not in ended.stdout + ended.stderr
-
-
 def test_paint_changes_nothing_outside_a_terminal() -> None:
     with open(os.devnull, "w") as nowhere:
         assert paint("x", Colour.RED, nowhere) == "x"

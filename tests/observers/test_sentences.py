@@ -12,9 +12,6 @@ from mcp_tool_filter.observers.sentences import (
     Once,
     VerdictLog,
     client_name_in,
-    describe,
-    estimate_tokens,
-    is_refusal,
     problem_in,
     render_report,
 )
@@ -28,19 +25,6 @@ from tests.make import answering, definition, listing, snapshot, snapshot_of
 NO_TOOLS = take_snapshot([])
 
 
-@pytest.mark.parametrize(
-    ("verdict", "sentence", "refused"),
-    [
-        (Reply(b"", Reason(Why.BLOCKED, detail="no", rule="r")), "refused by rule r: no", True),
-        (Rewrite(b"", Reason(Why.CHANGED, rule="r, s")), "changed by rule r, s", False),
-        (Reply(b"", Reason(Why.STORED)), "answered with a stored result", False),
-    ],
-)
-def test_the_comment_names_the_rule(verdict: Verdict, sentence: str, refused: bool) -> None:
-    assert describe(verdict, NO_TOOLS) == sentence
-    assert is_refusal(verdict) == refused
-
-
 # A log in which one line stands a thousand times is not read
 LOG = logging.getLogger(__name__)
 
@@ -51,11 +35,6 @@ def test_a_text_is_logged_once_with_its_values(caplog: pytest.LogCaptureFixture)
         once.log(LOG, logging.WARNING, "tool %s is gone", name)
     once.log(LOG, logging.WARNING, "100 %")
     assert caplog.messages == ["tool a is gone", "tool b is gone", "100 %"]
-
-
-def test_peers_cannot_fill_the_log_with_new_texts() -> None:
-    once = Once(most=3)
-    assert [once.is_new(str(number)) for number in range(5)] == [True] * 3 + [False] * 2
 
 
 # What the log says of verdicts
@@ -164,10 +143,6 @@ def test_only_some_of_many_tools_are_named() -> None:
     assert "rm11 and 88 more" in report
 
 
-def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
-    assert 'Warning: the pattern "^x" matches no tool' in render_report(WHO, snapshot(deny="^x"))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -202,11 +177,6 @@ def test_unusual_names_are_escaped_for_the_terminal() -> None:
     report = render_report(WHO, snapshot_of(listing("rm\\u001b[31m"), deny="^rm"))
     assert "rm\\x1b[31m" in report
     assert "\x1b" not in report
-
-
-@pytest.mark.parametrize(("size", "tokens"), [(0, "0"), (399, "99"), (40_000, "10,000")])
-def test_tokens_are_estimated_from_bytes(size: int, tokens: str) -> None:
-    assert estimate_tokens(size) == tokens
 
 
 # What people see of a client and of an error

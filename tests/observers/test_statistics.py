@@ -49,24 +49,10 @@ def refused(tool: str, why: Why = Why.DENIED) -> Reply:
     return Reply(b"", Reason(why, (tool,)))
 
 
-def test_calls_that_go_through_are_counted_by_tool() -> None:
-    counted = note(Forward(), Forward(), tool="read")
-    assert (counted.messages, counted.calls) == (2, {"read": 2})
-
-
 def test_each_list_saves_what_the_denied_tools_would_cost() -> None:
     counted = note(Reply(b"", Reason(Why.CACHED)), Rewrite(b"", Reason(Why.HIDDEN, ("rm_rf",))))
     assert counted.lists == 2
     assert counted.saved_bytes == 2 * SNAPSHOT.denied_bytes > 0
-
-
-def test_the_newest_refusal_comes_first() -> None:
-    counted = note(refused("rm_rf"), Drop(Reason(Why.MALFORMED, detail="not JSON")))
-    assert [(one.tool, one.why, one.at) for one in counted.refusals] == [
-        ("malformed", "not JSON", 1.0),
-        ("rm_rf", "denied by ^rm", 0.0),
-    ]
-    assert counted.refused_calls == {"rm_rf": 1}
 
 
 def test_an_invalid_answer_is_no_refusal() -> None:

@@ -27,26 +27,19 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
 )
 
-_CANCELLED = "notifications/cancelled"
 MOST = 10_000  # open requests
 
 type RequestKey = tuple[int, str]
 type _Key = int | RequestKey
 
 
-def key_of(client: Client, id: str) -> RequestKey:
-    """Return a key for a request, however its id is written.
+def key_of(client: Client, written: str) -> RequestKey:
+    """Return a key for a request, however its id is ``written``.
 
     The key is valid while the client is referenced: the numbers in it are those of objects.
     """
-    return _scope_of(client), id_value(id)
-
-
-def _scope_of(client: Client) -> int:
-    """Return a key for the scope of ids: the session, or else the connection."""
-    if client.via is Via.STDIO:
-        return 0
-    return id(client.session or client)
+    scope = 0 if client.via is Via.STDIO else id(client.session or client)
+    return scope, id_value(written)
 
 
 class Waiting(Protocol):
@@ -63,10 +56,9 @@ class Waiting(Protocol):
 class OpenRequests[T: Waiting]:
     """The open requests, oldest first."""
 
-    __slots__ = ("_by_id", "_most", "_open")
+    __slots__ = ("_by_id", "_open")
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most or MOST
+    def __init__(self) -> None:
         self._open: dict[_Key, T] = {}
         self._by_id: dict[RequestKey, _Key] = {}  # of clients' requests
 
@@ -87,9 +79,9 @@ class OpenRequests[T: Waiting]:
             key = id(exchange)
             self._open[key] = request
             self._by_id[request.by_id] = key
-        if same is None and len(self._open) <= self._most:
+        if same is None and len(self._open) <= MOST:
             return ()
-        oldest = self.take_oldest() if len(self._open) > self._most else None
+        oldest = self.take_oldest() if len(self._open) > MOST else None
         return [one for one in (same, oldest) if one is not None]
 
     def of(self, exchange: Exchange) -> T | None:
@@ -115,7 +107,7 @@ class OpenRequests[T: Waiting]:
     def take_cancelled(self, judged: Judged, message: Request | Notification) -> T | None:
         """Return and forget the request that a message cancels, if it does."""
         wanted = message.params.get("requestId") if message.params else None
-        if wanted is None or message.method != _CANCELLED:
+        if wanted is None or message.method != "notifications/cancelled":
             return None
         id = message.place.cut(wanted)
         if judged.direction is Direction.FROM_CLIENT:

@@ -47,7 +47,7 @@ from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
-from mcp_tool_filter.protocol.messages import Message, Response
+from mcp_tool_filter.protocol.messages import Response
 
 STEP = 10.0
 """Seconds per step."""
@@ -80,6 +80,16 @@ class _Counted:
     saved: int = 0
     times: list[float] = field(default_factory=list)
 
+    def as_json(self) -> JsonObject:
+        times = sorted(self.times)
+        return {
+            "calls": self.calls,
+            "failed": self.failed,
+            "refused": self.refused,
+            "p50_ms": times[len(times) // 2] if times else None,
+            "saved_bytes": self.saved,
+        }
+
 
 @dataclass(slots=True)
 class _Caller:
@@ -96,7 +106,7 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: deque[tuple[int, _Line]] = deque(maxlen=_MOST_RECENT)
+        self._recent: deque[_Line] = deque(maxlen=_MOST_RECENT)
         self._number = 0
         self._callers: dict[str, _Caller] = {}
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
@@ -104,7 +114,7 @@ class Timeline:
     def note(self, entry: Entry) -> None:
         """Add an entry; see ``observers/audit/entry``."""
         self._number += 1
-        self._recent.appendleft((self._number, _line_of(entry)))
+        self._recent.appendleft(_line_of(self._number, entry))
         step = self._step()
         if is_refused(entry):
             step.refused += 1
@@ -160,11 +170,11 @@ class Timeline:
 
     def recent(self) -> list[Entry]:
         """Return the last entries, newest first, each with a unique number."""
-        return [{"number": number, **line.entry} for number, line in self._recent]
+        return [line.entry for line in self._recent]
 
     def details(self, number: int) -> JsonObject:
         """Return the arguments and the result of one of the last entries, without secrets."""
-        line = next((line for known, line in self._recent if known == number), None)
+        line = next((line for line in self._recent if line.entry["number"] == number), None)
         if line is None:
             return {"problem": "The page keeps only the last messages, and this one is older"}
         # slow to import
@@ -181,7 +191,8 @@ class Timeline:
         """Return the counts of the last ten minutes, oldest first, with zeros for quiet times."""
         now = int(self._clock() // STEP)
         known = {one.number: one for one in self._counted}
-        return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
+        numbers = range(now - _STEPS + 1, now + 1)
+        return [known.get(number, _Counted(number)).as_json() for number in numbers]
 
 
 def _is_shown_as_failed(entry: Entry) -> bool:
@@ -189,8 +200,10 @@ def _is_shown_as_failed(entry: Entry) -> bool:
     return has_failed(entry) or entry.get("answered") is False
 
 
-def _line_of(entry: Entry) -> _Line:
-    line = {name: part for name, part in entry.items() if name not in ("arguments", "result")}
+def _line_of(number: int, entry: Entry) -> _Line:
+    line: JsonObject = {"number": number, **entry}
+    line.pop("arguments", None)
+    line.pop("result", None)
     if would := reported(entry):
         line["would"] = would
     if not isinstance(entry, ShownEntry):
@@ -198,19 +211,6 @@ def _line_of(entry: Entry) -> _Line:
     has_details = entry.arguments is not None or entry.result is not None
     line |= {"client_name": entry.client, "problem": entry.problem, "details": has_details}
     return _Line(line, entry.arguments, entry.result)
-
-
-def _rendered(step: _Counted | None) -> JsonObject:
-    if step is None:
-        return {"calls": 0, "failed": 0, "refused": 0, "p50_ms": None, "saved_bytes": 0}
-    times = sorted(step.times)
-    return {
-        "calls": step.calls,
-        "failed": step.failed,
-        "refused": step.refused,
-        "p50_ms": times[len(times) // 2] if times else None,
-        "saved_bytes": step.saved,
-    }
 
 
 def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
@@ -221,10 +221,6 @@ def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
 
 _MOST_NAMES = 1000
 _MOST_REFUSALS = 100
-
-
-def _is_failure(message: Message | None) -> bool:
-    return isinstance(message, Response) and (message.result is None or is_tool_error(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +271,14 @@ class Statistics:
     def _note_call(self, judged: Judged, tool: str) -> None:
         """Count a call that is forwarded, or that is answered with an error."""
         if judged.direction is Direction.FROM_CLIENT:
-            counter = self.calls if isinstance(judged.verdict, Forward | Rewrite) else None
+            if not isinstance(judged.verdict, Forward | Rewrite):
+                return
+            counter = self.calls
         else:
-            counter = self.failed_calls if _is_failure(judged.message) else None
-        if counter is None:
-            return
+            answer = judged.message
+            if not isinstance(answer, Response) or (answer.result and not is_tool_error(answer)):
+                return
+            counter = self.failed_calls
         if tool in counter:  # the keys are names as they are shown
             counter[tool] += 1
         else:
@@ -305,5 +304,4 @@ class Statistics:
                         said = hider_of(tool, snapshot)  # now: the patterns may change later
                     self.refusals.appendleft(RefusedMessage(now, name, said))
                 if not reason.tools:
-                    said = reason.detail
-                    self.refusals.appendleft(RefusedMessage(now, str(reason.why), said))
+                    self.refusals.appendleft(RefusedMessage(now, str(reason.why), reason.detail))

@@ -114,19 +114,6 @@ def test_an_edit_can_be_undone_where_there_was_no_pattern_before() -> None:
     assert edited.deny == ["(?!)"]
 
 
-def test_an_edit_can_be_undone_step_by_step() -> None:
-    edited = Edited("^delete_")
-    assert edited.board.state()["can_undo"] is False
-    assert edited.switches.apply(["^rm$"]) == {"problem": ""}
-    assert edited.switches.apply(["^read_"]) == {"problem": ""}
-    assert edited.deny == ["^read_"]
-    assert edited.switches.undo() == {"problem": ""}
-    assert edited.deny == ["^rm$"]
-    assert edited.switches.undo() == {"problem": ""}
-    assert (edited.deny, edited.board.state()["can_undo"]) == (["^delete_"], False)
-    assert edited.switches.undo() == {"problem": "There is nothing to undo"}
-
-
 def test_a_refused_edit_leaves_nothing_to_undo() -> None:
     edited = Edited("^delete_")
     problem = edited.switches.apply(["(a+)+"])["problem"]

@@ -127,11 +127,6 @@ def test_a_name_that_could_draw_on_the_terminal_is_shown_escaped_and_kept_as_it_
     assert tool["name"].isprintable()
 
 
-def test_a_pattern_that_matches_nothing_is_a_warning() -> None:
-    door = listener(listing("read"))
-    assert lines_of(watched(door))["warnings"] == ['The pattern "^rm" matches no tool']
-
-
 def test_all_of_it_is_json() -> None:
     overview = watched(listener())
     overview.refused_edit = "Error: no"

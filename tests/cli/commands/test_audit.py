@@ -8,7 +8,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -41,28 +44,29 @@ def file(tmp_path: Path) -> Path:
     path, before = tmp_path / "audit.jsonl", START
     with path.open("wb") as out:
         for one in ENTRIES:
-            line = link(render(one), before)
-            before = hash_of(line)
-            out.write(line + b"\n")
+            line = line_of(one, before)
+            before = hash_of(line[:-1])
+            out.write(line)
     return path
+
+
+def line_of(one: dict[str, object], before: str = START) -> bytes:
+    return link(render(one), before) + b"\n"
+
+
+@contextmanager
+def followed(log: Path, *flags: str) -> Iterator[IO[str]]:
+    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(log), "--follow", *flags]
+    environment = os.environ | {"PYTHONPATH": str(ADDON)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
+        assert it.stdout
+        yield it.stdout
+        it.terminate()
 
 
 def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["audit", *argv]) == 0
     return capsys.readouterr().out
-
-
-def test_the_summary_counts_all_entries(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    summary = json.loads(said([str(file), "--json"], capsys))
-    assert summary["calls"] == {"read": 2, "slow": 1}
-    assert summary["refused"] == {"rm": 1}
-    assert summary["errors"] == {"read": 1}
-    assert summary["sessions"] == {"s1": 3, "s2": 1}
-    assert (summary["unanswered"], summary["dropped"]) == (1, 3)
-    assert summary["slowest"][0] == {"tool": "read", "ms": 80.0}
-    text = said([str(file)], capsys)
-    assert "slowest calls" in text
-    assert "3  s1: read 2, slow 1\n" in text
 
 
 def test_entries_before_a_given_time_can_be_left_out(
@@ -141,20 +145,19 @@ def test_a_mistake_gives_one_sentence(
     assert "Traceback" not in err
 
 
-def test_tail_follows_a_file_and_its_replacement(file: Path) -> None:
-    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(file), "--follow"]
-    environment = os.environ | {"PYTHONPATH": str(ADDON)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
-        assert it.stdout
+def test_a_file_is_followed_with_its_replacement_and_a_new_part(file: Path) -> None:
+    with followed(file) as shown:
         for one in ENTRIES:
-            assert it.stdout.readline().startswith(str(one["time"]))
+            assert shown.readline().startswith(str(one["time"]))
         with file.open("ab") as out:
-            out.write(link(render(entry("new", "2026-11-18T13:00:00.000Z")), START) + b"\n")
-        assert "tools/call new forwarded 5.0 ms" in it.stdout.readline()
+            out.write(line_of(entry("new", "2026-11-18T13:00:00.000Z")))
+        assert "tools/call new forwarded 5.0 ms" in shown.readline()
         file.rename(file.with_name("aside"))
-        file.write_bytes(link(render(entry("newer", "2026-11-18T14:00:00.000Z")), START) + b"\n")
-        assert "newer" in it.stdout.readline()
-        it.terminate()
+        file.write_bytes(line_of(entry("newer", "2026-11-18T14:00:00.000Z")))
+        assert "newer" in shown.readline()
+        part = file.with_name("audit.jsonl.pid4711")
+        part.write_bytes(line_of(entry("other", "2026-11-18T13:00:00.000Z")))
+        assert "tools/call other" in shown.readline()
 
 
 @pytest.mark.parametrize("argv", [[], ["verify"], ["suggest"], ["--json"], ["--follow"]])
@@ -168,13 +171,6 @@ def test_a_file_that_is_no_audit_log_gives_one_sentence(
     out, err = capsys.readouterr()
     assert out == ""
     assert f"{other} is not an audit log" in err
-
-
-def test_an_empty_log_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = tmp_path / "audit.jsonl"
-    empty.touch()
-    assert "0 entries" in said([str(empty)], capsys)
-    assert "0 lines, none changed" in said(["verify", str(empty)], capsys)
 
 
 @pytest.mark.parametrize("change", ["none", "cut", "changed"])
@@ -216,8 +212,7 @@ def test_text_of_a_log_is_escaped_for_the_terminal(
 ) -> None:
     file = tmp_path / "audit.jsonl"
     bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z\x1b[2J")
-    lines = [link(render(bad | more), START) for more in ({}, {"verdict": "refused"})]
-    file.write_bytes(b"".join(line + b"\n" for line in lines))
+    file.write_bytes(line_of(bad) + line_of(bad | {"verdict": "refused"}))
     for argv in ([str(file)], ["suggest", str(file)], ["suggest", str(file), "--policy"]):
         assert "\x1b" not in said(argv, capsys)
 
@@ -228,7 +223,7 @@ async def test_a_refused_tool_is_not_reported_as_unused(
     """What is suggested hides it all the same: nothing that is hidden comes back."""
     refused = entry("rm", "2026-11-18T09:00:00.000Z") | {"verdict": "refused"}
     with file.open("ab") as out:
-        out.write(link(render(refused), START) + b"\n")
+        out.write(line_of(refused))
     async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("unused")]) as upstream:
         argv = ["suggest", str(file), "--upstream", upstream.url]
         text = await asyncio.to_thread(said, argv, capsys)
@@ -243,7 +238,7 @@ def test_a_log_with_one_cut_line_is_still_a_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut = tmp_path / "audit.jsonl"
-    cut.write_bytes(link(render(entry("a", "2026-11-18T09:00:00.000Z")), START)[:60])
+    cut.write_bytes(line_of(entry("a", "2026-11-18T09:00:00.000Z"))[:60])
     assert main(["audit", "verify", str(cut)]) == 1
     assert "line 1: it was cut off while it was written" in capsys.readouterr().out
 
@@ -253,9 +248,12 @@ def test_a_summary_counts_as_people_write(
 ) -> None:
     text = said([str(file)], capsys)
     assert text.startswith("4 entries from 2026-11-18T")
+    assert "\nslowest calls\n  " in text
+    assert "  3  s1: read 2, slow 1\n" in text
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert said([str(empty)], capsys) == "0 entries\n0 sessions, 0 calls without an answer\n"
+    assert "0 lines, none changed" in said(["verify", str(empty)], capsys)
     one = tmp_path / "one.jsonl"
     one.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
     assert said([str(one)], capsys).startswith("1 entry from ")
@@ -266,7 +264,7 @@ def test_the_parts_of_other_processes_are_read_together(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = file.with_name("audit.jsonl.pid4711")
-    part.write_bytes(link(render(entry("other", "2026-11-18T13:00:00.000Z")), START) + b"\n")
+    part.write_bytes(line_of(entry("other", "2026-11-18T13:00:00.000Z")))
     summary = json.loads(said([str(file), "--json"], capsys))
     assert summary["calls"] == {"read": 2, "slow": 1, "other": 1}
     text = said(["verify", str(file)], capsys)
@@ -278,19 +276,6 @@ def test_the_parts_of_other_processes_are_read_together(
     part.write_bytes(part.read_bytes().replace(b'"prev":"0', b'"prev":"1'))
     assert main(["audit", "verify", str(file)]) == 1
     assert "audit.jsonl.pid4711: line 1: the line before it is missing" in capsys.readouterr().out
-
-
-def test_a_new_part_is_followed(file: Path) -> None:
-    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(file), "--follow"]
-    environment = os.environ | {"PYTHONPATH": str(ADDON)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
-        assert it.stdout
-        for _ in ENTRIES:
-            it.stdout.readline()
-        part = file.with_name("audit.jsonl.pid4711")
-        part.write_bytes(link(render(entry("new", "2026-11-18T13:00:00.000Z")), START) + b"\n")
-        assert "tools/call new" in it.stdout.readline()
-        it.terminate()
 
 
 def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None:
@@ -315,12 +300,8 @@ def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None
             eventually(lambda: len(numbers()) == 7)
     assert numbers() == [f"t{at}" for at in range(7)]
     assert len(list(tmp_path.glob("audit.jsonl*"))) == 2
-    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(log), "--follow", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(ADDON)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
-        assert it.stdout
-        read = [json.loads(it.stdout.readline()) for _ in range(7)]
-        it.terminate()
+    with followed(log, "--json") as shown:
+        read = [json.loads(shown.readline()) for _ in range(7)]
     assert [one.get("tool") for one in read] == [f"t{at}" for at in range(7)]
     assert main(["audit", "verify", str(log)]) == 0
 
