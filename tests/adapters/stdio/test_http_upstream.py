@@ -264,7 +264,7 @@ class Sse:
 async def test_a_post_is_answered_on_the_stream() -> None:
     async with reached(LegacyUpstream, Sse()) as (ours, listener, upstream):
         await ours.open()
-        ours.agree_on("2024-11-05")
+        ours.poster.revision = "2024-11-05"
         await ours.post(asking("ping"), ["1"], [])
         async with asyncio.timeout(TIMEOUT):
             while not listener.heard:

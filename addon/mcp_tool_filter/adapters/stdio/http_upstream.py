@@ -74,7 +74,7 @@ class StreamableUpstream:
     def __init__(
         self, http: HttpClient, path: str, listener: UpstreamListener, limits: Limits
     ) -> None:
-        self._poster = Poster(http, path, limit=limits.message)
+        self.poster = Poster(http, path, limit=limits.message)
         self._listener = listener
         self._limits = limits
         self._opening: bytes | None = None
@@ -90,11 +90,11 @@ class StreamableUpstream:
     ) -> None:
         """Send a message, and receive everything in its answer."""
         if method == "initialize":
-            self._poster.session, self._opening, self._initialized = None, body, None
+            self.poster.session, self._opening, self._initialized = None, body, None
         elif method == "notifications/initialized":
             self._initialized = body
         async with reporting_failure(self._listener, ids):
-            session = self._poster.session
+            session = self.poster.session
             if not await self._post(body, ids, headers, method):
                 return
             # The upstream has refused the message because of its session, so it has not run.
@@ -104,9 +104,9 @@ class StreamableUpstream:
     async def _post(self, body: bytes, ids: Sequence[str], headers: Headers, method: str) -> bool:
         """Send a message, and receive its answer; return whether the session is lost instead."""
         sent = [JSON_OR_EVENTS, JSON_BODY, *self._session_headers(headers), *headers]
-        async with self._poster.exchange(b"POST", sent, body) as response:
+        async with self.poster.exchange(b"POST", sent, body) as response:
             if method == "initialize" and response.status < 300:
-                self._poster.session = response.header(b"mcp-session-id") or None
+                self.poster.session = response.header(b"mcp-session-id") or None
             if response.status == 404 and any(name == b"mcp-session-id" for name, _ in sent):
                 await read_away(response)
                 return True
@@ -116,10 +116,10 @@ class StreamableUpstream:
     async def _replace(self, lost: bytes | None) -> bool:
         """Open a session in the place of a lost one; return whether there is one now."""
         async with self._replacing:
-            if self._poster.session == lost:  # else another message has replaced it
-                self._poster.forget_session()
+            if self.poster.session == lost:  # else another message has replaced it
+                self.poster.forget_session()
                 if self._opening is None or not await self._reopen(self._opening):
-                    self._poster.session = lost
+                    self.poster.session = lost
                     return False
         if self._stream and self._stream.done():
             self._stream = asyncio.create_task(self._follow(_Place(endless=True)))
@@ -127,7 +127,7 @@ class StreamableUpstream:
 
     async def _reopen(self, opening: bytes) -> bool:
         sent = [JSON_OR_EVENTS, JSON_BODY]
-        async with self._poster.exchange(b"POST", sent, opening) as response:
+        async with self.poster.exchange(b"POST", sent, opening) as response:
             session = response.header(b"mcp-session-id")
             async for said in self._messages_in(response):
                 revision = string_in(said, "result", "protocolVersion")
@@ -137,9 +137,9 @@ class StreamableUpstream:
             else:
                 return False
             await read_away(response)
-        if self._poster.revision and revision != self._poster.revision:
+        if self.poster.revision and revision != self.poster.revision:
             return False  # the client relies on the revision that it knows
-        self._poster.session = session
+        self.poster.session = session
         if self._initialized:
             await self._post(self._initialized, (), (), "")
         return True
@@ -154,10 +154,6 @@ class StreamableUpstream:
         elif response.media_type == "application/json":
             yield await response.read(self._limits.message)
 
-    def agree_on(self, revision: str) -> None:
-        """Note the revision negotiated by ``initialize``."""
-        self._poster.revision = revision if revision.isascii() else ""
-
     def listen(self) -> None:
         """Open the GET stream, once a session is initialized."""
         if self._stream is None:
@@ -168,13 +164,13 @@ class StreamableUpstream:
         if self._stream:
             self._stream.cancel()
             await asyncio.wait([self._stream])
-        await self._poster.close_sessions()
+        await self.poster.close()
 
     def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
         """Return the headers for session and revision, unless the message states its revision."""
         if any(name == b"mcp-protocol-version" for name, _ in given):
             return []
-        return self._poster.headers
+        return self.poster.headers
 
     async def _take(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
         if response.status >= 300:
@@ -227,11 +223,11 @@ class StreamableUpstream:
             if not is_first:
                 await place.wait()
             is_first = False
-            headers = [EVENTS, *self._poster.headers]
+            headers = [EVENTS, *self.poster.headers]
             if place.last_id:
                 headers.append((b"last-event-id", place.last_id))
             try:
-                async with self._poster.exchange(b"GET", headers) as response:
+                async with self.poster.exchange(b"GET", headers) as response:
                     if response.status == 200 and response.media_type == EVENT_STREAM:
                         await self._receive_events(response, place, ids)
                     elif place.endless or response.status < 500:
@@ -293,7 +289,6 @@ class LegacyUpstream(LegacyStream):
     ) -> None:
         super().__init__(http, path, limit=limits.pending)
         self._listener = listener
-        self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
@@ -301,7 +296,6 @@ class LegacyUpstream(LegacyStream):
             await super().open()
         except (Refused, ProtocolError) as error:
             raise HttpFailed(str(error)) from None
-        self._reader = asyncio.create_task(self._read())
 
     async def post(
         self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
@@ -309,30 +303,20 @@ class LegacyUpstream(LegacyStream):
         """Send a message; its answer comes on the stream."""
         async with reporting_failure(self._listener, ids):
             try:
-                await self.tell(body)
+                await self.poster.tell(body, self.poster.headers)
             except Refused as refused:
                 text = f"The server answered {refused.status_line}"
                 is_probe = method == "server/discover" and refused.status < 500
                 code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
                 await self._listener.fail(ids, code, text)
 
-    def agree_on(self, revision: str) -> None:
-        if revision.isascii():
-            self.revision = revision
-
     def listen(self) -> None:
         """The stream is open already."""
 
-    async def close(self) -> None:
-        if self._reader:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
-        await super().close()
-
-    async def _read(self) -> None:
+    async def _read(self, events: EventReader) -> None:
         why = "The event stream has ended"
         try:
-            async for event in self.events:
+            async for event in events:
                 await receive_event(event, self._listener)
         except (HttpFailed, ProtocolError) as error:
             why = str(error)

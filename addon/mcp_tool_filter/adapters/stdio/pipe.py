@@ -192,8 +192,8 @@ class Pipe:
             # The next message may only be sent after the upstream has received this one.
             await asyncio.wait([post], timeout=_ORDERED)
         if method == "initialize":
-            if self.judge.server.revision:
-                self.upstream.agree_on(self.judge.server.revision)
+            if revision := self.judge.server.revision:
+                self.upstream.poster.revision = revision if revision.isascii() else ""
         elif method == "notifications/initialized":
             self.upstream.listen()
 

@@ -2,14 +2,15 @@
 
 ``Poster`` posts to one path, and has the rules for refusals, redirects and sessions.
 ``LegacyStream`` is the GET stream of HTTP+SSE. Two clients ask with them: ``StreamableClient``
-(since 2025-03-26) and ``LegacyClient`` (2024-11-05).
+(since 2025-03-26) and ``LegacyClient`` (2024-11-05). A pipe sends what its client says with them,
+too.
 Each returns a ``ResultReply`` with the original bytes, and closes what it has opened.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -53,16 +54,16 @@ JSON_OR_EVENTS: Final = (b"accept", b"application/json, text/event-stream")
 EVENTS: Final = (b"accept", EVENT_STREAM.encode())
 JSON_BODY: Final = (b"content-type", b"application/json")
 
-type Answering = Callable[[bytes], Coroutine[None, None, None]]
-
 
 class Poster:
     """Posts messages to one path, which a redirect may change."""
 
-    def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
+    def __init__(self, http: HttpClient, path: str, *, limit: int, last_id: int = 0) -> None:
+        """Our requests have the numbers after ``last_id``."""
         self._http = http
         self._limit = limit
-        self._next_id = 0
+        self._last_id = last_id
+        self.background = Background()
         self.path = path
         self.session: bytes | None = None
         """The id of our session, and the revision in it, once we have agreed on them."""
@@ -77,26 +78,48 @@ class Poster:
         session = [(b"mcp-session-id", self.session)] if self.session else []
         return [*session, *_version(self.revision)]
 
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
     async def ask(
-        self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
+        self, method: str, params: Result, headers: Headers = (), *, answers: bool = False
     ) -> ResultReply:
-        """Send a request and return its result. Raises Refused, ProtocolError, HttpFailed."""
-        self._next_id += 1
-        message = render_request(self._next_id, method, params)
+        """Send a request and return its result. Raises Refused, ProtocolError, HttpFailed.
+
+        ``answers``: answer the requests that the upstream sends before.
+        """
+        number = self.next_id()
+        message = render_request(number, method, params)
         async with self.exchange(b"POST", [JSON_OR_EVENTS, JSON_BODY, *headers], message) as got:
             if got.status >= 300:
                 refused = await refusal(got)
                 refused.path = self.path
                 raise refused
             if got.media_type == "application/json":
-                return only_reply(self._next_id, await got.read(self._limit))
+                return only_reply(number, await got.read(self._limit))
             if got.media_type == EVENT_STREAM:
-                return await self._listen(got, self._next_id, hears)
+                return await self._listen(got, number, answers=answers)
             raise no_mcp(got)
 
-    def begin_at(self, number: int) -> None:
-        """Start request numbers here, because others may send requests in the same session."""
-        self._next_id = number
+    async def ask_elsewhere(
+        self, number: int, method: str, params: Result, answered: asyncio.Future[bytes]
+    ) -> ResultReply:
+        """Send a request whose answer comes on another stream, maybe before the POST ends, which
+        some upstreams end last. An empty answer means that the stream has ended."""
+        message = render_request(number, method, params)
+        told = self.background.start(self.tell(message, self.headers))
+        either: set[asyncio.Future[Any]] = {told, answered}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            told.result()
+        if not (raw := await answered):
+            raise ConnectionLost(NO_ANSWER)
+        return only_reply(number, raw)
+
+    def answer(self, message: bytes) -> None:
+        """Send an answer of ours, without waiting for it."""
+        self.background.answer(self.tell(message, self.headers))
 
     async def tell(self, message: bytes, headers: Headers = ()) -> None:
         """Send a message that has no answer. Raises Refused, HttpFailed."""
@@ -111,8 +134,9 @@ class Poster:
         self._sessions.discard(self.session or b"")
         self.session = None
 
-    async def close_sessions(self) -> None:
+    async def close(self) -> None:
         """End every session we got. (An upstream may refuse that with 405.)"""
+        await self.background.close()
         with suppress(HttpFailed, ProtocolError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_TIMEOUT):
                 while self._sessions:
@@ -142,17 +166,15 @@ class Poster:
             self.path = target
         raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
 
-    async def _listen(
-        self, response: HttpResponse, number: int, hears: Answering | None
-    ) -> ResultReply:
+    async def _listen(self, response: HttpResponse, number: int, *, answers: bool) -> ResultReply:
         events = EventReader(response, self._limit)
         while said := await events.next_message():
             message, raw = said
             if is_response_to(number, message) or is_nameless_error(message):
                 await read_away(response)
                 return reply_in(message, raw)
-            if hears and (answer := answer_to(message)):
-                await hears(answer)
+            if answers and (answer := answer_to(message)):
+                self.answer(answer)
         raise ConnectionLost(NO_ANSWER)
 
 
@@ -221,7 +243,6 @@ class StreamableClient:
 
     def __init__(self, poster: Poster, transport: Transport = Transport.STREAMABLE) -> None:
         self._poster, self.transport = poster, transport
-        self._background = Background()
 
     @property
     def path(self) -> str:
@@ -237,7 +258,7 @@ class StreamableClient:
 
     async def initialize(self) -> ResultReply:
         self._poster.offered = None  # a refused probe may have got one too
-        reply = await self._poster.ask("initialize", INITIALIZE, hears=self._answer)
+        reply = await self._poster.ask("initialize", INITIALIZE, answers=True)
         self._poster.session = self._poster.offered
         return reply
 
@@ -249,59 +270,49 @@ class StreamableClient:
 
     async def request(self, method: str, params: Result) -> ResultReply:
         if self.transport is not Transport.STATELESS:
-            return await self._poster.ask(method, params, self._poster.headers, self._answer)
+            return await self._poster.ask(method, params, self._poster.headers, answers=True)
         params = {**params, "_meta": stateless_meta(self.revision)}
         headers = [*_version(self.revision), (b"mcp-method", method.encode())]
         return await self._poster.ask(method, params, headers)
-
-    async def close(self) -> None:
-        await self._background.close()
-
-    async def _answer(self, message: bytes) -> None:
-        self._background.answer(self._poster.tell(message, self._poster.headers))
 
 
 class LegacyStream:
     """A GET stream that brings all answers, and names the path to post to."""
 
-    events: EventReader
-
     def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
-        self._http = http
         self._limit = limit
-        self._stack = AsyncExitStack()
-        self._post_path = ""
+        self._origin = http.origin
+        self._opened = AsyncExitStack()
+        self.poster = Poster(http, path, limit=limit)
         self.path = path
-        self.revision = ""
-        """What the upstream has agreed to, once it is known."""
 
     async def open(self) -> None:
-        """Open the stream and wait until it names the path to post to.
+        """Open the stream, wait until it names the path to post to, and go on reading it.
 
         Raises Refused, ProtocolError, HttpFailed.
         """
-        poster = Poster(self._http, self.path, limit=self._limit)
-        response = await self._stack.enter_async_context(poster.exchange(b"GET", [EVENTS]))
-        self.path = poster.path
+        response = await self._opened.enter_async_context(self.poster.exchange(b"GET", [EVENTS]))
+        self.path = self.poster.path
         if response.status != 200:
             raise await refusal(response)
         if response.media_type != EVENT_STREAM:
             raise no_mcp(response)
-        self.events = EventReader(response, self._limit)
-        while (event := await self.events.next_event()) and event.name != b"endpoint":
+        events = EventReader(response, self._limit)
+        while (event := await events.next_event()) and event.name != b"endpoint":
             if event.data:
                 raise ProtocolError("The event stream does not begin with an endpoint event")
         if event is None or event.data is None:
             raise ConnectionLost("The event stream ended without an endpoint event")
-        self._post_path = _endpoint_path(event.data, self._http.origin, self.path)
+        self.poster.path = _endpoint_path(event.data, self._origin, self.path)
+        self.poster.background.start(self._read(events))
 
-    async def tell(self, message: bytes) -> None:
-        """Post a message. Raises Refused, ProtocolError, HttpFailed."""
-        poster = Poster(self._http, self._post_path, limit=self._limit)
-        await poster.tell(message, _version(self.revision))
+    async def _read(self, events: EventReader) -> None:
+        """Read all further events."""
+        raise NotImplementedError
 
     async def close(self) -> None:
-        await self._stack.aclose()
+        await self.poster.background.close()
+        await self._opened.aclose()
 
 
 class LegacyClient(LegacyStream):
@@ -312,99 +323,68 @@ class LegacyClient(LegacyStream):
 
     def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
         super().__init__(http, path, limit=limit)
-        self._background = Background()
-        self._waiting: dict[int, asyncio.Future[ResultReply]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._lost: Exception | None = None
-        self._next_id = 0
 
-    async def open(self) -> None:
-        await super().open()
-        self._background.start(self._listen(self.events))
+    @property
+    def revision(self) -> str:
+        return self.poster.revision
 
     async def initialize(self) -> ResultReply:
         return await self.request("initialize", INITIALIZE)
 
     async def initialized(self, revision: str) -> None:
-        self.revision = revision
+        self.poster.revision = revision
         with suppress(Refused):
-            await self.tell(INITIALIZED)
+            await self.poster.tell(INITIALIZED, self.poster.headers)
 
     async def request(self, method: str, params: Result) -> ResultReply:
-        self._next_id += 1
-        number = self._next_id
-        answered: asyncio.Future[ResultReply] = asyncio.get_running_loop().create_future()
+        number = self.poster.next_id()
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         answered.add_done_callback(look_at)
         self._waiting[number] = answered
         try:
             if self._lost:
                 raise self._lost
-            told = self._background.start(self.tell(render_request(number, method, params)))
-            return await _first_of(told, answered)
+            return await self.poster.ask_elsewhere(number, method, params, answered)
         finally:
             del self._waiting[number]
             answered.cancel()
 
-    async def close(self) -> None:
-        await self._background.close()
-        await super().close()
-
-    async def _listen(self, events: EventReader) -> None:
+    async def _read(self, events: EventReader) -> None:
         try:
             while said := await events.next_message():
                 self._receive(*said)
-            self._lose(ConnectionLost(NO_ANSWER))
+            self._lost = ConnectionLost(NO_ANSWER)
         except (HttpFailed, ProtocolError) as error:
-            self._lose(error)
+            self._lost = error
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(self._lost)
 
     def _receive(self, message: Result, raw: bytes) -> None:
         for number, answered in self._waiting.items():
             if is_response_to(number, message) and not answered.done():
-                try:
-                    answered.set_result(reply_in(message, raw))
-                except (Refused, ProtocolError) as error:
-                    answered.set_exception(error)
+                answered.set_result(raw)
                 return
         if answer := answer_to(message):
-            self._background.answer(self.tell(answer))
-
-    def _lose(self, error: Exception) -> None:
-        self._lost = error
-        for answered in self._waiting.values():
-            if not answered.done():
-                answered.set_exception(error)
-
-
-async def _first_of[Answer](told: asyncio.Task[None], answered: asyncio.Future[Answer]) -> Answer:
-    """Return the answer. It may arrive before the POST ends, which some upstreams end last."""
-    either: set[asyncio.Future[Any]] = {told, answered}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    if not answered.done():
-        told.result()
-    return await answered
+            self.poster.answer(answer)
 
 
 class Borrowed:
     """Asks on the stream of a client of the older transport: an upstream may keep only its latest
     stream, and answer nobody on the others. The client does not see the answers."""
 
-    def __init__(self, poster: Poster, theirs: Conversation, *, first_id: int) -> None:
-        self._poster, self._theirs, self._next_id = poster, theirs, first_id
-        self._background = Background()
+    def __init__(self, poster: Poster, theirs: Conversation) -> None:
+        self._poster, self._theirs = poster, theirs
 
     async def request(self, method: str, params: Result) -> ResultReply:
-        number, self._next_id = self._next_id, self._next_id + 1
+        number = self._poster.next_id()
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._theirs.ours is None:
             self._theirs.ours = {}
         self._theirs.ours[str(number)] = partial(_take, answered)  # also if it comes too late
-        message = render_request(number, method, params)
-        told = self._background.start(self._poster.tell(message))
-        if not (raw := await _first_of(told, answered)):
-            raise ConnectionLost(NO_ANSWER)
-        return only_reply(number, raw)
-
-    async def close(self) -> None:
-        await self._background.close()
+        return await self._poster.ask_elsewhere(number, method, params, answered)
 
 
 def _take(answered: asyncio.Future[bytes], raw: bytes) -> None:

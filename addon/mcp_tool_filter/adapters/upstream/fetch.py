@@ -272,7 +272,7 @@ _OURS = frozenset({
 })  # fmt: skip
 """Headers that describe a request, not its client."""
 _ABOUT_CLIENT = "io.modelcontextprotocol/"
-_FIRST_ID = 2**52  # so high that no client uses the same number in this session
+_HIGH_ID = 2**52  # so high that no client uses the same number in this session
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +319,12 @@ async def fetch_as_client(
     http = open_client(target, login, _headers_of(asked_by), room=room)
     try:
         async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
-            poster = Poster(http, asked_by.head.target, limit=target.limit)
-            first_id = _FIRST_ID + randbelow(_FIRST_ID // 2)
+            last_id = _HIGH_ID + randbelow(_HIGH_ID // 2)
+            poster = Poster(http, asked_by.head.target, limit=target.limit, last_id=last_id)
+            opened.push_async_callback(poster.background.close)
             if asked_by.theirs is not None:
-                client = Borrowed(poster, asked_by.theirs, first_id=first_id)
-                opened.push_async_callback(client.close)
-                return await fetch_pages(client.request, target.limit)
-            poster.begin_at(first_id)
+                ask_theirs = Borrowed(poster, asked_by.theirs).request
+                return await fetch_pages(ask_theirs, target.limit)
             has_method = asked_by.head.said.method is not None
             named = [(b"mcp-method", b"tools/list")] if has_method else []
             ask = partial(poster.ask, headers=named)

@@ -163,7 +163,6 @@ class Search:
 
     async def _initialize(self, poster: Poster) -> Found:
         client = StreamableClient(poster)
-        self._opened.push_async_callback(client.close)
         try:
             reply = await client.initialize()
         except ProtocolError as error:
@@ -197,7 +196,7 @@ class Search:
 
     def _poster(self, path: str) -> Poster:
         poster = Poster(self._http, path, limit=self._limit)
-        self._opened.push_async_callback(poster.close_sessions)
+        self._opened.push_async_callback(poster.close)
         return poster
 
 

@@ -113,7 +113,6 @@ async def _look(url: str, known: Sequence[str] = ()) -> _Seen:
     hidden = [name for name in known if name not in left]
     calls = [*hidden[-1:], *[name for name in known if name in left][:1]]
     seen = _Seen(tools, len(listed.raw), {name: await _call(client, name) for name in calls})
-    await client.close()
     await http.close()
     return seen
 
