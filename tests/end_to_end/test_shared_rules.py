@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.rules.test_redis_state import Server
-from tests.cli.commands.served_command import Served, text_in
+from tests.cli.commands.relaying import text_in
+from tests.cli.commands.served_command import Served
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT

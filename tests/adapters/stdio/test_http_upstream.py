@@ -144,11 +144,7 @@ async def test_a_redirect_is_followed_at_the_same_origin_only(
 async def test_a_request_without_an_answer_gets_an_error(
     said: bytes, failure: tuple[int, str]
 ) -> None:
-    async with posting(said, limits=Limits(message=1000)) as (
-        ours,
-        listener,
-        _,
-    ):
+    async with posting(said, limits=Limits(message=1000)) as (ours, listener, _):
         await ours.post(ASK, ["1"], [])
         [(ids, code, text)] = listener.failed
         assert ids == ("1",)
@@ -159,11 +155,7 @@ async def test_a_request_without_an_answer_gets_an_error(
 
 async def test_an_error_in_a_refusal_reaches_the_request_that_it_is_for() -> None:
     body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}'
-    async with posting(answer(body, status="400 Bad Request")) as (
-        ours,
-        listener,
-        _,
-    ):
+    async with posting(answer(body, status="400 Bad Request")) as (ours, listener, _):
         await ours.post(ASK, ["1"], [])
         assert listener.heard == [
             b'{"jsonrpc":"2.0","id":1,"error":{"code": -32000, "message": "no"}}'

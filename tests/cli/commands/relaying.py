@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import is_alive
@@ -11,12 +12,13 @@ from tests.stdio_client import is_alive
 DENY = ("--deny", "^delete_")
 
 
-def names_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> list[str]:
+def names_in(answer: Any) -> list[str]:
     return [tool["name"] for tool in answer["result"]["tools"]]
 
 
-def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
-    return answer["result"]["content"][0]["text"]
+def text_in(answer: Any) -> str:
+    text: str = answer["result"]["content"][0]["text"]
+    return text
 
 
 def pid_in(file: Path) -> int:

@@ -133,8 +133,3 @@ def served(home: Path, *flags: str, words: tuple[str, ...] = ()) -> Iterator[Ser
         found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", said)
         assert found, said
         yield Served(int(found[1]), process)
-
-
-def text_in(answer: Any) -> str:
-    text: str = answer["result"]["content"][0]["text"]
-    return text

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands.relaying import text_in
 from tests.cli.commands.served_command import (
     DENY,
     INITIALIZE,
@@ -22,7 +23,6 @@ from tests.cli.commands.served_command import (
     TOOLS,
     Served,
     served,
-    text_in,
 )
 from tests.cli.launched import run
 from tests.make import asking, calling

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.commands.relaying import text_in
 from tests.cli.launched import run
 from tests.make import asking, calling
 from tests.session_upstream import SessionUpstream, session_upstream
@@ -34,9 +34,18 @@ def piped(upstream: SessionUpstream, home: Path, *words: str) -> Iterator[StdioC
         yield client
 
 
-def text_in(answer: Any) -> str:
-    text: str = answer["result"]["content"][0]["text"]
-    return text
+@pytest.fixture
+def upstream() -> Iterator[SessionUpstream]:
+    with session_upstream() as started:
+        yield started
+
+
+@pytest.fixture
+def client(upstream: SessionUpstream, tmp_path: Path) -> Iterator[StdioClient]:
+    """A client that has opened its session."""
+    with piped(upstream, tmp_path) as started:
+        started.opens()
+        yield started
 
 
 def test_a_session_in_front_of_a_url(tmp_path: Path) -> None:
@@ -53,18 +62,18 @@ def test_a_session_in_front_of_a_url(tmp_path: Path) -> None:
         assert [seen.message["params"]["name"] for seen in upstream.calls()] == ["read_file"]
 
 
-def test_each_request_names_the_session_and_the_end_closes_it(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.asks("ping", id="2")
-        assert client.leaves() == 0
-        first, *others = upstream.journal
-        assert "mcp-session-id" not in first.headers
-        assert {seen.headers.get("mcp-session-id") for seen in others} == {"session-1"}
-        assert {seen.headers.get("mcp-protocol-version") for seen in others} == {"2025-11-25"}
-        assert upstream.methods()[-1] == "DELETE"
-        assert upstream.methods()[:2] == ["POST initialize", "POST notifications/initialized"]
-        assert "GET" in upstream.methods()
+def test_each_request_names_the_session_and_the_end_closes_it(
+    client: StdioClient, upstream: SessionUpstream
+) -> None:
+    client.asks("ping", id="2")
+    assert client.leaves() == 0
+    first, *others = upstream.journal
+    assert "mcp-session-id" not in first.headers
+    assert {seen.headers.get("mcp-session-id") for seen in others} == {"session-1"}
+    assert {seen.headers.get("mcp-protocol-version") for seen in others} == {"2025-11-25"}
+    assert upstream.methods()[-1] == "DELETE"
+    assert upstream.methods()[:2] == ["POST initialize", "POST notifications/initialized"]
+    assert "GET" in upstream.methods()
 
 
 def test_each_message_is_sent_as_it_was_written(tmp_path: Path) -> None:
@@ -86,38 +95,32 @@ def test_each_message_is_sent_as_it_was_written(tmp_path: Path) -> None:
         ]
 
 
-def test_events_become_lines(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(calling("stream"))
-        assert client.hears()["method"] == "notifications/message"
-        assert text_in(client.hears()) == "streamed"
+def test_events_become_lines(client: StdioClient) -> None:
+    client.say(calling("stream"))
+    assert client.hears()["method"] == "notifications/message"
+    assert text_in(client.hears()) == "streamed"
 
 
-def test_a_stream_that_breaks_off_is_resumed(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        assert text_in(client.calls("resume", id="7")) == "resumed"
-        [resuming] = [seen for seen in upstream.journal if "last-event-id" in seen.headers]
-        assert (resuming.method, resuming.headers["last-event-id"]) == ("GET", "7")
-        assert resuming.headers["mcp-session-id"] == "session-1"
+def test_a_stream_that_breaks_off_is_resumed(
+    client: StdioClient, upstream: SessionUpstream
+) -> None:
+    assert text_in(client.calls("resume", id="7")) == "resumed"
+    [resuming] = [seen for seen in upstream.journal if "last-event-id" in seen.headers]
+    assert (resuming.method, resuming.headers["last-event-id"]) == ("GET", "7")
+    assert resuming.headers["mcp-session-id"] == "session-1"
 
 
-def test_a_request_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(calling("ask"))
-        assert client.hears()["method"] == "roots/list"
-        client.say(b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}')
-        assert text_in(client.hears()) == '{"roots": []}'
+def test_a_request_of_the_upstream_is_answered_by_the_client(client: StdioClient) -> None:
+    client.say(calling("ask"))
+    assert client.hears()["method"] == "roots/list"
+    client.say(b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}')
+    assert text_in(client.hears()) == '{"roots": []}'
 
 
-def test_unrequested_messages_of_the_upstream_are_heard(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(calling("push"))
-        heard = [client.hears(), client.hears()]
-        assert {"notifications/tools/list_changed", None} == {one.get("method") for one in heard}
+def test_unrequested_messages_of_the_upstream_are_heard(client: StdioClient) -> None:
+    client.say(calling("push"))
+    heard = [client.hears(), client.hears()]
+    assert {"notifications/tools/list_changed", None} == {one.get("method") for one in heard}
 
 
 def test_an_upstream_without_a_get_stream_works(tmp_path: Path) -> None:
@@ -128,13 +131,11 @@ def test_an_upstream_without_a_get_stream_works(tmp_path: Path) -> None:
         assert upstream.methods().count("GET") == 1
 
 
-def test_an_answer_with_line_breaks_becomes_one_line(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(calling("pretty"))
-        line = client.hears_line()
-        assert line.count(b"\r") == 0
-        assert text_in(json.loads(line)) == "a\nb"
+def test_an_answer_with_line_breaks_becomes_one_line(client: StdioClient) -> None:
+    client.say(calling("pretty"))
+    line = client.hears_line()
+    assert line.count(b"\r") == 0
+    assert text_in(json.loads(line)) == "a\nb"
 
 
 def test_stateless_requests_are_mirrored_in_headers(tmp_path: Path) -> None:
@@ -170,78 +171,74 @@ def test_a_cancelled_stateless_request_closes_its_connection(tmp_path: Path) -> 
         assert client.asks("ping", id="9", params=f"{{{META}}}")["id"] == 9
 
 
-def test_an_older_upstream_gets_the_cancellation(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(
-            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
-            asking("ping", id="2"),
-        )
-        client.hears()
-        assert "POST notifications/cancelled" in upstream.methods()
+def test_an_older_upstream_gets_the_cancellation(
+    client: StdioClient, upstream: SessionUpstream
+) -> None:
+    client.say(
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
+        asking("ping", id="2"),
+    )
+    client.hears()
+    assert "POST notifications/cancelled" in upstream.methods()
 
 
 @pytest.mark.parametrize("name", ["drop", "status"])
-def test_a_failure_fails_only_its_own_request(name: str, tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        refused = client.calls(name, id="5", code=500)
-        assert refused["id"] == 5
-        assert refused["error"]["code"] in (-32000, -32603)
-        assert len(upstream.calls()) == 1  # never sent again: it may have run
-        assert client.asks("ping", id="6")["id"] == 6
+def test_a_failure_fails_only_its_own_request(
+    client: StdioClient, upstream: SessionUpstream, name: str
+) -> None:
+    refused = client.calls(name, id="5", code=500)
+    assert refused["id"] == 5
+    assert refused["error"]["code"] in (-32000, -32603)
+    assert len(upstream.calls()) == 1  # never sent again: it may have run
+    assert client.asks("ping", id="6")["id"] == 6
 
 
-def test_an_id_can_be_used_again_at_once(tmp_path: Path) -> None:
+def test_an_id_can_be_used_again_at_once(client: StdioClient) -> None:
     """The end of the first answer must not be taken for the end of the second."""
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        for _ in range(50):
-            assert client.asks("ping")["result"] == {}
+    for _ in range(50):
+        assert client.asks("ping")["result"] == {}
 
 
-def test_a_session_that_the_upstream_has_forgotten_is_replaced(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.asks("ping", id="2")
-        upstream.sessions += 1
-        upstream.forget()
-        assert text_in(client.calls("read_file", id="3")) == "read_file"
-        assert client.calls("stream", id="4")["method"] == "notifications/message"
-        assert client.hears()["id"] == 4
-        assert client.leaves() == 0
-        posts = [one for one in upstream.methods() if one.startswith("POST")]
-        assert posts == [
-            "POST tools/call",
-            "POST initialize",
-            "POST notifications/initialized",
-            "POST tools/call",
-            "POST tools/call",
-        ]
-        assert len(client.raw) == 5  # the client hears nothing of it
-        assert upstream.journal[-1].headers["mcp-session-id"] == "session-2"
+def test_a_session_that_the_upstream_has_forgotten_is_replaced(
+    client: StdioClient, upstream: SessionUpstream
+) -> None:
+    client.asks("ping", id="2")
+    upstream.sessions += 1
+    upstream.forget()
+    assert text_in(client.calls("read_file", id="3")) == "read_file"
+    assert client.calls("stream", id="4")["method"] == "notifications/message"
+    assert client.hears()["id"] == 4
+    assert client.leaves() == 0
+    posts = [one for one in upstream.methods() if one.startswith("POST")]
+    assert posts == [
+        "POST tools/call",
+        "POST initialize",
+        "POST notifications/initialized",
+        "POST tools/call",
+        "POST tools/call",
+    ]
+    assert len(client.raw) == 5  # the client hears nothing of it
+    assert upstream.journal[-1].headers["mcp-session-id"] == "session-2"
 
 
-def test_a_session_that_cannot_be_replaced_gives_an_error(tmp_path: Path) -> None:
+def test_a_session_that_cannot_be_replaced_gives_an_error(
+    client: StdioClient, upstream: SessionUpstream
+) -> None:
     """A message is sent again once only."""
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        upstream.forget()
-        assert client.calls("status", code=404)["error"]["message"] == "Session terminated"
-        assert len(upstream.calls()) == 2
+    upstream.forget()
+    assert client.calls("status", code=404)["error"]["message"] == "Session terminated"
+    assert len(upstream.calls()) == 2
 
 
 @pytest.mark.parametrize("id", ["1.50", "1e2", "1.0", '"\\u0061"', "-0"])
 @pytest.mark.parametrize("tool", ["read_file", "stream", "delete_file", "drop"])
-def test_an_answer_has_the_id_as_the_client_wrote_it(id: str, tool: str, tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.calls(tool, id=id)
-        if tool == "stream":
-            client.hears()
-        assert re.match(
-            rb'\{"jsonrpc": ?"2.0", ?"id": ?%b,' % re.escape(id.encode()), client.raw[-1]
-        )
+def test_an_answer_has_the_id_as_the_client_wrote_it(
+    client: StdioClient, id: str, tool: str
+) -> None:
+    client.calls(tool, id=id)
+    if tool == "stream":
+        client.hears()
+    assert re.match(rb'\{"jsonrpc": ?"2.0", ?"id": ?%b,' % re.escape(id.encode()), client.raw[-1])
 
 
 @pytest.mark.parametrize(
@@ -253,12 +250,12 @@ def test_an_answer_has_the_id_as_the_client_wrote_it(id: str, tool: str, tmp_pat
         ("hello", "text/plain"),
     ],
 )
-def test_an_invalid_answer_is_replaced_by_an_error(body: str, type: str, tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        refused = client.calls("text", body=body, type=type)
-        assert (refused["id"], refused["error"]["code"]) == (1, -32603)
-        assert client.asks("ping", id="6")["id"] == 6
+def test_an_invalid_answer_is_replaced_by_an_error(
+    client: StdioClient, body: str, type: str
+) -> None:
+    refused = client.calls("text", body=body, type=type)
+    assert (refused["id"], refused["error"]["code"]) == (1, -32603)
+    assert client.asks("ping", id="6")["id"] == 6
 
 
 def test_an_answer_that_is_too_large_is_replaced_by_an_error(tmp_path: Path) -> None:
@@ -272,17 +269,15 @@ def test_an_answer_that_is_too_large_is_replaced_by_an_error(tmp_path: Path) -> 
         assert client.asks("ping", id="8")["id"] == 8
 
 
-def test_a_vanished_upstream_is_lost(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.say(calling("slow", id="3"), calling("die", id="4"))
-        assert client.ends() == 1
-        heard = {json.loads(line)["id"]: json.loads(line) for line in client.raw}
-        assert {heard[3]["error"]["code"], heard[4]["error"]["code"]} == {-32000}
-        assert client.stderr().endswith(
-            "To keep running when the upstream is lost: --keep-running\n"
-            "Error: Lost connection to upstream MCP\nShutting down proxy\n"
-        )
+def test_a_vanished_upstream_is_lost(client: StdioClient, upstream: SessionUpstream) -> None:
+    client.say(calling("slow", id="3"), calling("die", id="4"))
+    assert client.ends() == 1
+    heard = {json.loads(line)["id"]: json.loads(line) for line in client.raw}
+    assert {heard[3]["error"]["code"], heard[4]["error"]["code"]} == {-32000}
+    assert client.stderr().endswith(
+        "To keep running when the upstream is lost: --keep-running\n"
+        "Error: Lost connection to upstream MCP\nShutting down proxy\n"
+    )
 
 
 def test_an_unreachable_upstream_ends_the_start(tmp_path: Path) -> None:
@@ -309,13 +304,11 @@ def test_configured_headers_are_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_process_and_closes_the_session(
-    number: signal.Signals, tmp_path: Path
+    client: StdioClient, upstream: SessionUpstream, number: signal.Signals
 ) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.opens()
-        client.process.send_signal(number)
-        assert client.ends() == 0
-        assert "DELETE" in upstream.methods()
+    client.process.send_signal(number)
+    assert client.ends() == 0
+    assert "DELETE" in upstream.methods()
 
 
 def test_mitmproxy_is_not_imported(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,13 @@ from tests.cli.commands.relaying import DENY, gone, names_in, pid_in, text_in
 from tests.cli.launched import run, surroundings
 from tests.make import asking, calling
 from tests.raw_upstream import TIMEOUT
-from tests.stdio_client import filtered, upstream
+from tests.stdio_client import StdioClient, filtered, upstream
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[StdioClient]:
+    with filtered(*DENY, "--", *upstream(), home=tmp_path) as started:
+        yield started
 
 
 def test_a_session_in_front_of_a_command(tmp_path: Path) -> None:
@@ -77,11 +84,10 @@ def test_line_ends_are_accepted_and_written_as_one_newline(tmp_path: Path) -> No
     assert journal.read_bytes() == asking("ping") + b"\n" + asking("ping", id="2") + b"\n"
 
 
-def test_answers_still_arrive_after_the_client_has_closed_its_side(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(*(calling("sleep", id=str(n), arguments='{"seconds":0.02}') for n in range(20)))
-        assert client.leaves() == 0
-        assert [json.loads(line)["id"] for line in client.raw] == list(range(20))
+def test_answers_still_arrive_after_the_client_has_closed_its_side(client: StdioClient) -> None:
+    client.say(*(calling("sleep", id=str(n), arguments='{"seconds":0.02}') for n in range(20)))
+    assert client.leaves() == 0
+    assert [json.loads(line)["id"] for line in client.raw] == list(range(20))
 
 
 def test_a_command_that_starts_slowly_gets_all_earlier_lines(tmp_path: Path) -> None:
@@ -124,22 +130,20 @@ def test_a_relay_without_patterns_warns(tmp_path: Path) -> None:
         client.said_on_stderr("Warning: nothing is denied")
 
 
-def test_a_line_that_is_not_json_gets_an_error(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(b"hello")
-        assert client.hears() == {
-            "jsonrpc": "2.0",
-            "id": None,
-            "error": {"code": -32600, "message": "Invalid Request"},
-        }
-        assert client.asks("ping")["result"] == {}
+def test_a_line_that_is_not_json_gets_an_error(client: StdioClient) -> None:
+    client.say(b"hello")
+    assert client.hears() == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32600, "message": "Invalid Request"},
+    }
+    assert client.asks("ping")["result"] == {}
 
 
-def test_text_that_a_command_prints_between_messages_goes_to_stderr(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        assert text_in(client.calls("noise")) == "noise"
-        said = client.said_on_stderr("not { JSON")
-        assert "[not JSON, from the command] Loading the model ...\n" in said
+def test_text_that_a_command_prints_between_messages_goes_to_stderr(client: StdioClient) -> None:
+    assert text_in(client.calls("noise")) == "noise"
+    said = client.said_on_stderr("not { JSON")
+    assert "[not JSON, from the command] Loading the model ...\n" in said
 
 
 def test_the_commands_stderr_is_passed_on(tmp_path: Path) -> None:
@@ -148,13 +152,12 @@ def test_the_commands_stderr_is_passed_on(tmp_path: Path) -> None:
         assert "ready to serve\n" in client.said_on_stderr("ready")
 
 
-def test_a_request_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(calling("ask"))
-        assert client.hears()["method"] == "roots/list"
-        answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
-        client.say(answer)
-        assert text_in(client.hears()) == answer.decode() + "\n"
+def test_a_request_of_the_upstream_is_answered_by_the_client(client: StdioClient) -> None:
+    client.say(calling("ask"))
+    assert client.hears()["method"] == "roots/list"
+    answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
+    client.say(answer)
+    assert text_in(client.hears()) == answer.decode() + "\n"
 
 
 def test_a_request_that_is_too_large_gets_an_error_and_the_session_goes_on(tmp_path: Path) -> None:
@@ -175,9 +178,8 @@ def test_an_answer_that_is_too_large_is_replaced_by_an_error(size: int, tmp_path
         client.said_on_stderr("Warning: The upstream sent an invalid message: a ")
 
 
-def test_a_large_answer_passes(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        assert len(text_in(client.calls("big", bytes=9_000_000))) == 9_000_000
+def test_a_large_answer_passes(client: StdioClient) -> None:
+    assert len(text_in(client.calls("big", bytes=9_000_000))) == 9_000_000
 
 
 def test_upstream_cmd_is_split_into_words_without_a_shell(tmp_path: Path) -> None:

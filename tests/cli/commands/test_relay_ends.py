@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ from tests.stdio_client import StdioClient, filtered, upstream
 pytestmark = pytest.mark.rest
 
 
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[StdioClient]:
+    with filtered(*DENY, "--", *upstream(), home=tmp_path) as started:
+        yield started
+
+
 @pytest.mark.parametrize("code", [0, 1, 42])
 def test_the_commands_exit_code_is_ours(code: int, tmp_path: Path) -> None:
     with filtered("--", *upstream("--exit", str(code)), home=tmp_path) as client:
@@ -28,45 +35,39 @@ def test_the_commands_exit_code_is_ours(code: int, tmp_path: Path) -> None:
         assert client.leaves() == code
 
 
-def test_every_waiting_request_gets_an_error_at_a_crash(tmp_path: Path) -> None:
-    with filtered(*DENY, "--", *upstream(), home=tmp_path) as client:
-        client.say(
-            asking("ping"), calling("crash", id='"c"'), asking("ping", id="3"), b"no message"
-        )
-        assert client.ends() == 1
-        heard = {json.dumps(json.loads(line)["id"]): json.loads(line) for line in client.raw}
-        assert heard["1"]["result"] == {}
-        for id in ('"c"', "3"):
-            assert heard[id]["error"] == {"code": -32000, "message": "Upstream connection lost"}
-        assert client.stderr() == (
-            "Error: Lost connection to upstream MCP\n"
-            "Shutting down proxy: the command exited with code 3\n"
-        )
+def test_every_waiting_request_gets_an_error_at_a_crash(client: StdioClient) -> None:
+    client.say(asking("ping"), calling("crash", id='"c"'), asking("ping", id="3"), b"no message")
+    assert client.ends() == 1
+    heard = {json.dumps(json.loads(line)["id"]): json.loads(line) for line in client.raw}
+    assert heard["1"]["result"] == {}
+    for id in ('"c"', "3"):
+        assert heard[id]["error"] == {"code": -32000, "message": "Upstream connection lost"}
+    assert client.stderr() == (
+        "Error: Lost connection to upstream MCP\n"
+        "Shutting down proxy: the command exited with code 3\n"
+    )
 
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_command_that_ends_by_itself_is_lost_with_any_exit_code(
-    code: int, tmp_path: Path
+    client: StdioClient, code: int
 ) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(calling("crash", arguments=json.dumps({"code": code})))
-        assert client.ends() == 1
-        assert f"exited with code {code}" in client.stderr()
+    client.say(calling("crash", arguments=json.dumps({"code": code})))
+    assert client.ends() == 1
+    assert f"exited with code {code}" in client.stderr()
 
 
-def test_a_command_that_is_killed_is_lost(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(calling("vanish"))
-        assert client.ends() == 1
-        assert "signal 9" in client.stderr()
-        assert json.loads(client.raw[-1])["error"]["code"] == -32000
+def test_a_command_that_is_killed_is_lost(client: StdioClient) -> None:
+    client.say(calling("vanish"))
+    assert client.ends() == 1
+    assert "signal 9" in client.stderr()
+    assert json.loads(client.raw[-1])["error"]["code"] == -32000
 
 
-def test_a_command_that_closes_its_output_is_lost(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.say(calling("close"))
-        assert client.ends() == 1
-        assert "closed its output" in client.stderr()
+def test_a_command_that_closes_its_output_is_lost(client: StdioClient) -> None:
+    client.say(calling("close"))
+    assert client.ends() == 1
+    assert "closed its output" in client.stderr()
 
 
 def test_a_crash_is_noticed_although_a_grandchild_lives(tmp_path: Path) -> None:
@@ -128,11 +129,10 @@ def test_a_command_that_waits_for_its_next_line_ends_after_ctrl_c(
         assert client.ends() == 7
 
 
-def test_a_command_that_a_signal_ended_exits_as_in_a_shell(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.asks("ping")
-        client.process.terminate()
-        assert client.ends() == 128 + signal.SIGTERM
+def test_a_command_that_a_signal_ended_exits_as_in_a_shell(client: StdioClient) -> None:
+    client.asks("ping")
+    client.process.terminate()
+    assert client.ends() == 128 + signal.SIGTERM
 
 
 def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
@@ -165,21 +165,22 @@ def test_a_grandchild_is_ended_after_the_command(tmp_path: Path) -> None:
         assert gone(pid_in(file))
 
 
-def test_a_client_that_stops_listening_ends_the_session(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
-        client.opens()
-        read, write = os.pipe()
-        command = [sys.executable, "-m", "mcp_tool_filter", "--", *upstream()]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=write, env=surroundings(tmp_path)
-        )
-        os.close(write)
-        os.close(read)
-        assert process.stdin
-        process.stdin.write(asking("ping") + b"\n")
-        process.stdin.flush()
-        assert process.wait(timeout=TIMEOUT) == 0
-        process.stdin.close()
+def test_a_client_that_stops_listening_ends_the_session(
+    client: StdioClient, tmp_path: Path
+) -> None:
+    client.opens()
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "mcp_tool_filter", "--", *upstream()]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=write, env=surroundings(tmp_path)
+    )
+    os.close(write)
+    os.close(read)
+    assert process.stdin
+    process.stdin.write(asking("ping") + b"\n")
+    process.stdin.flush()
+    assert process.wait(timeout=TIMEOUT) == 0
+    process.stdin.close()
 
 
 def test_a_client_that_leaves_with_unread_input_ends_the_session(tmp_path: Path) -> None:

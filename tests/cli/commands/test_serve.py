@@ -23,7 +23,8 @@ from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.commands.serve import _plans as plans_of
 from tests.browser import Page, browser
-from tests.cli.commands.served_command import INITIALIZE, Answer, text_in
+from tests.cli.commands.relaying import text_in
+from tests.cli.commands.served_command import INITIALIZE, Answer
 from tests.cli.launched import run, surroundings
 from tests.cli.test_config_file import sources
 from tests.end_to_end.logins import PLACES

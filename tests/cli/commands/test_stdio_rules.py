@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+from tests.cli.commands.relaying import text_in
 from tests.make import asking, calling
 from tests.raw_upstream import TIMEOUT
 from tests.session_upstream import session_upstream
@@ -48,10 +49,6 @@ def rules(home: Path) -> tuple[str, str]:
     path = home / "rules.yaml"
     path.write_text(RULES)
     return "--rules", str(path)
-
-
-def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
-    return answer["result"]["content"][0]["text"]
 
 
 def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
