@@ -1,7 +1,9 @@
 """The actions of rules: how a rules file says each, and what it does.
 
-``perform`` carries an action out: it changes or refuses the message, or yields an effect for the
-host.
+``ACTIONS`` declares each of them once: the reader, the schema and what follows the rules derive
+from it. What an action does is a function. It gets the run of a message through the rules, and the
+action's values, with their templates expanded. It changes or refuses the message, or yields effects
+for the host.
 """
 
 from __future__ import annotations
@@ -11,30 +13,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.errors import ProtocolError, printable
+from mcp_tool_filter.policy import rule_effects as effects
 from mcp_tool_filter.policy.effects import Deciding, Delay
-from mcp_tool_filter.policy.rule_effects import (
-    CallPython,
-    CountUse,
-    EffectFailed,
-    Identify,
-    Measure,
-    ReadCache,
-    RunScript,
-    ScriptResult,
-    SendCopy,
-    SendWebhook,
-    WriteCache,
-    WriteLog,
-)
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.protocol.scan import Value, open_value
 from mcp_tool_filter.rules import forms
 from mcp_tool_filter.rules.edits import (
     OPERATIONS,
+    Edited,
     ImpossibleChange,
     Operation,
     apply_patch,
@@ -55,332 +45,252 @@ from mcp_tool_filter.rules.fields import (
     quote,
 )
 from mcp_tool_filter.rules.forms import Form, Schema, Spot
-from mcp_tool_filter.rules.subject import Refusal, Run, Subject
-from mcp_tool_filter.rules.templates import JsonTemplate, Template, in_url, parse_template
+from mcp_tool_filter.rules.subject import Refusal, Subject
+from mcp_tool_filter.rules.templates import Template, in_url, parse_template
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rules.chain import Run
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an action of a rules file may be."""
+
+    form: Form[tuple[Any, ...]]
+    do: Callable[..., Deciding[None] | None]
+    """Does it at once, or returns a decision that may wait. Raises if it fails."""
+    ask: Callable[..., effects.RunScript | effects.CallPython] | None = None
+    """What to ask a program or a function first; ``do`` gets the answer, not the values."""
+    part: str = ""
+    """``params`` for an action on requests, ``result`` for one on responses."""
+    is_for: Callable[[Run], bool] | None = None
+    """Tells whether it does anything with a request; if not, its templates are not expanded."""
+    ends: bool = False
+    """True if no later rule is evaluated (with ``fail_fast``)."""
+    tells: bool = False
+    """True if it still runs after its own rule has refused the message."""
+    changes: bool = False
+    """True if it always changes the message."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """What a rule does with a message that it matches."""
 
-    __slots__ = ()
-    ends: ClassVar[bool] = False
-    """True if no later rule is evaluated (with ``fail_fast``)."""
-    tells: ClassVar[bool] = False
-    """True if it still runs after its own rule has refused the message."""
-    changes: ClassVar[bool] = False
-    """True if it always changes the message."""
-    part: ClassVar[str | None] = None
-    """``params`` for an action on requests, ``result`` for one on responses."""
-
-    def perform(self, run: Run, rule: str) -> Deciding[None] | None:
-        """Do it at once, or return a decision that may wait. Raises if it fails."""
-        raise NotImplementedError
-
-
-class Asks(Action):
-    """An action that asks a program or a function, and may wait for the answer."""
-
-    __slots__ = ()
-    decides: bool
-    """True if it waits for the answer."""
-
-    def effect(self, run: Run, rule: str) -> Deciding[RunScript | CallPython]:
-        raise NotImplementedError
-
-    def answer(self, run: Run, rule: str) -> Deciding[object]:
-        """Return the answer, unless it has come already. Raises EffectFailed."""
-        known = run.prefetched.get(id(self))
-        if known and known[0] is run.subject:
-            answer = known[1]
-        else:
-            answer = yield (yield from self.effect(run, rule))
-        if isinstance(answer, EffectFailed):
-            raise answer
-        return answer
-
-    def take(self, run: Run, text: str | None) -> None:
-        """Take the message that the answer is. If it is none, that is not the sender's mistake."""
-        if text is not None:
-            try:
-                run.change(text)
-            except ImpossibleChange as error:
-                raise EffectFailed(str(error)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Allow(Action):
-    ends: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> None:
-        run.allowed = True
-
-
-@dataclass(frozen=True, slots=True)
-class Block(Action):
-    reason: Template
-    ends: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        run.refuse((yield from run.text(self.reason, rule)), rule, "block")
-
-
-@dataclass(frozen=True, slots=True)
-class InjectError(Action):
-    code: int
-    message: Template
-    data: JsonTemplate | None
-    ends: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        text = yield from run.text(self.message, rule)
-        data = None if self.data is None else (yield from run.text(self.data, rule))
-        run.refuse_with(Refusal(self.code, text, data, rule, "inject_error"))
-
-
-@dataclass(frozen=True, slots=True)
-class Wait(Action):
-    seconds: float
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        before = run.watch.clock()
-        yield Delay(self.seconds)
-        run.deadline += run.watch.clock() - before
-
-
-@dataclass(frozen=True, slots=True)
-class SetField(Action):
-    field: Field
-    value: JsonTemplate
-    changes: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        if run.subject.is_response == (self.part == "result"):
-            written = yield from run.text(self.value, rule)
-            run.edit(lambda edited: edited.set(self.field.steps, written))
-
-
-class SetParam(SetField):
-    part: ClassVar = "params"
-
-
-class SetResult(SetField):
-    part: ClassVar = "result"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveParam(Action):
-    field: Field
-    changes: ClassVar = True
-    part: ClassVar = "params"
-
-    def perform(self, run: Run, rule: str) -> None:
-        if not run.subject.is_response:
-            run.edit(lambda edited: edited.remove(self.field.steps))
-
-
-@dataclass(frozen=True, slots=True)
-class MergePatch(Action):
-    patch: Json
-    changes: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> None:
-        run.edit(lambda edited: edited.merge(self.patch))
-
-
-@dataclass(frozen=True, slots=True)
-class JsonPatch(Action):
-    operations: tuple[Operation, ...]
-    changes: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> None:
-        run.edit(lambda edited: apply_patch(edited, self.operations))
-
-
-@dataclass(frozen=True, slots=True)
-class CallFunction(Asks):
     name: str
-    function: Callable[..., object]
-    decides: bool = True
+    kind: Kind
+    args: tuple[Any, ...]
+    names: frozenset[str]
+    """The variables in its templates."""
 
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        answer = yield from self.answer(run, rule)
-        self.take(run, text_from_python(run.subject, answer))
+    @property
+    def is_of_response(self) -> bool:
+        """True if it only makes sense for a response."""
+        return self.kind.part == "result" or "result" in self.names
 
-    def effect(self, run: Run, rule: str) -> Deciding[CallPython]:
-        yield from ()
-        return CallPython(self.function, to_python(run.subject.text), run.left())
+    @property
+    def decides(self) -> bool:
+        """True if it waits for the answer of a program or a function."""
+        return self.kind.ask is not None and self.args[-1] is not False
+
+    def values(self, subject: Subject, rule: str, credential: str) -> Iterator[Any]:
+        """Yield its values for a message. Raises Unjudgeable if a field cannot be judged."""
+
+        def expand(value: object) -> object:
+            if isinstance(value, Template):
+                return value.render(subject, rule, credential)
+            return tuple(map(expand, value)) if isinstance(value, tuple) else value
+
+        return map(expand, self.args)
 
 
-def text_from_python(subject: Subject, made: object) -> str | None:
+def _templates_in(value: object) -> Iterator[Template]:
+    if isinstance(value, Template):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _templates_in(one)
+
+
+# What they do
+
+
+def _allow(run: Run) -> None:
+    run.allowed = True
+
+
+def _block(run: Run, reason: str) -> None:
+    run.refuse(reason, "block")
+
+
+def _inject_error(run: Run, code: int, message: str, data: str | None) -> None:
+    run.refuse_with(Refusal(code, message, data, run.rule, "inject_error"))
+
+
+def _delay(run: Run, seconds: float) -> Deciding[None]:
+    before = run.watch.clock()
+    yield Delay(seconds)
+    run.deadline += run.watch.clock() - before
+
+
+def _set_field(run: Run, field: Field, written: str) -> None:
+    run.edit(lambda edited: edited.set(field.steps, written))
+
+
+def _remove_param(run: Run, field: Field) -> None:
+    run.edit(lambda edited: edited.remove(field.steps))
+
+
+def _merge(run: Run, patch: Json) -> None:
+    run.edit(lambda edited: edited.merge(patch))
+
+
+def _patch(run: Run, operations: Sequence[Operation]) -> None:
+    run.edit(lambda edited: apply_patch(edited, operations))
+
+
+def _redact(run: Run, pattern: RulePattern, field: Field | None, instead: str) -> None:
+    steps, budget = field.steps if field else (), run.subject.budget
+
+    def redact(edited: Edited) -> Edited:
+        return edited.redact(steps, pattern, instead, budget)
+
+    run.edit(redact)
+
+
+def _call(run: Run, function: Callable[..., object]) -> effects.CallPython:
+    return effects.CallPython(function, to_python(run.subject.text), run.left())
+
+
+def text_from_python(run: Run, made: object) -> str | None:
     """Return the message that a user's code has returned, as text; None if nothing changed."""
     if made is None:
         return None
     if not isinstance(made, dict):
-        raise EffectFailed(f"it returned {type(made).__name__}, not a dict or None")
+        raise effects.EffectFailed(f"it returned {type(made).__name__}, not a dict or None")
+    text = run.subject.text
     try:
-        changed = changed_text(subject.text, made)
+        changed = changed_text(text, made)
     except (TypeError, ValueError, RecursionError) as error:
-        raise EffectFailed(f"it returned something that is not JSON: {error}") from None
-    return None if changed == subject.text else changed
+        why = f"it returned something that is not JSON: {error}"
+        raise effects.EffectFailed(why) from None
+    return None if changed == text else changed
 
 
-@dataclass(frozen=True, slots=True)
-class Redact(Action):
-    field: Field | None
-    pattern: RulePattern
-    replacement: Template
-    changes: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        steps = self.field.steps if self.field else ()
-        instead = yield from run.text(self.replacement, rule)
-        budget = run.subject.budget
-        run.edit(lambda edited: edited.redact(steps, self.pattern, instead, budget))
+def _take_from_python(run: Run, made: object) -> None:
+    _take(run, text_from_python(run, made))
 
 
-@dataclass(frozen=True, slots=True)
-class Log(Action):
-    message: Template
-    level: str
-    tells: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        text = printable((yield from run.text(self.message, rule)))
-        subject, session = run.subject, run.subject.about.session_id
-        yield WriteLog(self.level, text, rule, session, subject.method, subject.tool, subject.id)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric(Action):
-    name: str
-    value: Template
-    tells: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        """Raises ImpossibleChange for a negative number: counters only grow."""
-        text = yield from run.text(self.value, rule)
+def _take(run: Run, text: str | None) -> None:
+    """Take the message that an answer is. If it is none, that is not the sender's mistake."""
+    if text is not None:
         try:
-            number = float(text)
-        except ValueError:
-            raise ImpossibleChange(f"{text!r} is not a number") from None
-        if not 0 <= number < float("inf"):
-            raise ImpossibleChange(f"a counter cannot grow by {text!r}")
-        yield Measure(self.name, number)
+            run.change(text)
+        except ImpossibleChange as error:
+            raise effects.EffectFailed(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook(Action):
-    url: Template
-    include_message: bool
-    headers: tuple[tuple[str, Template], ...]
-    timeout: float
-    tells: ClassVar = True
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        url = yield from run.text(self.url, rule, in_url)
-        headers = []
-        for name, value in self.headers:
-            text = yield from run.text(value, rule)
-            headers.append((name, printable(text)))
-        subject, refusal = run.subject, run.judgement.refusal
-        members = {
-            "rule": quote(rule),
-            "action": quote(refusal.action if refusal else "webhook"),
-            "session": quote(subject.about.session_id),
-            "method": quote(subject.method) if subject.method is not None else "null",
-            "id": subject.id or "null",
-            "tool": quote(subject.tool) if subject.tool is not None else "null",
-        }
-        if self.include_message:
-            members["message"] = subject.text
-        written = ",".join(f"{quote(name)}:{value}" for name, value in members.items())
-        yield SendWebhook(url, tuple(headers), written, self.timeout, rule)
+def _log(run: Run, message: str, level: str) -> Deciding[None]:
+    subject, session = run.subject, run.subject.about.session_id
+    about = session, subject.method, subject.tool, subject.id
+    yield effects.WriteLog(level, printable(message), run.rule, *about)
 
 
-@dataclass(frozen=True, slots=True)
-class Script(Asks):
-    path: str
-    args: tuple[Template, ...]
-    timeout: float
-    decides: bool
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        result = yield from self.answer(run, rule)
-        if not self.decides:
-            return
-        assert isinstance(result, ScriptResult)
-        if result.status == 1:
-            reason = result.output.decode(errors="replace").removesuffix("\n").removesuffix("\r")
-            run.refuse(reason or "Blocked by a script", rule, "block")
-        elif result.status != 0:
-            raise EffectFailed(f"the script ended with status {result.status}")
-        elif result.output.strip():
-            try:
-                text = result.output.decode().strip()
-            except UnicodeDecodeError:
-                raise EffectFailed("the script's output is not UTF-8") from None
-            self.take(run, None if text == run.subject.text.strip() else text)
-
-    def effect(self, run: Run, rule: str) -> Deciding[RunScript]:
-        args = []
-        for one in self.args:
-            args.append((yield from run.text(one, rule)).replace("\0", ""))  # noqa: PERF401 - a comprehension cannot yield from
-        subject = run.subject
-        environment = {
-            "MCP_RULE": rule,
-            "MCP_METHOD": subject.method or "",
-            "MCP_TOOL": subject.tool or "",
-            "MCP_SESSION_ID": subject.about.session_id,
-        }
-        return RunScript(
-            (self.path, *args),
-            tuple((name, value.replace("\0", "")) for name, value in environment.items()),
-            subject.text.encode(),
-            min(self.timeout, run.left()) if self.decides else self.timeout,
-            self.decides,
-            rule,
-        )
+def _measure(_run: Run, name: str, value: str) -> Deciding[None]:
+    """Raises ImpossibleChange for a negative number: counters only grow."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise ImpossibleChange(f"{value!r} is not a number") from None
+    if not 0 <= number < float("inf"):
+        raise ImpossibleChange(f"a counter cannot grow by {value!r}")
+    yield effects.Measure(name, number)
 
 
-@dataclass(frozen=True, slots=True)
-class Fork(Action):
-    copies: int
-    to: str | None
-    part: ClassVar = "params"
+def _send_webhook(
+    run: Run,
+    url: str,
+    include_message: bool,
+    headers: Sequence[tuple[str, str]],
+    timeout: float,
+) -> Deciding[None]:
+    subject, refusal = run.subject, run.outcome.refusal
+    members = {
+        "rule": quote(run.rule),
+        "action": quote(refusal.action if refusal else "webhook"),
+        "session": quote(subject.about.session_id),
+        "method": quote(subject.method) if subject.method is not None else "null",
+        "id": subject.id or "null",
+        "tool": quote(subject.tool) if subject.tool is not None else "null",
+    }
+    if include_message:
+        members["message"] = subject.text
+    written = ",".join(f"{quote(name)}:{value}" for name, value in members.items())
+    safe = tuple((name, printable(value)) for name, value in headers)
+    yield effects.SendWebhook(url, safe, written, timeout, run.rule)
 
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        request, about = run.subject.message, run.subject.about
-        if isinstance(request, Request) and about.from_client:
-            place = request.place
-            id = Document(place.text).open(Value(place.start, place.end))["id"]
-            head, tail = place.text[place.start : id.start], place.text[id.end : place.end]
-            for _ in range(self.copies):
-                yield SendCopy(head, tail, about.origin, self.to, rule)
+
+def _script(
+    run: Run, path: str, args: Sequence[str], timeout: float, decides: bool
+) -> effects.RunScript:
+    subject = run.subject
+    environment = {
+        "MCP_RULE": run.rule,
+        "MCP_METHOD": subject.method or "",
+        "MCP_TOOL": subject.tool or "",
+        "MCP_SESSION_ID": subject.about.session_id,
+    }
+    return effects.RunScript(
+        (path, *(one.replace("\0", "") for one in args)),
+        tuple((name, value.replace("\0", "")) for name, value in environment.items()),
+        subject.text.encode(),
+        min(timeout, run.left()) if decides else timeout,
+        decides,
+        run.rule,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Cache(Action):
-    key: Template
-    ttl: float
-    max_entries: int
-    part: ClassVar = "params"
+def _obey_script(run: Run, result: object) -> None:
+    if not isinstance(result, effects.ScriptResult):
+        return  # it runs in the background
+    if result.status == 1:
+        reason = result.output.decode(errors="replace").removesuffix("\n").removesuffix("\r")
+        run.refuse(reason or "Blocked by a script", "block")
+    elif result.status != 0:
+        raise effects.EffectFailed(f"the script ended with status {result.status}")
+    elif result.output.strip():
+        try:
+            text = result.output.decode().strip()
+        except UnicodeDecodeError:
+            raise effects.EffectFailed("the script's output is not UTF-8") from None
+        _take(run, None if text == run.subject.text.strip() else text)
 
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        about, message = run.subject.about, run.subject.message
-        if not isinstance(message, Request) or not about.from_client or about.is_answered:
-            return
-        if run.judgement.cached is not None:
-            return
-        who = yield from run.credential()
-        text = yield from run.text(self.key, rule)
-        asker = about.asker().decode("latin-1")
-        key = _hashed("cache", about.upstream, who, asker, text)
-        found = yield ReadCache(key, run.left())
-        if isinstance(found, bytes):
-            run.judgement.cached = found
-            return
-        group = _hashed("group", about.upstream, rule)
-        run.judgement.stores.append(WriteCache(key, b"", self.ttl, group, self.max_entries))
+
+def _fork(run: Run, copies: int, to: str | None) -> Deciding[None]:
+    request, about = run.subject.message, run.subject.about
+    if isinstance(request, Request) and about.from_client:
+        place = request.place
+        id = Document(place.text).open(Value(place.start, place.end))["id"]
+        head, tail = place.text[place.start : id.start], place.text[id.end : place.end]
+        for _ in range(copies):
+            yield effects.SendCopy(head, tail, about.origin, to, run.rule)
+
+
+def _may_be_cached(run: Run) -> bool:
+    about, is_request = run.subject.about, isinstance(run.subject.message, Request)
+    return is_request and about.from_client and not about.is_answered and not run.outcome.cached
+
+
+def _cache(run: Run, key: str, ttl: float, max_entries: int) -> Deciding[None]:
+    about = run.subject.about
+    who = yield from run.credential()
+    key = _hashed("cache", about.upstream, who, about.asker().decode("latin-1"), key)
+    found = yield effects.ReadCache(key, run.left())
+    if isinstance(found, bytes):
+        run.outcome.cached = found
+        return
+    group = _hashed("group", about.upstream, run.rule)
+    run.outcome.stores.append(effects.WriteCache(key, b"", ttl, group, max_entries))
 
 
 def may_be_kept(text: str, result: Value) -> bool:
@@ -398,27 +308,20 @@ def may_be_kept(text: str, result: Value) -> bool:
     return not has_failed and (kind is None or kind.value.text == "complete")
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimit(Action):
-    key: Template
-    limit: int
-    window: float
-
-    def perform(self, run: Run, rule: str) -> Deciding[None]:
-        text = yield from run.text(self.key, rule)
-        key = ["limit", rule, text]
-        if ours := run.subject.about.operator():  # another operator's user is another one
-            key.append(str((yield Identify(ours))))
-        yield from count_use(run, rule, key, ((self.limit, self.window),))
+def _limit_rate(run: Run, key: str, limit: int, window: float) -> Deciding[None]:
+    keys = ["limit", run.rule, key]
+    if ours := run.subject.about.operator():  # another operator's user is another one
+        keys.append(str((yield effects.Identify(ours))))
+    yield from count_use(run, keys, ((limit, window),))
 
 
 def count_use(
-    run: Run, rule: str, key: Sequence[str], limits: tuple[tuple[int, float], ...]
+    run: Run, key: Sequence[str], limits: tuple[tuple[int, float], ...]
 ) -> Deciding[None]:
     """Count a use; refuse the message if it exceeds a limit."""
-    retry_after = yield CountUse(_hashed(*key), limits, run.left())
+    retry_after = yield effects.CountUse(_hashed(*key), limits, run.left())
     if isinstance(retry_after, int | float):
-        run.refuse("Rate limit exceeded", rule, "rate_limit", retry_after=retry_after)
+        run.refuse("Rate limit exceeded", "rate_limit", retry_after=retry_after)
 
 
 def _hashed(*parts: str) -> str:
@@ -430,37 +333,20 @@ def _hashed(*parts: str) -> str:
     return f"{parts[0]}:{digest.hexdigest()}"
 
 
-def templates_in(action: Action) -> Iterator[Template | JsonTemplate]:
-    for value in (getattr(action, one) for one in getattr(action, "__dataclass_fields__", ())):
-        parts = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            if isinstance(part, tuple):
-                part = part[-1]  # a header's value
-            if isinstance(part, Template | JsonTemplate):
-                yield part
-
-
-def is_of_response(action: Action) -> bool:
-    """Tell whether an action only makes sense for a response."""
-    return action.part == "result" or any("result" in one.names for one in templates_in(action))
-
-
 # Reading them
 
 LONGEST_DELAY = 600.0
 LEVELS = ("debug", "info", "warn", "error")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _ORIGIN = re.compile(r"https?://[^/?#]+[/?#]")
 _MOST = 1_000_000_000
-_NOTHING: Action = Allow()
-"""What we read after a mistake. (The file is not used.)"""
 
 
-def _read_allow(spot: Spot) -> Action:
+def _read_allow(spot: Spot) -> tuple[()]:
     if spot.node.value not in (None, True) and spot.node.members != {}:
         spot.wrong("allow takes no value")
-    return Allow()
+    return ()
 
 
 def _read_metric_value(spot: Spot) -> Template:
@@ -475,7 +361,7 @@ def _read_metric_value(spot: Spot) -> Template:
 
 
 def _http_url(text: str) -> Template:
-    template = parse_template(text)
+    template = parse_template(text, in_url)
     start = template.parts[0] if template.parts else ""
     if isinstance(start, str) and not start.startswith(("http://", "https://")):
         raise ValueError("expected a URL that begins with http:// or https://")
@@ -507,11 +393,11 @@ def _plain_url(text: str) -> str:
     return text
 
 
-def _read_merge_patch(spot: Spot) -> Action:
+def _read_merge_patch(spot: Spot) -> Json:
     patch = spot.node.to_json()
     if not isinstance(patch, Object):
         spot.wrong(f"expected a mapping, not {spot.node.kind}")
-    return MergePatch(patch)
+    return patch
 
 
 def _read_operation(spot: Spot) -> Operation:
@@ -532,19 +418,37 @@ def _steps(pointer: str) -> tuple[PathStep, ...]:
     return tuple(map(Token, parse_pointer(pointer)))
 
 
-def _read_function(spot: Spot) -> Action:
-    def parse(name: str) -> Action:
-        if not _FUNCTION.fullmatch(name):
+def _read_function(spot: Spot) -> object:
+    def parse(name: str) -> object:
+        if not _FUNCTION_NAME.fullmatch(name):
             raise ValueError("expected module:function")
         function = spot.machine.import_object(name)
         if not callable(function):
             raise ValueError(f"{name} cannot be called")
-        return CallFunction(name, function)
+        return function
 
-    return forms.parsed(parse, _NOTHING, example="package.module:function").read(spot)
+    return forms.parsed(parse, None, example="package.module:function").read(spot)
 
 
+def _values(*values: object) -> tuple[object, ...]:
+    return values
+
+
+def _only(form: Form[Any]) -> Form[tuple[Any, ...]]:
+    return form.made(_values)
+
+
+def _action(name: str, kind: Kind) -> Form[Action]:
+    def make(args: tuple[Any, ...]) -> Action:
+        names = (one.names for one in _templates_in(args))
+        return Action(name, kind, args, frozenset[str]().union(*names))
+
+    return kind.form.made(make)
+
+
+_members = partial(forms.mapping, _values)
 _SCRIPT = partial(forms.parsed, default="", example="./check.sh")
+_PATH = Form(forms.TEXT.schema, lambda spot: _SCRIPT(spot.machine.find_script).read(spot))
 _NO_STEPS: tuple[PathStep, ...] = ()
 _OP = forms.one_of(*OPERATIONS)
 _POINTER = forms.parsed(_steps, _NO_STEPS, example="/name")
@@ -555,104 +459,111 @@ _OPERATION = Form(
     ),
     _read_operation,
 )
-_TRANSFORMS: dict[str, Form[Action]] = {
-    "merge_patch": Form({"type": "object"}, _read_merge_patch),
-    "json_patch": forms.listed(_OPERATION, "a list of operations").made(JsonPatch),
-    "python": Form({"type": "string", "description": "module:function"}, _read_function),
+_OPERATIONS = forms.listed(_OPERATION, "a list of operations")
+_FUNCTION = Form({"type": "string", "description": "module:function"}, _read_function)
+_MERGE_PATCH = Form({"type": "object"}, _read_merge_patch)
+_ALLOW = Kind(Form({"enum": [None, True, {}]}, _read_allow), _allow, ends=True)
+_COUNTED = Form({"type": ["number", "string"]}, _read_metric_value)
+_HEADERS = Form({"type": "object", "additionalProperties": forms.TEXT.schema}, _read_headers)
+_FIELD_AND_VALUE = _members({"field": forms.FIELD, "value": forms.JSON_TEMPLATE})
+_ERROR = _members(
+    {
+        "code": forms.whole(-(2**31), 2**31 - 1),
+        "message": forms.TEMPLATE,
+        "data": (forms.JSON_TEMPLATE, None),
+    }
+)
+_REDACTION = forms.mapping(
+    lambda pattern, ignore_case, field, instead: (pattern(ignore_case), field, instead),
+    {
+        "pattern": forms.PATTERN_OF,
+        "ignore_case": (forms.BOOLEAN, False),
+        "field": (forms.FIELD, None),
+        "with": (forms.TEMPLATE, Template(("***",))),
+    },
+)
+_HOOK = _members(
+    {
+        "url": forms.parsed(_http_url, Template(()), example="https://host/path"),
+        "include_message": (forms.BOOLEAN, False),
+        "headers": (_HEADERS, ()),
+        "timeout": (forms.TIMEOUT, 5.0),
+    }
+)
+_RUN = _members(
+    {
+        "path": _PATH,
+        "args": (forms.listed(forms.TEMPLATE), ()),
+        "timeout": (forms.TIMEOUT, 5.0),
+        "decides": (forms.BOOLEAN, False),
+    }
+)
+_COPIES = _members(
+    {
+        "copies": (forms.whole(1, 100), 1),
+        "to": (forms.parsed(_plain_url, "", example="https://host/mcp"), None),
+    }
+)
+_STORED = _members(
+    {
+        "key": forms.TEMPLATE,
+        "ttl": forms.TIMEOUT,
+        "max_entries": (forms.whole(1, _MOST), 1000),
+    }
+)
+_RATE = _members({"key": forms.TEMPLATE, "limit": forms.whole(0, _MOST), "window": forms.TIMEOUT})
+_LINE = _members({"message": forms.TEMPLATE, "level": (forms.one_of(*LEVELS), "info")})
+_COUNTER = _members({"name": forms.filled(), "value": (_COUNTED, Template(("1",)))})
+
+_TRANSFORMS = {
+    "merge_patch": Kind(_only(_MERGE_PATCH), _merge, changes=True),
+    "json_patch": Kind(_only(_OPERATIONS), _patch, changes=True),
+    "python": Kind(_only(_FUNCTION), _take_from_python, _call),
 }
-
-
-def _read_transform(spot: Spot) -> Action:
-    expected = f"one of {', '.join(_TRANSFORMS)}"
-    return forms.named(spot, _TRANSFORMS, "transform", expected) or _NOTHING
-
-
-_FIELD_AND_VALUE = {"field": forms.FIELD, "value": forms.JSON_TEMPLATE}
-
-ACTIONS: dict[str, Form[Action]] = {
-    "allow": Form({"enum": [None, True, {}]}, _read_allow),
-    "block": forms.TEMPLATE.made(Block),
-    "inject_error": forms.mapping(
-        InjectError,
-        {"code": forms.whole(-(2**31), 2**31 - 1), "message": forms.TEMPLATE},
-        {"data": (forms.JSON_TEMPLATE, None)},
-    ),
-    "delay": forms.duration(most=LONGEST_DELAY).made(Wait),
-    "set_param": forms.mapping(SetParam, _FIELD_AND_VALUE),
-    "remove_param": forms.FIELD.made(RemoveParam),
-    "set_result": forms.mapping(SetResult, _FIELD_AND_VALUE),
-    "transform": Form({"oneOf": forms.named_schemas(_TRANSFORMS)}, _read_transform),
-    "redact": forms.mapping(
-        lambda pattern, ignore_case, field, instead: Redact(field, pattern(ignore_case), instead),
-        {"pattern": forms.PATTERN_OF},
-        {
-            "ignore_case": (forms.BOOLEAN, False),
-            "field": (forms.FIELD, None),
-            "with": (forms.TEMPLATE, Template(("***",))),
-        },
-    ),
-    "log": forms.mapping(
-        Log, {"message": forms.TEMPLATE}, {"level": (forms.one_of(*LEVELS), "info")}
-    ),
-    "metric": forms.mapping(
-        Metric,
-        {"name": forms.filled()},
-        {"value": (Form({"type": ["number", "string"]}, _read_metric_value), Template(("1",)))},
-    ),
-    "webhook": forms.mapping(
-        Webhook,
-        {"url": forms.parsed(_http_url, Template(()), example="https://host/path")},
-        {
-            "include_message": (forms.BOOLEAN, False),
-            "headers": (
-                Form({"type": "object", "additionalProperties": forms.TEXT.schema}, _read_headers),
-                (),
-            ),
-            "timeout": (forms.TIMEOUT, 5.0),
-        },
-    ),
-    "run_script": forms.mapping(
-        Script,
-        {
-            "path": Form(
-                forms.TEXT.schema, lambda spot: _SCRIPT(spot.machine.find_script).read(spot)
-            )
-        },
-        {
-            "args": (forms.listed(forms.TEMPLATE), ()),
-            "timeout": (forms.TIMEOUT, 5.0),
-            "decides": (forms.BOOLEAN, False),
-        },
-    ),
-    "fork": forms.mapping(
-        Fork,
-        {},
-        {
-            "copies": (forms.whole(1, 100), 1),
-            "to": (forms.parsed(_plain_url, "", example="https://host/mcp"), None),
-        },
-    ),
-    "cache": forms.mapping(
-        Cache,
-        {"key": forms.TEMPLATE, "ttl": forms.TIMEOUT},
-        {"max_entries": (forms.whole(1, _MOST), 1000)},
-    ),
-    "rate_limit": forms.mapping(
-        RateLimit, {"key": forms.TEMPLATE, "limit": forms.whole(0, _MOST), "window": forms.TIMEOUT}
-    ),
+_KINDS: dict[str, Kind | dict[str, Kind]] = {
+    "allow": _ALLOW,
+    "block": Kind(_only(forms.TEMPLATE), _block, ends=True),
+    "inject_error": Kind(_ERROR, _inject_error, ends=True),
+    "delay": Kind(_only(forms.duration(most=LONGEST_DELAY)), _delay),
+    "set_param": Kind(_FIELD_AND_VALUE, _set_field, part="params", changes=True),
+    "remove_param": Kind(_only(forms.FIELD), _remove_param, part="params", changes=True),
+    "set_result": Kind(_FIELD_AND_VALUE, _set_field, part="result", changes=True),
+    "transform": _TRANSFORMS,
+    "redact": Kind(_REDACTION, _redact, changes=True),
+    "log": Kind(_LINE, _log, tells=True),
+    "metric": Kind(_COUNTER, _measure, tells=True),
+    "webhook": Kind(_HOOK, _send_webhook, tells=True),
+    "run_script": Kind(_RUN, _obey_script, _script),
+    "fork": Kind(_COPIES, _fork, part="params"),
+    "cache": Kind(_STORED, _cache, part="params", is_for=_may_be_cached),
+    "rate_limit": Kind(_RATE, _limit_rate),
 }
-"""What an action may be, and how a file writes it."""
+"""What an action may be: how a file writes it, and what it does."""
 
+
+def _form_of(name: str, kind: Kind | dict[str, Kind]) -> Form[Action]:
+    """Return the form of an action, or of one that has several kinds, of which it names one."""
+    if isinstance(kind, Kind):
+        return _action(name, kind)
+    inner = {key: _action(name, one) for key, one in kind.items()}
+    expected = f"one of {', '.join(kind)}"
+    return Form(
+        {"oneOf": forms.named_schemas(inner)},
+        lambda spot: forms.named(spot, inner, name, expected) or _ALLOWING,
+    )
+
+
+ACTIONS = {name: _form_of(name, kind) for name, kind in _KINDS.items()}
+_ALLOWING = Action("allow", _ALLOW, (), frozenset())
+"""Also what we read after a mistake. (The file is not used.)"""
 SCHEMA: Schema = {"oneOf": [{"const": "allow"}, *forms.named_schemas(ACTIONS)]}
 
 
-def _read_action(spot: Spot) -> tuple[str, Action] | None:
-    """Read an action and its name; None after a mistake."""
+def _read_action(spot: Spot) -> Action | None:
+    """Read an action; None after a mistake."""
     if spot.node.value == "allow":
-        return "allow", Allow()
-    action = forms.named(spot, ACTIONS, "action", 'one action, such as block: "reason"')
-    return None if action is None else (next(iter(spot.node.members or ())), action)
+        return _ALLOWING
+    return forms.named(spot, ACTIONS, "action", 'one action, such as block: "reason"')
 
 
-NAMED = Form({"$ref": "#/$defs/action"}, _read_action)
-"""An action with its name."""
+ACTION = Form({"$ref": "#/$defs/action"}, _read_action)

@@ -1,47 +1,41 @@
 """Apply the rules in order: method interceptors, then rules by priority, then the default
-action."""
+action.
+
+A ``Run`` is one message on its way through the rules. When an action changes a part of the message,
+the rest keeps its bytes, and the tool filter judges it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from math import ceil
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy import rule_effects as effects
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together, driven
-from mcp_tool_filter.policy.rule_effects import (
-    CallPython,
-    CountUse,
-    EffectFailed,
-    Identify,
-    Locally,
-    Measure,
-    RunScript,
-    ScriptResult,
-    TooLarge,
-    Warn,
-    WriteLog,
+from mcp_tool_filter.policy.rule_effects import EffectFailed
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Why
+from mcp_tool_filter.protocol.messages import (
+    Batch,
+    Notification,
+    Single,
+    is_request,
+    parse_message,
 )
-from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol.messages import is_request
-from mcp_tool_filter.rules.actions import Action, Asks, count_use, text_from_python
-from mcp_tool_filter.rules.edits import ImpossibleChange, to_python
-from mcp_tool_filter.rules.fields import PatternGivenUp
-from mcp_tool_filter.rules.interceptors import (
-    InterceptedExchange,
-    MethodInterceptor,
-    ToolCallInterceptor,
-    UserInterceptor,
-)
-from mcp_tool_filter.rules.policy import Candidate, Policy, Rule
+from mcp_tool_filter.rules.actions import Action
+from mcp_tool_filter.rules.edits import Edited, ImpossibleChange
+from mcp_tool_filter.rules.fields import Key, PatternGivenUp
+from mcp_tool_filter.rules.interceptors import MethodInterceptor
+from mcp_tool_filter.rules.policy import Candidate, Policy
 from mcp_tool_filter.rules.subject import (
     NOT_CLEAR,
     UNCLEAR,
     Evaluated,
     Refusal,
     RulesOutcome,
-    Run,
     Subject,
     TooSlow,
     Watch,
@@ -49,7 +43,7 @@ from mcp_tool_filter.rules.subject import (
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".
-_OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, TooLarge)
+_OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, effects.TooLarge)
 _LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
 
@@ -61,15 +55,15 @@ def judge(
     trace: list[Evaluated] | None = None,
 ) -> Deciding[RulesOutcome]:
     """Decide what happens to a message; yields the effects needed for it."""
-    now = clock()
-    watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
-    outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
-    run = Run(subject, now + policy.chain.timeout, outcome, watch, is_pretended=is_shadow)
+    now, most = clock(), policy.chain.timeout
+    watch = subject.watch = subject.watch or Watch(clock, most, now)
+    run = Run(policy, subject, watch, now + most, trace, is_pretended=subject.about.is_shadow)
     try:
-        yield from driven(_Walk(policy, run, trace).go(), partial(_waited, watch))
+        yield from driven(run.go(), partial(_waited, watch))
     except ProtocolError as error:
-        _refuse_unclear(run, "", str(error))
-    return run.judgement
+        run.rule = ""
+        run.refuse_unclear(error)
+    return run.outcome
 
 
 class Later(Enum):
@@ -99,218 +93,287 @@ def _waited(watch: Watch, effect: Effect) -> Deciding[object]:
         watch.waited += watch.clock() - before
 
 
-def _refuse_unclear(run: Run, rule: str, why: str) -> None:
-    run.judgement.refusal = None
-    run.refuse_with(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
-
-
 @dataclass(slots=True)
-class _Walk:
+class Run:
     policy: Policy
-    run: Run
-    trace: list[Evaluated] | None
+    subject: Subject
+    watch: Watch
+    deadline: float
+    trace: list[Evaluated] | None = None
+    is_pretended: bool = False
+    """True if the outcome is only reported."""
+    outcome: RulesOutcome = field(init=False)
+    rule: str = ""
+    """The rule that is being evaluated."""
+    allowed: bool = False
+    """True after a rule has said ``allow``."""
+    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
+    """Results of actions (by identity) that waited together, and the message they were for."""
+    _credential: str | None = None
+
+    def __post_init__(self) -> None:
+        self.outcome = RulesOutcome(self.subject.message)
+
+    # For actions
+
+    def left(self) -> float:
+        """Return how many seconds are left. Raises EffectFailed if there are none."""
+        left = self.deadline - self.watch.clock()
+        if left <= 0:
+            raise EffectFailed("the rules took too long")
+        return left
+
+    def credential(self) -> Deciding[str]:
+        """Return a hash that identifies the asker without revealing a credential."""
+        if self._credential is None:
+            about = self.subject.about
+            ours = about.operator()
+            who = b"\0".join([about.credentials, ours]) if ours else about.credentials
+            self._credential = str((yield effects.Identify(who)))
+        return self._credential
+
+    def refuse(
+        self, message: str, action: str, *, retry_after: float | None = None, detail: str = ""
+    ) -> None:
+        """Refuse the message with our own error code. The client learns which rule refused."""
+        more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
+        self.refuse_with(Refusal.of_rule(message, self.rule, action, more, detail))
+
+    def refuse_with(self, refusal: Refusal) -> None:
+        """Refuse the message, unless it has been refused before."""
+        if self.outcome.refusal is None:
+            self.outcome.refusal = refusal
+
+    def refuse_unclear(self, error: Exception) -> None:
+        self.outcome.refusal = Refusal(UNCLEAR, NOT_CLEAR, None, self.rule, "error", str(error))
+
+    def edit(self, edit: Callable[[Edited], Edited]) -> None:
+        """Edit ``params`` or ``result``. Raises ImpossibleChange.
+
+        Missing params are created if the edit adds something to them. An error has no result and
+        stays unchanged.
+        """
+        place, raw = self.subject.message.place, self.subject.text
+        value = self.subject.part("result" if self.subject.is_response else "params")
+        if value is not None:
+            written = place.text[value.start : value.end]
+            changed = edit(Edited(written, self.subject.look)).text
+            if changed != written:
+                head, tail = raw[: value.start - place.start], raw[value.end - place.start :]
+                self.change(head + changed + tail)
+        elif not self.subject.is_response and (made := edit(Edited("{}")).text) != "{}":
+            self.change(Edited(raw).set([Key("params")], made).text)
+
+    def change(self, text: str) -> None:
+        """Continue with a changed message, which the tool filter judges.
+
+        Raises ImpossibleChange if it is not a message, or no longer the same request or response.
+        """
+        old = self.subject
+        message = _parse(text, old)
+        try:
+            verdict = old.about.filter(message)
+        except ProtocolError as error:
+            raise ImpossibleChange(f"the changed message cannot be judged: {error}") from None
+        if isinstance(verdict, Rewrite):
+            message = _parse(verdict.text.decode(), old)
+        self.subject = Subject(message, old.about, old.request, old.budget, old.watch)
+        self.outcome.message = message
+        self.outcome.is_changed = True
+        # A list that is answered from the snapshot goes on.
+        ends = isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+        self.outcome.filtered = verdict if ends else None
+
+    # Method interceptors, rules, and the default action
 
     @property
     def ends(self) -> bool:
         """True if no later rule is evaluated."""
-        judgement = self.run.judgement
-        refused = judgement.refusal is not None and self.policy.chain.fail_fast
-        return refused or self.run.allowed or judgement.filtered is not None
+        refused = self.outcome.refusal is not None and self.policy.chain.fail_fast
+        return refused or self.allowed or self.outcome.filtered is not None
 
     def go(self) -> Deciding[None]:
         if self.policy.interceptors:
-            interceptor = self.policy.interceptor_for(self.run.subject)
+            interceptor = self.policy.interceptor_for(self.subject)
             if interceptor is not None:
                 yield from self._intercept(interceptor)
         if not self.ends:
             yield from self._follow_rules()
-        if not self.run.allowed:
-            self._apply_default()
-
-    def _apply_default(self) -> None:
-        message = self.run.subject.message
+        message, about = self.subject.message, self.subject.about
         if (
-            self.policy.chain.default_block
+            not self.allowed
+            and self.policy.chain.default_block
             and is_request(message)
-            and self.run.subject.about.from_client
-            and not self.run.subject.about.is_carried
-            and self.run.subject.method not in _NEVER_REFUSED
+            and about.from_client
+            and not about.is_carried
+            and self.subject.method not in _NEVER_REFUSED
         ):
-            self.run.refuse("Blocked by default", "default_action", "block")
-
-    # Method interceptors
+            self.rule = "default_action"
+            self.refuse("Blocked by default", "block")
 
     def _intercept(self, interceptor: MethodInterceptor) -> Deciding[None]:
-        run, name = self.run, self.run.subject.method or ""
-        seen = self._note(name)
-        if seen:
+        name = self.rule = self.subject.method or ""
+        if seen := self._note(name):
             seen.is_interceptor = True
         try:
-            if isinstance(interceptor, UserInterceptor):
-                asking = self._ask_user(interceptor, name)
-                yield from _pretended(asking, run, interceptor.name) if run.is_pretended else asking
-            elif reason := interceptor.problem_in(run.subject):
-                run.refuse(reason, name, "block")
-            elif isinstance(interceptor, ToolCallInterceptor) and interceptor.limits:
-                key = ("tool", run.subject.about.session_id, run.subject.tool or "")
-                counting = count_use(run, name, key, interceptor.limits)
-                yield from _pretended(counting, run, name) if run.is_pretended else counting
+            yield from self._pretended(interceptor.intercept(self), interceptor.name or name)
         except _FAILURES as error:
-            yield from self._fail(name, "its interceptor", error)
-        if run.judgement.refusal is not None:
-            run.judgement.matched.append(name)
-            run.judgement.done.append(name)
+            yield from self._fail("its interceptor", error)
+        if self.outcome.refusal is not None:
+            self.outcome.matched.append(name)
+            self.outcome.done.append(name)
             if seen:
                 seen.matched = True
-                seen.done.append(run.judgement.refusal.action)
-
-    def _ask_user(self, interceptor: UserInterceptor, name: str) -> Deciding[None]:
-        subject = self.run.subject
-        hook = "response" if subject.is_response else "request"
-        function = getattr(interceptor.instance, hook, None)
-        if function is None:
-            return
-        who = yield from self.run.credential()
-        exchange = _exchange_of(subject, who)
-        made = yield CallPython(function, exchange, self.run.left())
-        if isinstance(made, str):
-            self.run.refuse(made, name, "block")
-        elif (text := text_from_python(subject, made)) is not None:
-            self.run.change(text)
-
-    # Rules
+                seen.done.append(self.outcome.refusal.action)
 
     def _follow_rules(self) -> Deciding[None]:
         waiting = self._candidates()
         while waiting:
-            if self.policy.chain.parallel and not self.run.is_pretended:
+            if self.policy.chain.parallel and not self.is_pretended:
                 yield from self._run_together(waiting)
             candidate = waiting.pop(0)
-            subject = self.run.subject
-            yield from self._evaluate(candidate)
+            subject = self.subject
+            is_audit = candidate.rule.is_audit
+            yield from self._audit(candidate) if is_audit else self._follow(candidate)
             if self.ends:
                 return
-            if self.run.subject is not subject:  # other rules may match the changed message
+            if self.subject is not subject:  # other rules may match the changed message
                 waiting = self._candidates(after=candidate.order)
 
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
-        subject = self.run.subject
         if self.trace is None:
-            found = self.policy.possible(subject)
+            found = self.policy.possible(self.subject)
         else:
-            found = self.policy.candidates(subject).each
+            found = self.policy.candidates(self.subject).each
         return [one for one in found if one.order > after]
-
-    def _evaluate(self, candidate: Candidate) -> Deciding[None]:
-        if candidate.rule.is_audit:
-            return self._audit(candidate)
-        return self._follow(candidate)
 
     def _audit(self, candidate: Candidate) -> Deciding[None]:
         """Evaluate a rule with ``mode: audit`` apart: no other rule gets less time or patience."""
-        run, most = self.run, self.policy.chain.timeout
-        began, waited = run.watch.clock(), run.watch.waited
-        subject = run.subject.apart(Watch(run.watch.clock, most, began))
-        assert subject.watch is not None
-        outcome = RulesOutcome(subject.message)
-        apart = Run(subject, began + most, outcome, subject.watch, is_pretended=True)
+        most, began, waited = self.policy.chain.timeout, self.watch.clock(), self.watch.waited
+        watch = Watch(self.watch.clock, most, began)
+        subject = Subject(
+            self.subject.message, self.subject.about, self.subject.request, None, watch
+        )
+        apart = Run(self.policy, subject, watch, began + most, self.trace, is_pretended=True)
         try:
-            yield from _Walk(self.policy, apart, self.trace)._follow(candidate)
+            yield from apart._follow(candidate)
         except (ProtocolError, TooSlow) as error:
-            _refuse_unclear(apart, candidate.rule.id, str(error))
-        run.judgement.matched += outcome.matched
-        verdict = outcome.to_verdict()
+            apart.refuse_unclear(error)
+        self.outcome.matched += apart.outcome.matched
+        verdict = apart.outcome.to_verdict()
         if not isinstance(verdict, Forward):
-            run.judgement.audited.append(verdict)
-        took = run.watch.clock() - began
-        run.deadline += took
-        run.watch.waited = waited + took
+            self.outcome.audited.append(verdict)
+        took = self.watch.clock() - began
+        self.deadline += took
+        self.watch.waited = waited + took
 
     def _follow(self, candidate: Candidate) -> Deciding[None]:
-        rule = candidate.rule
+        rule, self.rule = candidate.rule, candidate.rule.id
         if seen := self._note(rule.id):
             seen.is_audit = rule.is_audit
-        if self.run.watch.clock() >= self.run.deadline:
-            yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
+        if self.watch.clock() >= self.deadline:
+            yield from self._fail("the chain", EffectFailed("the rules took too long"))
             return
+        was_refused = self.outcome.refusal is not None
         try:
-            if self.run.watch.is_due():
+            if self.watch.is_due():
                 yield Delay(0)
-            matches = self._matches(candidate, seen)
+            if not self._matches(candidate, seen):
+                return
         except ProtocolError as error:
-            self._refuse_unclear(rule, error)
+            self._refuse_unclear(error)
             return
         except _FAILURES as error:
-            yield from self._fail(rule.id, "a condition", error)
+            yield from self._fail("a condition", error)
             return
-        if matches:
-            self.run.judgement.matched.append(rule.id)
-            yield from self._act(rule, seen)
-
-    def _refuse_unclear(self, rule: Rule, error: ProtocolError) -> None:
-        if self.run.judgement.refusal is None:
-            _refuse_unclear(self.run, rule.id, str(error))
-
-    def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
-        subject, now = self.run.subject, self.run.watch.clock()
-        if seen is None:
-            return all(one.holds(subject, now) for one in candidate.rest)
-        for condition, seen.asked in candidate.rule.labelled:
-            holds = condition.holds(subject, now)
-            seen.conditions.append((seen.asked, holds))
-            if not holds:
-                seen.asked = ""
-                return False
-        seen.matched, seen.asked = True, ""
-        return True
-
-    def _act(self, rule: Rule, seen: Evaluated | None) -> Deciding[None]:
-        was_refused = self.run.judgement.refusal is not None
-        for name, action in rule.actions:
+        self.outcome.matched.append(rule.id)
+        for action in rule.actions:
             if not self._may_run(action, was_refused=was_refused):
                 continue
             try:
-                if self.run.watch.is_due():
+                if self.watch.is_due():
                     yield Delay(0)
-                waiting = action.perform(self.run, rule.id)
-                if waiting is not None:
-                    pretends = self.run.is_pretended
-                    yield from _pretended(waiting, self.run, name) if pretends else waiting
+                yield from self._pretended(self._do(action), action.name)
             except ProtocolError as error:
-                self._refuse_unclear(rule, error)
+                self._refuse_unclear(error)
                 return
             except _FAILURES as error:
-                yield from self._fail(rule.id, name, error)
+                yield from self._fail(action.name, error)
                 continue
-            self.run.judgement.done.append(rule.id)
+            self.outcome.done.append(rule.id)
             if seen:
-                seen.done.append(name)
-            if self.run.judgement.filtered is not None:
+                seen.done.append(action.name)
+            if self.outcome.filtered is not None:
                 return
+
+    def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
+        subject, now = self.subject, self.watch.clock()
+        if seen is None:
+            return all(one.holds(subject, now) for one in candidate.rest)
+        for condition in candidate.rule.conditions:
+            seen.asked = condition.label
+            holds = condition.holds(subject, now)
+            seen.conditions.append((seen.asked, holds))
+            if not holds:
+                break
+        else:
+            seen.matched = True
+        seen.asked = ""
+        return seen.matched
 
     def _may_run(self, action: Action, *, was_refused: bool) -> bool:
         """Tell whether an action still runs after a refusal by its own rule or an earlier one."""
-        if self.run.judgement.refusal is None or action.tells:
+        kind = action.kind
+        if self.outcome.refusal is None or kind.tells:
             return True
-        in_background = isinstance(action, Asks) and not action.decides
-        return was_refused and (in_background or action.changes)
+        in_background = kind.ask is not None and not action.decides
+        return was_refused and (in_background or kind.changes)
 
-    def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
+    def _do(self, action: Action) -> Deciding[None]:
+        kind, subject = action.kind, self.subject
+        if kind.part and subject.is_response != (kind.part == "result"):
+            return
+        if kind.is_for is not None and not kind.is_for(self):
+            return
+        if kind.ask is None:
+            doing = kind.do(self, *(yield from self._values(action)))
+        else:
+            of_subject, answer = self.prefetched.get(id(action), (None, None))
+            if of_subject is not subject:
+                answer = yield (yield from self._question(action))
+            if isinstance(answer, EffectFailed):
+                raise answer
+            doing = kind.do(self, answer)
+        if doing is not None:
+            yield from doing
+
+    def _values(self, action: Action) -> Deciding[Iterator[object]]:
+        who = (yield from self.credential()) if "credential" in action.names else ""
+        return action.values(self.subject, self.rule, who)
+
+    def _question(self, action: Action) -> Deciding[Effect]:
+        assert action.kind.ask
+        return action.kind.ask(self, *(yield from self._values(action)))
+
+    def _refuse_unclear(self, error: ProtocolError) -> None:
+        if self.outcome.refusal is None:
+            self.refuse_unclear(error)
+
+    def _fail(self, what: str, error: Exception) -> Deciding[None]:
         is_given_up = isinstance(error, PatternGivenUp)
         why = f"the pattern {error} takes too long on this message" if is_given_up else error
-        is_late = self.run.watch.clock() >= self.run.deadline
-        is_long = len(self.run.subject.message.place.text) > _LONG
+        is_late = self.watch.clock() >= self.deadline
+        is_long = len(self.subject.message.place.text) > _LONG
         is_of_sender = isinstance(error, _OF_THE_SENDER) or (
             is_long and (is_late or isinstance(error, TooSlow))
         )
-        yield Warn(f"Rule {rule!r}: {what} failed: {why}")
+        yield effects.Warn(f"Rule {self.rule!r}: {what} failed: {why}")
         # A message's author must not be able to bypass the rules.
         if is_of_sender or not self.policy.chain.allow_on_error:
-            detail = f"{what} failed: {why}"
-            self.run.refuse("A rule could not be applied", rule, "error", detail=detail)
+            self.refuse("A rule could not be applied", "error", detail=f"{what} failed: {why}")
         elif is_late:
-            self.run.allowed = True  # no time left for further rules
+            self.allowed = True  # no time left for further rules
 
     def _note(self, rule: str) -> Evaluated | None:
         if self.trace is None:
@@ -318,20 +381,27 @@ class _Walk:
         self.trace.append(Evaluated(rule))
         return self.trace[-1]
 
+    def _pretended(self, doing: Deciding[None], what: str) -> Deciding[None]:
+        """Do it; if the outcome is only reported, do only what changes and delays nothing, and note
+        that the rest was left out."""
+        if self.is_pretended:
+            return driven(doing, partial(_pretend, self.outcome.left_out, what))
+        return doing
+
     # Waiting together
 
     def _run_together(self, waiting: list[Candidate]) -> Deciding[None]:
         """Start the effects of the next rules at the same time, as long as none of them changes the
         message."""
-        run = self.run
-        if run.judgement.refusal is not None:
+        if self.outcome.refusal is not None:
             return
-        pairs: list[tuple[Asks, Effect]] = []
+        pairs: list[tuple[Action, Effect]] = []
         for rule, action in self._next_waits(waiting):
-            known = run.prefetched.get(id(action))
-            if known is None or known[0] is not run.subject:
+            self.rule = rule
+            known = self.prefetched.get(id(action))
+            if known is None or known[0] is not self.subject:
                 try:
-                    pairs.append((action, (yield from action.effect(run, rule))))
+                    pairs.append((action, (yield from self._question(action))))
                 except (ProtocolError, *_FAILURES):
                     return  # it will fail when its turn comes
         if len(pairs) < 2:
@@ -339,10 +409,10 @@ class _Walk:
         results = yield Together(tuple(_attempt(effect) for _, effect in pairs))
         assert isinstance(results, list)
         for (action, _), result in zip(pairs, results, strict=True):
-            run.prefetched[id(action)] = (run.subject, result)
+            self.prefetched[id(action)] = (self.subject, result)
 
-    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[str, Asks]]:
-        now = self.run.watch.clock()
+    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[str, Action]]:
+        now = self.watch.clock()
         for candidate in waiting:
             rule = candidate.rule
             if rule.is_audit:
@@ -350,33 +420,26 @@ class _Walk:
             if rule.changes_message:
                 return
             try:
-                if not all(one.holds(self.run.subject, now) for one in candidate.rest):
+                if not all(one.holds(self.subject, now) for one in candidate.rest):
                     continue
             except (ProtocolError, PatternGivenUp, TooSlow):
                 return  # it will end the chain when its turn comes
-            for _, action in rule.actions:
-                if isinstance(action, Asks) and action.decides:
-                    yield rule.id, action
-                    break
-            if any(action.ends for _, action in rule.actions):
+            if first := next((action for action in rule.actions if action.decides), None):
+                yield rule.id, first
+            if any(action.kind.ends for action in rule.actions):
                 return
-
-
-def _pretended(doing: Deciding[None], run: Run, what: str) -> Deciding[None]:
-    """Do only what changes and delays nothing, and note that the rest was left out."""
-    return driven(doing, partial(_pretend, run.judgement.left_out, what))
 
 
 def _pretend(left_out: list[str], what: str, effect: Effect) -> Deciding[object]:
     match effect:
-        case WriteLog():
+        case effects.WriteLog():
             return (yield replace(effect, shadow=True))
-        case Measure() | Warn():
+        case effects.Measure() | effects.Warn():
             return (yield effect)
-        case Identify() | CountUse():
-            return (yield Locally(effect))
+        case effects.Identify() | effects.CountUse():
+            return (yield effects.Locally(effect))
     left_out.append(what)
-    return ScriptResult(0, b"") if isinstance(effect, RunScript) else None
+    return effects.ScriptResult(0, b"") if isinstance(effect, effects.RunScript) else None
 
 
 def _attempt(effect: Effect) -> Deciding[object]:
@@ -386,23 +449,13 @@ def _attempt(effect: Effect) -> Deciding[object]:
         return error
 
 
-def _exchange_of(subject: Subject, who: str) -> InterceptedExchange:
-    message = _as_dict(subject.text)
-    request = message
-    if subject.is_response:
-        place = subject.request.place if subject.request else None
-        request = _as_dict(place.text[place.start : place.end]) if place else None
-    return InterceptedExchange(
-        message=message or {},
-        request=request,
-        method=subject.method,
-        tool=subject.tool,
-        session_id=subject.about.session_id,
-        session=subject.about.session,
-        credential=who,
-    )
-
-
-def _as_dict(text: str) -> dict[str, object] | None:
-    read = to_python(text)
-    return read if isinstance(read, dict) else None
+def _parse(text: str, old: Subject) -> Single:
+    try:
+        message = parse_message(text.encode(), old.about.limits)
+    except (ProtocolError, UnicodeEncodeError) as error:
+        raise ImpossibleChange(f"the result is not a message: {error}") from None
+    if isinstance(message, Batch) or type(message) is not type(old.message):
+        raise ImpossibleChange("the result is another kind of message")
+    if not isinstance(message, Notification) and message.id != old.id:
+        raise ImpossibleChange("the result has another id")
+    return message

@@ -1,16 +1,17 @@
 """The conditions of rules: each tells whether it holds for a message; and how a file says it.
 
-``reads`` says what a condition depends on: the method, the tool, or anything. Conditions on the
-method and the tool alone are evaluated once for each pair, not for each message.
+``CONDITIONS`` declares each of them once: the reader, the schema, the index and the evaluation
+derive from it. ``reads`` says what a condition depends on: the method, the tool, or anything.
+Conditions on the method and the tool alone are evaluated once for each pair, not for each message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from mcp_tool_filter.protocol.scan import Value
 from mcp_tool_filter.rules import forms
@@ -21,8 +22,8 @@ from mcp_tool_filter.rules.fields import (
     Number,
     RulePattern,
     equals,
-    find_member,
     number_in,
+    parse_field,
     render_json,
 )
 from mcp_tool_filter.rules.forms import Form, Spot
@@ -40,238 +41,128 @@ class Reads(IntEnum):
     MESSAGE = 2
 
 
-class Condition(Protocol):
-    @property
-    def reads(self) -> Reads: ...
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """What it refers to: ``params`` is a request, or the one that a response answers;
-        ``result`` is a response."""
-
-    def holds(self, subject: Subject, now: float) -> bool: ...
-
-
-class _OfError:
-    """A condition on the error that answers a request."""
-
-    __slots__ = ()
-    reads: ClassVar = Reads.MESSAGE
-    parts: ClassVar = frozenset({"result"})
-
-
-class _OfClient:
-    """A condition on the client."""
-
-    __slots__ = ()
-    reads: ClassVar = Reads.MESSAGE
-    parts: ClassVar = frozenset[str]()
-
-
 @dataclass(frozen=True, slots=True)
-class _OfName:
-    """A condition on the method, or on the called tool."""
+class Condition:
+    """Two conditions are equal if they always hold for the same messages, as far as we can tell."""
 
-    reads: Reads
-    parts: ClassVar = frozenset({"params"})
+    test: Callable[..., bool]
+    """Gets the message, the time and ``args``."""
+    args: tuple[Any, ...]
+    reads: Reads = Reads.MESSAGE
+    parts: frozenset[str] = frozenset()
+    """What it refers to: ``params`` is a request, or the one that a response answers;
+    ``result`` is a response."""
+    label: str = field(default="", compare=False)
+    """How the rules file has it."""
 
     def holds(self, subject: Subject, now: float) -> bool:
-        name = subject.method if self.reads is Reads.METHOD else subject.tool
-        return name is not None and self.fits(name, subject)
-
-    def fits(self, name: str, subject: Subject) -> bool:
-        raise NotImplementedError
+        return self.test(subject, now, *self.args)
 
 
-@dataclass(frozen=True, slots=True)
-class NameIs(_OfName):
-    names: frozenset[str]
-
-    def fits(self, name: str, subject: Subject) -> bool:
-        return name in self.names
+# Conditions on the method, or on the called tool
 
 
-@dataclass(frozen=True, slots=True)
-class NameStarts(_OfName):
-    text: str
-
-    def fits(self, name: str, subject: Subject) -> bool:
-        return name.startswith(self.text)
-
-
-@dataclass(frozen=True, slots=True)
-class NameEnds(_OfName):
-    text: str
-
-    def fits(self, name: str, subject: Subject) -> bool:
-        return name.endswith(self.text)
+def _name_fits(
+    subject: Subject, _now: float, of_tool: bool, fits: Callable[..., bool], wanted: object
+) -> bool:
+    name = subject.tool if of_tool else subject.method
+    return name is not None and fits(name, wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class NameMatches(_OfName):
-    pattern: RulePattern
-
-    def fits(self, name: str, subject: Subject) -> bool:
-        return self.pattern.is_in(name, subject.budget)
+def _name_matches(subject: Subject, now: float, of_tool: bool, pattern: RulePattern) -> bool:
+    return _name_fits(subject, now, of_tool, pattern.is_in, subject.budget)
 
 
-@dataclass(frozen=True, slots=True)
-class _OfField:
-    """A condition on the value of a field of ``params`` or ``result``."""
-
-    part: str
-    field: Field
-    reads: ClassVar = Reads.MESSAGE
-
-    @property
-    def parts(self) -> frozenset[str]:
-        return frozenset({self.part})
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        document = subject.document(self.part)
-        found = subject.find(self.part, self.field)
-        # We judge each value even after one satisfies the condition: whether the message can be
-        # judged must not depend on the order of a list's elements.
-        judged = [self.satisfied_by(document, value) for value in found]
-        if len(document.text) > _LONG:
-            subject.look()
-        return any(judged)
-
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        raise NotImplementedError
+def _is_in(name: str, names: frozenset[str]) -> bool:
+    return name in names
 
 
-@dataclass(frozen=True, slots=True)
-class Exists(_OfField):
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return True
+# Conditions on the value of a field of ``params``, ``result`` or ``error``
 
 
-@dataclass(frozen=True, slots=True)
-class IsOneOf(_OfField):
-    values: tuple[Json, ...]
-
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return any(equals(document, value, wanted) for wanted in self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Matches(_OfField):
-    pattern: RulePattern
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        budget = subject.budget
-        texts = [value.text for value in subject.find(self.part, self.field)]
-        judged = [text is not None and self.pattern.is_in(text, budget) for text in texts]
-        if len(texts) > _MANY:
-            subject.look()
-        return any(judged)
+def field_satisfies(
+    subject: Subject,
+    _now: float,
+    part: str,
+    at: Field,
+    satisfies: Callable[..., bool],
+    wanted: object,
+) -> bool:
+    document = subject.document(part)
+    # We judge each value even after one satisfies the condition: whether the message can be
+    # judged must not depend on the order of a list's elements.
+    judged = [satisfies(subject, document, one, wanted) for one in subject.find(part, at)]
+    if len(judged) > _MANY or len(document.text) > _LONG:
+        subject.look()
+    return any(judged)
 
 
-@dataclass(frozen=True, slots=True)
-class Compares(_OfField):
-    than: Number
-    is_greater: bool
-
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        number = number_in(document, value)
-        if number is None:
-            return False
-        return number > self.than if self.is_greater else number < self.than
+def _exists(_subject: Subject, _document: Document, _value: Value, _wanted: None) -> bool:
+    return True
 
 
-@dataclass(frozen=True, slots=True)
-class Begins(_OfField):
-    """Tells by its first character whether a value is null, or a list."""
-
-    first: str
-
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return document.text[value.start] == self.first
+def is_one_of(_subject: Subject, document: Document, value: Value, wanted: tuple[Json]) -> bool:
+    return any(equals(document, value, one) for one in wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorCodeIs(_OfError):
-    code: Number
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        code = _in_error(subject, "code")
-        return code is not None and equals(subject.document("error"), code, self.code)
+def matches(subject: Subject, _document: Document, value: Value, pattern: RulePattern) -> bool:
+    return value.text is not None and pattern.is_in(value.text, subject.budget)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSays(_OfError):
-    text: str
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        message = _in_error(subject, "message")
-        return message is not None and self.text in (message.text or "")
+def _is_greater(_subject: Subject, document: Document, value: Value, than: Number) -> bool:
+    number = number_in(document, value)
+    return number is not None and number > than
 
 
-def _in_error(subject: Subject, key: str) -> Value | None:
-    """Return a member of a response's error, or None. Raises Unjudgeable."""
-    error = subject.part("error")
-    member = find_member(error.members or (), key) if error else None
-    return member.value if member else None
+def _is_less(_subject: Subject, document: Document, value: Value, than: Number) -> bool:
+    number = number_in(document, value)
+    return number is not None and number < than
 
 
-@dataclass(frozen=True, slots=True)
-class SessionIs(_OfClient):
-    id: str
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        return self.id in (subject.about.session_id, subject.about.claimed_session_id)
+def _begins(_subject: Subject, document: Document, value: Value, first: str) -> bool:
+    """Tell by its first character whether a value is null, or a list."""
+    return document.text[value.start] == first
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOlder(_OfClient):
-    than: float
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        return now - subject.about.session_started > self.than
+def _contains(_subject: Subject, _document: Document, value: Value, text: str) -> bool:
+    return text in (value.text or "")
 
 
-@dataclass(frozen=True, slots=True)
-class From(_OfClient):
-    client: bool
-
-    def holds(self, subject: Subject, now: float) -> bool:
-        return subject.about.from_client == self.client
+# Conditions on the client
 
 
-@dataclass(frozen=True, slots=True)
-class _Several:
-    """Several conditions, the cheap ones first."""
-
-    conditions: tuple[Condition, ...]
-
-    @property
-    def reads(self) -> Reads:
-        return max((one.reads for one in self.conditions), default=Reads.METHOD)
-
-    @property
-    def parts(self) -> frozenset[str]:
-        return frozenset[str]().union(*(one.parts for one in self.conditions))
+def _is_session(subject: Subject, _now: float, id: str) -> bool:
+    return id in (subject.about.session_id, subject.about.claimed_session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class AllOf(_Several):
-    def holds(self, subject: Subject, now: float) -> bool:
-        return all(one.holds(subject, now) for one in self.conditions)
+def _is_older(subject: Subject, now: float, than: float) -> bool:
+    return now - subject.about.session_started > than
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf(_Several):
-    def holds(self, subject: Subject, now: float) -> bool:
-        return any(one.holds(subject, now) for one in self.conditions)
+def _is_from(subject: Subject, _now: float, who: str) -> bool:
+    return subject.about.from_client == (who == "client")
 
 
-@dataclass(frozen=True, slots=True)
-class Not(_Several):
-    """Its only condition does not hold."""
+# Several conditions
 
-    def holds(self, subject: Subject, now: float) -> bool:
-        return not self.conditions[0].holds(subject, now)
+
+def _all_hold(subject: Subject, now: float, *conditions: Condition) -> bool:
+    return all(one.holds(subject, now) for one in conditions)
+
+
+def _any_holds(subject: Subject, now: float, *conditions: Condition) -> bool:
+    return any(one.holds(subject, now) for one in conditions)
+
+
+def _does_not_hold(subject: Subject, now: float, condition: Condition) -> bool:
+    return not condition.holds(subject, now)
+
+
+def _several(test: Callable[..., bool], conditions: Iterable[Condition]) -> Condition:
+    ordered = in_order(conditions)
+    reads = max((one.reads for one in ordered), default=Reads.METHOD)
+    parts = frozenset[str]().union(*(one.parts for one in ordered))
+    return Condition(test, ordered, reads, parts)
 
 
 def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
@@ -279,9 +170,11 @@ def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     return tuple(sorted(conditions, key=lambda one: one.reads))
 
 
+# Reading them
+
 MOST_LEVELS = 32
 _LONGEST_LABEL = 120
-_NOTHING = AllOf(())
+_NOTHING = _several(_all_hold, ())
 """What we read after a mistake. (The file is not used.)"""
 
 
@@ -294,86 +187,103 @@ def _read_condition(spot: Spot) -> Condition:
     return forms.named(inside, CONDITIONS, "condition", expected) or _NOTHING
 
 
-def label_of(spot: Spot) -> str:
-    """Render a condition in one line, as the rules file has it."""
+def _read_labelled(spot: Spot) -> Condition:
+    """Read a condition of a rule, with a label: one line, as the rules file has it."""
     (name, node), *_ = (spot.node.members or {"": spot.node}).items()
     value = node.to_json()
-    text = f"{name}: {value if isinstance(value, str) else render_json(value)}"
-    return text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"
+    label = f"{name}: {value if isinstance(value, str) else render_json(value)}"
+    if len(label) > _LONGEST_LABEL:
+        label = f"{label[:_LONGEST_LABEL]}…"
+    return replace(_read_condition(spot), label=label)
 
 
-type Labelled = tuple[Condition, str]
-"""A condition, and how the rules file has it."""
+def _on_name(
+    reads: Reads, form: Form[Any], test: Callable[..., bool], *given: object
+) -> Form[Condition]:
+    def make(wanted: object) -> Condition:
+        args = reads is Reads.TOOL, *given, wanted
+        return Condition(test, args, reads, frozenset({"params"}))
+
+    return form.made(make)
 
 
-def _sorted(pairs: Iterable[Labelled]) -> tuple[Labelled, ...]:
-    return tuple(sorted(pairs, key=lambda pair: pair[0].reads))
+def _on_field(
+    part: str, satisfies: Callable[..., bool], field: Field, wanted: object = None
+) -> Condition:
+    of = "result" if part == "error" else part
+    args = part, field, satisfies, wanted
+    return Condition(field_satisfies, args, parts=frozenset({of}))
 
 
-def _on_value(make: Callable[..., Condition], part: str, value: Form[Any]) -> Form[Condition]:
-    """Return the form of a condition that compares a field with a value."""
-    return forms.mapping(partial(make, part), {"field": forms.FIELD, "value": value})
+def _compared(part: str, satisfies: Callable[..., bool], **members: Form[Any]) -> Form[Condition]:
+    """Return the form of a condition that compares a field with something."""
+    return forms.mapping(partial(_on_field, part, satisfies), {"field": forms.FIELD, **members})
 
 
-def _equals(part: str) -> Form[Condition]:
-    return _on_value(IsOneOf, part, forms.ANY.made(lambda value: (value,)))
-
-
-def _of_pattern(part: str) -> Form[Condition]:
+def _matching(part: str) -> Form[Condition]:
     return forms.mapping(
-        lambda field, pattern, ignore_case: Matches(part, field, pattern(ignore_case)),
-        {"field": forms.FIELD, "pattern": forms.PATTERN_OF},
-        {"ignore_case": (forms.BOOLEAN, False)},
+        lambda field, pattern, ignore_case: _on_field(part, matches, field, pattern(ignore_case)),
+        {
+            "field": forms.FIELD,
+            "pattern": forms.PATTERN_OF,
+            "ignore_case": (forms.BOOLEAN, False),
+        },
     )
+
+
+def _on_client(test: Callable[..., bool], form: Form[Any]) -> Form[Condition]:
+    return form.made(lambda wanted: Condition(test, (wanted,)))
 
 
 _CONDITION: Form[Condition] = Form({"$ref": "#/$defs/condition"}, _read_condition)
 _SEVERAL = forms.listed(
     _CONDITION, "a list of conditions", or_else="expected at least one condition"
 )
+_VALUE = forms.ANY.made(lambda value: (value,))
 _VALUES = forms.listed(forms.ANY, "a list of values", or_else="expected a list that is not empty")
 _NAME = forms.TEXT.made(lambda text: frozenset([text]))
 _NAMES = forms.TEXTS.made(frozenset)
+_CODE = forms.INTEGER.made(lambda code: (Number(str(code)),))
+_ERROR_CODE, _ERROR_MESSAGE = parse_field("code"), parse_field("message")
 
 CONDITIONS: dict[str, Form[Condition]] = {
-    "method_equals": _NAME.made(partial(NameIs, Reads.METHOD)),
-    "method_starts_with": forms.TEXT.made(partial(NameStarts, Reads.METHOD)),
-    "method_ends_with": forms.TEXT.made(partial(NameEnds, Reads.METHOD)),
-    "method_matches": forms.PATTERN.made(partial(NameMatches, Reads.METHOD)),
-    "method_in": _NAMES.made(partial(NameIs, Reads.METHOD)),
-    "tool_equals": _NAME.made(partial(NameIs, Reads.TOOL)),
-    "tool_in": _NAMES.made(partial(NameIs, Reads.TOOL)),
-    "tool_matches": forms.PATTERN.made(partial(NameMatches, Reads.TOOL)),
-    "param_exists": forms.FIELD.made(partial(Exists, "params")),
-    "param_equals": _equals("params"),
-    "param_in": forms.mapping(
-        partial(IsOneOf, "params"), {"field": forms.FIELD, "values": _VALUES}
+    "method_equals": _on_name(Reads.METHOD, _NAME, _name_fits, _is_in),
+    "method_starts_with": _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.startswith),
+    "method_ends_with": _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.endswith),
+    "method_matches": _on_name(Reads.METHOD, forms.PATTERN, _name_matches),
+    "method_in": _on_name(Reads.METHOD, _NAMES, _name_fits, _is_in),
+    "tool_equals": _on_name(Reads.TOOL, _NAME, _name_fits, _is_in),
+    "tool_in": _on_name(Reads.TOOL, _NAMES, _name_fits, _is_in),
+    "tool_matches": _on_name(Reads.TOOL, forms.PATTERN, _name_matches),
+    "param_exists": forms.FIELD.made(partial(_on_field, "params", _exists)),
+    "param_equals": _compared("params", is_one_of, value=_VALUE),
+    "param_in": _compared("params", is_one_of, values=_VALUES),
+    "param_matches": _matching("params"),
+    "param_greater_than": _compared("params", _is_greater, value=forms.NUMBER),
+    "param_less_than": _compared("params", _is_less, value=forms.NUMBER),
+    "param_is_null": forms.FIELD.made(partial(_on_field, "params", _begins, wanted="n")),
+    "param_is_array": forms.FIELD.made(partial(_on_field, "params", _begins, wanted="[")),
+    "result_exists": forms.FIELD.made(partial(_on_field, "result", _exists)),
+    "result_equals": _compared("result", is_one_of, value=_VALUE),
+    "result_matches": _matching("result"),
+    "error_code_equals": _CODE.made(partial(_on_field, "error", is_one_of, _ERROR_CODE)),
+    "error_message_contains": forms.TEXT.made(
+        partial(_on_field, "error", _contains, _ERROR_MESSAGE)
     ),
-    "param_matches": _of_pattern("params"),
-    "param_greater_than": _on_value(partial(Compares, is_greater=True), "params", forms.NUMBER),
-    "param_less_than": _on_value(partial(Compares, is_greater=False), "params", forms.NUMBER),
-    "param_is_null": forms.FIELD.made(partial(Begins, "params", first="n")),
-    "param_is_array": forms.FIELD.made(partial(Begins, "params", first="[")),
-    "result_exists": forms.FIELD.made(partial(Exists, "result")),
-    "result_equals": _equals("result"),
-    "result_matches": _of_pattern("result"),
-    "error_code_equals": forms.INTEGER.made(lambda code: ErrorCodeIs(Number(str(code)))),
-    "error_message_contains": forms.TEXT.made(ErrorSays),
-    "session_id_equals": forms.TEXT.made(SessionIs),
-    "session_age_greater_than": forms.DURATION.made(SessionOlder),
-    "from": forms.one_of("client", "server").made(lambda who: From(who == "client")),
-    "all": _SEVERAL.made(lambda several: AllOf(in_order(several))),
-    "any": _SEVERAL.made(lambda several: AnyOf(in_order(several))),
+    "session_id_equals": _on_client(_is_session, forms.TEXT),
+    "session_age_greater_than": _on_client(_is_older, forms.DURATION),
+    "from": _on_client(_is_from, forms.one_of("client", "server")),
+    "all": _SEVERAL.made(partial(_several, _all_hold)),
+    "any": _SEVERAL.made(partial(_several, _any_holds)),
     "not": Form(
         {**_CONDITION.schema, "description": f"nested at most {MOST_LEVELS} deep"},
-        lambda spot: Not((_read_condition(spot),)),
+        lambda spot: _several(_does_not_hold, (_read_condition(spot),)),
     ),
 }
 """What a condition may be: how a file writes it, and what tells whether it holds."""
 
 SCHEMA = {"oneOf": forms.named_schemas(CONDITIONS)}
 LABELLED = forms.listed(
-    Form(_CONDITION.schema, lambda spot: (_read_condition(spot), label_of(spot))),
-    "a list of conditions",
-).made(_sorted)
+    Form(_CONDITION.schema, _read_labelled), "a list of conditions"
+).made(in_order)  # fmt: skip
 """A rule's conditions in the order of evaluation."""

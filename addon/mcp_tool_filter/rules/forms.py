@@ -3,7 +3,7 @@
 What a file may say is declared once, as a table of forms: the reader and the schema for editors
 both derive from it.
 
->>> form = mapping(range, {"from": whole(0), "to": whole(0)}, {"step": (whole(1), 1)})
+>>> form = mapping(range, {"from": whole(0), "to": whole(0), "step": (whole(1), 1)})
 >>> form.schema["required"], list(form.schema["properties"])
 (['from', 'to'], ['from', 'to', 'step'])
 
@@ -31,12 +31,7 @@ from mcp_tool_filter.rules.fields import (
     parse_rule_pattern,
 )
 from mcp_tool_filter.rules.source import Mistake, Mistaken, YamlNode, inner_path, read_source
-from mcp_tool_filter.rules.templates import (
-    JsonTemplate,
-    Template,
-    parse_json_template,
-    parse_template,
-)
+from mcp_tool_filter.rules.templates import Template, parse_json_template, parse_template
 
 # A place in the file
 
@@ -183,25 +178,27 @@ def read_file[T](raw: bytes, begins: str, form: Form[T], machine: Machine) -> T:
 # Mappings and lists
 
 
-def mapping[T](
-    make: Callable[..., T],
-    required: Mapping[str, Form[Any]],
-    optional: Mapping[str, Optional] | None = None,
-) -> Form[T]:
+def mapping[T](make: Callable[..., T], members: Mapping[str, Form[Any] | Optional]) -> Form[T]:
     """Return the form of a mapping with these members; ``make`` gets them in this order."""
-    more = optional or {}
+    required = {key: one for key, one in members.items() if isinstance(one, Form)}
+    optional = {key: one for key, one in members.items() if not isinstance(one, Form)}
 
     def read(spot: Spot) -> T:
-        found = spot.table([*required], [*more])
+        found = spot.table([*required], [*optional])
         values = [form.read(found[key]) for key, form in required.items()]
         values += [
             form.read(found[key]) if key in found else default
-            for key, (form, default) in more.items()
+            for key, (form, default) in optional.items()
         ]
         return make(*values)
 
-    schemas = {key: form.schema for key, form in required.items()}
-    return Form(object_schema(schemas, {key: form.schema for key, (form, _) in more.items()}), read)
+    return Form(
+        object_schema(
+            {key: form.schema for key, form in required.items()},
+            {key: form.schema for key, (form, _) in optional.items()},
+        ),
+        read,
+    )
 
 
 def object_schema(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
@@ -383,7 +380,7 @@ TEXT = parsed(str, "")
 TEXTS = listed(TEXT, "a list of texts", or_else="expected a list that is not empty")
 TEMPLATE = parsed(parse_template, Template(()))
 JSON_TEMPLATE = Form(
-    ANY.schema, lambda spot: spot.tried(parse_json_template, ANY.read(spot), JsonTemplate(()))
+    ANY.schema, lambda spot: spot.tried(parse_json_template, ANY.read(spot), Template(()))
 )
 FIELD = parsed(
     parse_field,
@@ -438,11 +435,10 @@ def _pattern_of(spot: Spot) -> PatternOf:
     return read
 
 
-def _cased(pattern: PatternOf, ignore_case: bool) -> RulePattern:
-    return pattern(ignore_case)
-
-
-_CASED = mapping(_cased, {"pattern": Form(_REGEX, _pattern_of)}, {"ignore_case": (BOOLEAN, False)})
+_CASED: Form[RulePattern] = mapping(
+    lambda pattern, ignore_case: pattern(ignore_case),
+    {"pattern": Form(_REGEX, _pattern_of), "ignore_case": (BOOLEAN, False)},
+)
 PATTERN_OF: Form[PatternOf] = Form({"anyOf": [_REGEX, _CASED.schema]}, _pattern_of)
 """A pattern beside an ``ignore_case``."""
 PATTERN = PATTERN_OF.made(lambda pattern: pattern(False))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from mcp_tool_filter.policy.effects import Deciding
+from mcp_tool_filter.policy.rule_effects import CallPython
 from mcp_tool_filter.protocol.uris import (
     ResourceUri,
     UnclearUri,
@@ -16,9 +18,14 @@ from mcp_tool_filter.protocol.uris import (
     parse_uri,
 )
 from mcp_tool_filter.rules import forms
+from mcp_tool_filter.rules.actions import count_use, text_from_python
+from mcp_tool_filter.rules.edits import to_python
 from mcp_tool_filter.rules.fields import Json, Number, Object, parse_field
 from mcp_tool_filter.rules.forms import Form, Spot, unknown_choice
 from mcp_tool_filter.rules.subject import Subject
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rules.chain import Run
 
 _URI_FIELD = parse_field("uri")
 _NAME = parse_field("name")
@@ -33,14 +40,17 @@ class ToolCallInterceptor:
     allowed_tools: frozenset[str] | None = None
     limits: tuple[tuple[int, float], ...] = ()
     """Pairs: how many calls in how many seconds."""
+    name: ClassVar = ""
 
-    def problem_in(self, subject: Subject) -> str | None:
-        """Return why a call is blocked, or None. Raises Unjudgeable."""
+    def intercept(self, run: Run) -> Deciding[None]:
+        subject = run.subject
         found = subject.find("params", _NAME)
         name = found[0].text if found else None
         if self.allowed_tools is not None and name not in self.allowed_tools:
-            return f"Tool '{name}' not allowed"
-        return None
+            run.refuse(f"Tool '{name}' not allowed", "block")
+        elif self.limits:
+            key = ("tool", subject.about.session_id, subject.tool or "")
+            yield from count_use(run, key, self.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +59,21 @@ class ResourceAccessInterceptor:
 
     allowed: tuple[ResourceUri, ...] | None = None
     denied: tuple[str, ...] = ()
+    name: ClassVar = ""
 
-    def problem_in(self, subject: Subject) -> str | None:
-        """Return why a request is blocked, or None. Raises Unjudgeable."""
+    def intercept(self, run: Run) -> Deciding[None]:
+        if not self._allows(run.subject):
+            run.refuse("Resource not allowed", "block")
+        yield from ()
+
+    def _allows(self, subject: Subject) -> bool:
         found = subject.find("params", _URI_FIELD)
         try:
             uri = parse_uri((found[0].text if found else None) or "")
         except UnclearUri:
-            return "Resource not allowed"
+            return False
         inside = self.allowed is None or any(is_inside(uri, place) for place in self.allowed)
-        if not inside or any(matches_glob(uri, glob) for glob in self.denied):
-            return "Resource not allowed"
-        return None
+        return inside and not any(matches_glob(uri, glob) for glob in self.denied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,36 @@ class UserInterceptor:
 
     name: str
     instance: Any = field(compare=False)
+
+    def intercept(self, run: Run) -> Deciding[None]:
+        subject, about = run.subject, run.subject.about
+        function = getattr(self.instance, "response" if subject.is_response else "request", None)
+        if function is None:
+            return
+        who = yield from run.credential()
+        message = request = _as_dict(subject.text)
+        if subject.is_response:
+            asked = subject.request and subject.request.place
+            request = _as_dict(asked.text[asked.start : asked.end]) if asked else None
+        exchange = InterceptedExchange(
+            message=message or {},
+            request=request,
+            method=subject.method,
+            tool=subject.tool,
+            session_id=about.session_id,
+            session=about.session,
+            credential=who,
+        )
+        made = yield CallPython(function, exchange, run.left())
+        if isinstance(made, str):
+            run.refuse(made, "block")
+        elif (text := text_from_python(run, made)) is not None:
+            run.change(text)
+
+
+def _as_dict(text: str) -> dict[str, object] | None:
+    read = to_python(text)
+    return read if isinstance(read, dict) else None
 
 
 type MethodInterceptor = ToolCallInterceptor | ResourceAccessInterceptor | UserInterceptor
@@ -101,7 +144,7 @@ def _limits(*counts: int | None) -> tuple[tuple[int, float], ...]:
     return tuple((one, per) for one, per in zip(counts, periods, strict=True) if one is not None)
 
 
-_RATES = forms.mapping(_limits, {}, dict.fromkeys(PERIODS, (forms.whole(0), None)))
+_RATES = forms.mapping(_limits, dict.fromkeys(PERIODS, (forms.whole(0), None)))
 
 
 def _read_rates(spot: Spot) -> tuple[tuple[int, float], ...]:
@@ -113,7 +156,6 @@ def _read_rates(spot: Spot) -> tuple[tuple[int, float], ...]:
 
 _TOOL_CALLS = forms.mapping(
     ToolCallInterceptor,
-    {},
     {
         "allowed_tools": (forms.listed(forms.TEXT, "a list of tools").made(frozenset), None),
         "rate_limit": (Form(_RATES.schema, _read_rates), ()),
@@ -122,7 +164,6 @@ _TOOL_CALLS = forms.mapping(
 _PLACE = forms.parsed(parse_entry, _NO_PLACE, example="/workspace")
 _RESOURCES = forms.mapping(
     ResourceAccessInterceptor,
-    {},
     {
         "allowed_paths": (forms.listed(_PLACE, "a list of paths"), None),
         "deny_patterns": (forms.listed(forms.TEXT), ()),

@@ -24,19 +24,8 @@ from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.patterns import common_beginning
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.rules import actions, conditions, forms
-from mcp_tool_filter.rules.actions import (
-    NAMED,
-    Action,
-    is_of_response,
-)
-from mcp_tool_filter.rules.conditions import (
-    LABELLED,
-    Condition,
-    IsOneOf,
-    Labelled,
-    Matches,
-    Reads,
-)
+from mcp_tool_filter.rules.actions import ACTION, Action
+from mcp_tool_filter.rules.conditions import LABELLED, Condition, Reads, field_satisfies
 from mcp_tool_filter.rules.fields import Field, Json, PatternGivenUp
 from mcp_tool_filter.rules.forms import Form, Machine, Schema, Spot, read_file
 from mcp_tool_filter.rules.interceptors import (
@@ -53,22 +42,16 @@ from mcp_tool_filter.rules.subject import Subject, TooSlow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     id: str
-    labelled: tuple[Labelled, ...]
-    """Its conditions, and how the rules file has them."""
-    actions: tuple[tuple[str, Action], ...]
-    """Its actions, each with its name."""
+    conditions: tuple[Condition, ...]
+    actions: tuple[Action, ...]
     for_requests: bool
     for_responses: bool
     is_audit: bool = False
     """True if it is only evaluated: what it would do is reported."""
 
     @property
-    def conditions(self) -> tuple[Condition, ...]:
-        return tuple(condition for condition, _ in self.labelled)
-
-    @property
     def changes_message(self) -> bool:
-        return not self.is_audit and any(action.changes for _, action in self.actions)
+        return not self.is_audit and any(action.kind.changes for action in self.actions)
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
@@ -121,14 +104,16 @@ class Candidates:
             self._add(position, candidate.rest[0] if candidate.rest else None)
 
     def _add(self, position: int, first: Condition | None) -> None:
-        if isinstance(first, IsOneOf) and all(isinstance(one, str) for one in first.values):
-            on_field = self._on(first.part, first.field, position)
-            for text in first.values:
-                assert isinstance(text, str)
+        if first is None or first.test is not field_satisfies:
+            self._others.append(position)
+            return
+        part, field, satisfies, wanted = first.args
+        if satisfies is conditions.is_one_of and all(isinstance(one, str) for one in wanted):
+            on_field = self._on(part, field, position)
+            for text in wanted:
                 on_field.texts.setdefault(text, []).append(position)
-        elif isinstance(first, Matches) and first.pattern.required:
-            on_field = self._on(first.part, first.field, position)
-            on_field.literals.append((first.pattern.required, position))
+        elif satisfies is conditions.matches and wanted.required:
+            self._on(part, field, position).literals.append((wanted.required, position))
         else:
             self._others.append(position)
 
@@ -379,13 +364,13 @@ class _Written(NamedTuple):
     """A rule as the file has it."""
 
     id: str
-    actions: tuple[tuple[str, Action] | None, ...]
+    actions: tuple[Action | None, ...]
     name: Json
     enabled: bool
     mode: str
     priority: int
     on: str | None
-    conditions: tuple[Labelled, ...]
+    conditions: tuple[Condition, ...]
     metadata: Json
 
 
@@ -393,9 +378,9 @@ _RULE = forms.mapping(
     _Written,
     {
         "id": forms.filled("no-deletes"),
-        "actions": forms.listed(NAMED, "a list of actions", or_else="expected at least one action"),
-    },
-    {
+        "actions": forms.listed(
+            ACTION, "a list of actions", or_else="expected at least one action"
+        ),
         "name": (forms.ANY, None),
         "enabled": forms.with_default(forms.BOOLEAN, True),
         "mode": forms.with_default(forms.one_of("enforce", "audit"), "enforce"),
@@ -412,16 +397,16 @@ def _read_rules(spot: Spot) -> tuple[Rule, ...]:
     read: list[tuple[int, Rule]] = []
     for one in spot.items(what="a list of rules"):
         written = _RULE.read(one)
-        named = tuple(action for action in written.actions if action is not None)
-        for_requests, for_responses = _direction_of(written, named, one)
+        actions = tuple(action for action in written.actions if action is not None)
+        for_requests, for_responses = _direction_of(written, actions, one)
         if written.id and written.id in ids:
             one.inside("id").wrong(f"the id {written.id!r} is taken by {ids[written.id]}")
         ids.setdefault(written.id, one.path)
         if written.enabled:
             rule = Rule(
                 id=written.id,
-                labelled=written.conditions,
-                actions=named,
+                conditions=written.conditions,
+                actions=actions,
                 for_requests=for_requests,
                 for_responses=for_responses,
                 is_audit=written.mode == "audit",
@@ -433,13 +418,11 @@ def _read_rules(spot: Spot) -> tuple[Rule, ...]:
 _RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
 
 
-def _direction_of(
-    written: _Written, named: Sequence[tuple[str, Action]], spot: Spot
-) -> tuple[bool, bool]:
+def _direction_of(written: _Written, actions: Sequence[Action], spot: Spot) -> tuple[bool, bool]:
     """Return whether a rule is for requests, and whether it is for responses."""
-    of_response = [label for one, label in written.conditions if "result" in one.parts]
-    of_response += [name for name, action in named if is_of_response(action)]
-    of_request = [name for name, action in named if action.part == "params"]
+    of_response = [one.label for one in written.conditions if "result" in one.parts]
+    of_response += [action.name for action in actions if action.is_of_response]
+    of_request = [action.name for action in actions if action.kind.part == "params"]
     on = written.on or ("response" if of_response else "request")
     where = spot.inside("on")
     if on == "request" and of_response:
@@ -467,7 +450,7 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
                 break
         if rule.is_audit:
             continue
-        if any(action.ends and (fail_fast or name == "allow") for name, action in rule.actions):
+        if any(one.kind.ends and (fail_fast or one.name == "allow") for one in rule.actions):
             ending.append((wanted, rule))
     return warnings
 
@@ -513,7 +496,6 @@ def _policy(
 _TTL = forms.duration(least=1)
 _CHAIN = forms.mapping(
     ChainSettings,
-    {},
     {
         "fail_fast": forms.with_default(forms.BOOLEAN, True),
         "parallel": forms.with_default(forms.BOOLEAN, False),
@@ -524,7 +506,6 @@ _CHAIN = forms.mapping(
 )
 _STATE = forms.mapping(
     lambda url, prefix, ttl: (StateSettings(url=url or None, prefix=prefix), ttl),
-    {},
     {
         "url": (forms.parsed(_redis_url, ""), None),
         "prefix": (forms.TEXT, "mcp:"),
@@ -542,7 +523,6 @@ _FILE = forms.mapping(
     {
         "interceptor": forms.mapping(
             _policy,
-            {},
             {
                 "enabled": forms.with_default(forms.BOOLEAN, True),
                 "mode": (forms.one_of("mcp", "transport"), "mcp"),

@@ -1,9 +1,7 @@
 """What a rule sees, and what comes of it.
 
 A ``Subject`` is one message, the request that it answers, and its session. Parts of the message are
-opened when a rule first reads them, and only then. ``Run`` is its way through the rules. When an
-action changes a part of the message, the rest keeps its bytes, and the tool filter judges it again.
-A ``RulesOutcome`` says what happens to it.
+opened when a rule first reads them, and only then. A ``RulesOutcome`` says what happens to it.
 """
 
 from __future__ import annotations
@@ -11,32 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.jsregex.cost import Budget
-from mcp_tool_filter.policy.effects import Deciding
-from mcp_tool_filter.policy.rule_effects import EffectFailed, Identify, WriteCache
+from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
-    Batch,
     Notification,
     Place,
     Request,
     Response,
     Single,
-    parse_message,
     quote_harmlessly,
 )
 from mcp_tool_filter.protocol.scan import Value
-from mcp_tool_filter.rules.edits import Edited, ImpossibleChange
-from mcp_tool_filter.rules.fields import Document, Field, Key
+from mcp_tool_filter.rules.fields import Document, Field
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rules.policy import Candidate
-    from mcp_tool_filter.rules.templates import JsonTemplate, Template
 
 _NOWHERE = Place()
 _AT_ONCE = 0.05  # seconds that others wait for us
@@ -160,10 +151,6 @@ class Subject:
         self.tool = tool_in(self.request)
         self._found: dict[tuple[str, str], Sequence[Value]] = {}
         self._documents: dict[str, Document] = {}
-
-    def apart(self, watch: Watch) -> Subject:
-        """Return the same message with time and a budget of its own."""
-        return Subject(self.message, self.about, self.request, None, watch)
 
     @property
     def budget(self) -> Budget:
@@ -324,110 +311,3 @@ class RulesOutcome:
                 return Reply(refusal.render(id), reason)
             case Response(id=id):
                 return Rewrite(refusal.render(id), reason)
-
-
-@dataclass(slots=True)
-class Run:
-    """One message on its way through the rules."""
-
-    subject: Subject
-    deadline: float
-    judgement: RulesOutcome
-    watch: Watch
-    allowed: bool = False
-    """True after a rule has said ``allow``."""
-    is_pretended: bool = False
-    """True if the outcome is only reported."""
-    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
-    """Results of actions (by identity) that waited together, and the message they were for."""
-    _credential: str | None = None
-
-    def left(self) -> float:
-        """Return how many seconds are left. Raises EffectFailed if there are none."""
-        left = self.deadline - self.watch.clock()
-        if left <= 0:
-            raise EffectFailed("the rules took too long")
-        return left
-
-    def credential(self) -> Deciding[str]:
-        """Return a hash that identifies the asker without revealing a credential."""
-        if self._credential is None:
-            about = self.subject.about
-            ours = about.operator()
-            who = b"\0".join([about.credentials, ours]) if ours else about.credentials
-            self._credential = str((yield Identify(who)))
-        return self._credential
-
-    def text(
-        self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
-    ) -> Deciding[str]:
-        """Expand a template; ``write`` renders each inserted value."""
-        who = (yield from self.credential()) if "credential" in template.names else ""
-        return template.render(self.subject, rule, who, write)
-
-    def refuse(
-        self,
-        message: str,
-        rule: str,
-        action: str,
-        *,
-        retry_after: float | None = None,
-        detail: str = "",
-    ) -> None:
-        """Refuse the message with our own error code. The client learns which rule refused."""
-        more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
-        self.refuse_with(Refusal.of_rule(message, rule, action, more, detail))
-
-    def refuse_with(self, refusal: Refusal) -> None:
-        """Refuse the message, unless it has been refused before."""
-        if self.judgement.refusal is None:
-            self.judgement.refusal = refusal
-
-    def edit(self, edit: Callable[[Edited], Edited]) -> None:
-        """Edit ``params`` or ``result``. Raises ImpossibleChange.
-
-        Missing params are created if the edit adds something to them. An error has no result and
-        stays unchanged.
-        """
-        place, raw = self.subject.message.place, self.subject.text
-        value = self.subject.part("result" if self.subject.is_response else "params")
-        if value is not None:
-            written = place.text[value.start : value.end]
-            changed = edit(Edited(written, self.subject.look)).text
-            if changed != written:
-                head, tail = raw[: value.start - place.start], raw[value.end - place.start :]
-                self.change(head + changed + tail)
-        elif not self.subject.is_response and (made := edit(Edited("{}")).text) != "{}":
-            self.change(Edited(raw).set([Key("params")], made).text)
-
-    def change(self, text: str) -> None:
-        """Continue with a changed message, which the tool filter judges.
-
-        Raises ImpossibleChange if it is not a message, or no longer the same request or response.
-        """
-        old = self.subject
-        message = _parse(text, old)
-        try:
-            verdict = old.about.filter(message)
-        except ProtocolError as error:
-            raise ImpossibleChange(f"the changed message cannot be judged: {error}") from None
-        if isinstance(verdict, Rewrite):
-            message = _parse(verdict.text.decode(), old)
-        self.subject = Subject(message, old.about, old.request, old.budget, old.watch)
-        self.judgement.message = message
-        self.judgement.is_changed = True
-        # A list that is answered from the snapshot goes on.
-        ends = isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
-        self.judgement.filtered = verdict if ends else None
-
-
-def _parse(text: str, old: Subject) -> Single:
-    try:
-        message = parse_message(text.encode(), old.about.limits)
-    except (ProtocolError, UnicodeEncodeError) as error:
-        raise ImpossibleChange(f"the result is not a message: {error}") from None
-    if isinstance(message, Batch) or type(message) is not type(old.message):
-        raise ImpossibleChange("the result is another kind of message")
-    if not isinstance(message, Notification) and message.id != old.id:
-        raise ImpossibleChange("the result has another id")
-    return message

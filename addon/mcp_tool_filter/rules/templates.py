@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from urllib.parse import quote as urlquote
 
@@ -21,7 +21,6 @@ from mcp_tool_filter.rules.fields import (
     Every,
     Field,
     Json,
-    Number,
     Object,
     hash_params,
     parse_field,
@@ -30,7 +29,17 @@ from mcp_tool_filter.rules.fields import (
 )
 from mcp_tool_filter.rules.subject import Subject
 
-_PLAIN = ("session_id", "method", "id", "tool", "params_hash", "rule", "credential")
+_VARIABLES: dict[str, Callable[[Subject, str, str], str]] = {
+    "session_id": lambda subject, _rule, _who: subject.about.session_id,
+    "method": lambda subject, _rule, _who: subject.method or "",
+    "id": lambda subject, _rule, _who: _bare_id(subject.id or ""),
+    "tool": lambda subject, _rule, _who: subject.tool or "",
+    "params_hash": lambda subject, _rule, _who: hash_params(
+        subject.document("params"), subject.part("params")
+    ),
+    "rule": lambda _subject, rule, _who: rule,
+    "credential": lambda _subject, _rule, who: who,
+}
 _PARTS = ("params", "result")
 _PIECE = re.compile(r"\$\$|\$\{(?P<name>[^}]*)(?P<end>\}?)|[^$]+|\$")
 
@@ -39,27 +48,36 @@ _PIECE = re.compile(r"\$\$|\$\{(?P<name>[^}]*)(?P<end>\}?)|[^$]+|\$")
 class Variable:
     name: str
     field: Field | None = None
+    """The field of ``params`` or ``result``."""
+
+    def expand(self, subject: Subject, rule: str, credential: str) -> str:
+        if self.field is None:
+            return _VARIABLES[self.name](subject, rule, credential)
+        found, document = subject.find(self.name, self.field), subject.document(self.name)
+
+        def shown(value: Value) -> str:
+            return value.text if value.text is not None else document.written(value)
+
+        if Every.EVERY in self.field.steps:  # all: a list's order must not change the result
+            return f"[{','.join(map(document.written, found))}]" if found else ""
+        return shown(found[0]) if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     parts: tuple[str | Variable, ...]
-    names: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The names of its variables."""
+    write: Callable[[str], str] = str
+    """Renders each inserted value."""
 
-    def __post_init__(self) -> None:
-        names = frozenset(one.name for one in self.parts if isinstance(one, Variable))
-        object.__setattr__(self, "names", names)
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its variables."""
+        return frozenset(one.name for one in self.parts if isinstance(one, Variable))
 
-    def render(
-        self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str
-    ) -> str:
-        """Return the text for a message. Raises Unjudgeable if a field cannot be judged.
-
-        ``write`` renders the inserted values.
-        """
+    def render(self, subject: Subject, rule: str, credential: str) -> str:
+        """Return the text for a message. Raises Unjudgeable if a field cannot be judged."""
         return "".join([
-            part if isinstance(part, str) else write(_expand(part, subject, rule, credential))
+            part if isinstance(part, str) else self.write(part.expand(subject, rule, credential))
             for part in self.parts
         ])  # fmt: skip
 
@@ -77,7 +95,11 @@ def in_url(text: str) -> str:
     return urlquote(text, safe="", errors="replace")
 
 
-def parse_template(text: str) -> Template:
+def in_json(text: str) -> str:
+    return quote(text)[1:-1]
+
+
+def parse_template(text: str, write: Callable[[str], str] = str) -> Template:
     """Parse a template. Raises ValueError for an unknown variable."""
     parts: list[str | Variable] = []
     for found in _PIECE.finditer(text):
@@ -91,91 +113,40 @@ def parse_template(text: str) -> Template:
             parts[-1] += plain
         else:
             parts.append(plain)
-    return Template(tuple(parts))
+    return Template(tuple(parts), write)
 
 
 def _variable(name: str) -> Variable:
-    if name in _PLAIN:
+    if name in _VARIABLES:
         return Variable(name)
     part, dot, path = name.partition(".")
     if part in _PARTS and dot:
         return Variable(part, parse_field(path))
     if part in _PARTS:
         raise ValueError(f"${{{name}}} needs a field, for example ${{{name}.name}}")
-    known = [*_PLAIN, *(f"{part}.FIELD" for part in _PARTS)]
+    known = [*_VARIABLES, *(f"{part}.FIELD" for part in _PARTS)]
     close = get_close_matches(name, known, n=1)
     advice = f"did you mean ${{{close[0]}}}?" if close else f"there are {', '.join(known)}"
     raise ValueError(f"there is no variable ${{{name}}}; {advice}")
 
 
-def _expand(variable: Variable, subject: Subject, rule: str, credential: str) -> str:
-    match variable.name:
-        case "session_id":
-            return subject.about.session_id
-        case "method":
-            return subject.method or ""
-        case "id":
-            return _bare_id(subject)
-        case "tool":
-            return subject.tool or ""
-        case "params_hash":
-            return hash_params(subject.document("params"), subject.part("params"))
-        case "rule":
-            return rule
-        case "credential":
-            return credential
-        case part:
-            assert variable.field
-            return _field_text(subject, part, variable.field)
-
-
-def _bare_id(subject: Subject) -> str:
-    """Return the id; a string without its quotes."""
-    written = subject.id or ""
+def _bare_id(written: str) -> str:
+    """Return an id; a string without its quotes."""
     return str(json.loads(written)) if written.startswith('"') else written
 
 
-def _field_text(subject: Subject, part: str, field: Field) -> str:
-    found = subject.find(part, field)
-    document = subject.document(part)
-
-    def shown(value: Value) -> str:
-        return value.text if value.text is not None else document.written(value)
-
-    if Every.EVERY in field.steps:  # all values: the result must not depend on the order of a list
-        return f"[{','.join(map(document.written, found))}]" if found else ""
-    return shown(found[0]) if found else ""
-
-
-@dataclass(frozen=True, slots=True)
-class JsonTemplate:
-    """A JSON value whose strings are templates."""
-
-    parts: tuple[str | Template, ...]
-    names: frozenset[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        inner = (one.names for one in self.parts if isinstance(one, Template))
-        object.__setattr__(self, "names", frozenset[str]().union(*inner))
-
-    def render(
-        self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str
-    ) -> str:
-        return "".join([
-            part if isinstance(part, str) else quote(part.render(subject, rule, credential, write))
-            for part in self.parts
-        ])  # fmt: skip
-
-
-def parse_json_template(value: Json) -> JsonTemplate:
+def parse_json_template(value: Json) -> Template:
     """Parse the strings of a value as templates. Raises ValueError."""
-    return JsonTemplate(tuple(_json_parts(value)))
+    return Template(tuple(_json_parts(value)), in_json)
 
 
-def _json_parts(value: Json) -> Iterator[str | Template]:
+def _json_parts(value: Json) -> Iterator[str | Variable]:
     match value:
         case str():
-            yield parse_template(value)
+            yield '"'
+            for part in parse_template(value).parts:
+                yield in_json(part) if isinstance(part, str) else part
+            yield '"'
         case tuple():
             yield "["
             for number, inner in enumerate(value):
@@ -188,5 +159,5 @@ def _json_parts(value: Json) -> Iterator[str | Template]:
                 yield f"{',' if number else ''}{quote(key)}:"
                 yield from _json_parts(inner)
             yield "}"
-        case None | bool() | Number():
+        case _:
             yield render_json(value)

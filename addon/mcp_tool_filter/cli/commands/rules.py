@@ -200,8 +200,8 @@ def _read_message(spot: Spot) -> Message | None:
 _MESSAGE: forms.Form[Message | None] = forms.Form({}, _read_message)
 _CASE = forms.mapping(
     Case,
-    {"expect": forms.one_of("pass", "block", "drop", "modify")},
     {
+        "expect": forms.one_of("pass", "block", "drop", "modify"),
         "name": (forms.TEXT, None),
         "message": (_MESSAGE, None),
         "messages": (forms.listed(_MESSAGE), ()),
