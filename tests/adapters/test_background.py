@@ -135,12 +135,12 @@ async def test_a_background_decision_reports_its_outcome() -> None:
     effects = Effects()
     made: asyncio.Queue[object] = asyncio.Queue()
     effects.carry_out(waiting(0.0, "made"), made.put_nowait)
-    assert effects.under_way == 1
+    assert len(effects.background) == 1
     assert await made.get() == "made"
     effects.carry_out(fetching("a"), made.put_nowait)
     assert isinstance(await made.get(), CannotList)
     await asyncio.sleep(0)
-    assert effects.under_way == 0
+    assert len(effects.background) == 0
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
@@ -154,4 +154,4 @@ async def test_a_cancelled_decision_reports_nothing(all_of_them: bool) -> None:
     else:
         cancel()
     await asyncio.sleep(0.01)
-    assert (made, effects.under_way) == ([], 0)
+    assert (made, len(effects.background)) == ([], 0)

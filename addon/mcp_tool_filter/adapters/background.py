@@ -104,7 +104,7 @@ class Effects:
         self.fetch_tools: ToolsFetcher = _cannot_fetch
         """Fetches the tool list for an effect FetchTools."""
         self._fetches: dict[object, asyncio.Task[tuple[bytes, ...]]] = {}
-        self._background = Background()
+        self.background = Background()
 
     async def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
         """Wait for a decision. Errors of an effect are raised within the decision."""
@@ -126,16 +126,11 @@ class Effects:
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]:
         """Make a decision in the background, then call ``done``; return a function that cancels
         it."""
-        return partial(_cancel, self._background.start(self._carry_out(decision, done)))
-
-    @property
-    def under_way(self) -> int:
-        """The number of decisions in the background."""
-        return len(self._background)
+        return partial(_cancel, self.background.start(self._carry_out(decision, done)))
 
     def close(self) -> None:
         """Cancel all decisions, because the process ends."""
-        self._background.cancel()
+        self.background.cancel()
         for fetch in self._fetches.values():
             fetch.cancel()
 

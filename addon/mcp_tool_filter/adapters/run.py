@@ -375,7 +375,7 @@ def _servers_in(
         elif is_mcp_remote(words):
             target = next((word for word in words if _is_url(word)), "")
             url = _without_query(expanded(target, environment))
-            yield Server(name, where, Way.MCP_REMOTE, url, uses_proxy(words))
+            yield Server(name, where, Way.MCP_REMOTE, url, _ENABLE in words)
         else:
             yield Server(name, where, Way.COMMAND)
 
@@ -450,11 +450,6 @@ def is_mcp_remote(command: Sequence[str]) -> bool:
     """Tell whether a command runs mcp-remote, itself or by way of npx and the like."""
     names = (PurePath(word.replace("\\", "/")).name for word in command)
     return any(_MCP_REMOTE.fullmatch(name) for name in names)
-
-
-def uses_proxy(command: Sequence[str]) -> bool:
-    """Tell whether mcp-remote is told to use a proxy."""
-    return _ENABLE in command
 
 
 _MOST = 1024 * 1024  # bytes

@@ -298,7 +298,7 @@ async def test_a_waiting_event_holds_back_only_later_events(
             assert rest == event(news("slow")) + event(news("behind")) + b": ping\n\n" + event(
                 result("last")
             )
-        assert on.tool_filter.proxy.effects.under_way == 0
+        assert len(on.tool_filter.proxy.effects.background) == 0
 
 
 @hosts
@@ -364,7 +364,7 @@ async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
         client = await waiting_client(on)
         client.writer.close()
         await on.gate.reached(0)
-        assert on.tool_filter.proxy.effects.under_way == 0
+        assert len(on.tool_filter.proxy.effects.background) == 0
     gc.collect()
     held = [one for one in gc.get_objects() if isinstance(one, InOrder) and one.is_waiting]
     assert held == []

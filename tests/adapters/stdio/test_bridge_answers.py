@@ -10,7 +10,6 @@ import pytest
 from mcp_tool_filter.adapters.sockets.server import ServedResponse
 from mcp_tool_filter.adapters.stdio.bridge import (
     answer_from,
-    error_response,
     events_from,
 )
 from mcp_tool_filter.adapters.stdio.sessions import Outbox
@@ -103,11 +102,3 @@ async def test_a_quiet_stream_sends_keep_alive_comments(monkeypatch: pytest.Monk
     while heard == b": alive\n\n":
         heard = await anext(events)
     assert ONE in heard
-
-
-def test_an_error_is_json_rpc() -> None:
-    response = error_response(404, "7", -32600, "Session not found")
-    assert response.status == 404
-    assert response.body == (
-        b'{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"Session not found"}}'
-    )

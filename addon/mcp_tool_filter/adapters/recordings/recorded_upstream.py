@@ -141,7 +141,8 @@ class _Conversation:
     async def take(self, method: str, body: bytes) -> RecordedFlow | None:
         """Return the recorded flow that is most similar to this request."""
         shape = (method, *_shapes(body))
-        alike = [n for n, flow in enumerate(self._flows) if _shape(flow) == shape]
+        shapes = ((flow.head.method, *_shapes(flow.body)) for flow in self._flows)
+        alike = [n for n, other in enumerate(shapes) if other == shape]
         if not alike and method == "POST":
             kind = _kinds(body)
             alike = [n for n, flow in enumerate(self._flows) if kind and _kinds(flow.body) == kind]
@@ -267,10 +268,6 @@ def _lines(said: Said, flows: Sequence[RecordedFlow]) -> Iterator[_Line]:
 # The shape of requests
 
 
-def _shape(flow: RecordedFlow) -> tuple[str, ...]:
-    return (flow.head.method, *_shapes(flow.body))
-
-
 def _shapes(body: bytes) -> Iterator[str]:
     """Yield the shape of each message of a body, without ids."""
     for message in _members(body):
@@ -293,13 +290,9 @@ def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, PlainJson]]:
     """Yield recorded ids and progress tokens, each with its current one."""
     for one, other in zip(_members(recorded), _members(present), strict=False):
         if "method" in one:
-            for find in (_id, _token):
-                if find(one) is not None:
-                    yield json.dumps(find(one)), find(other)
-
-
-def _id(message: dict[str, PlainJson]) -> PlainJson:
-    return message.get("id")
+            for before, now in ((one.get("id"), other.get("id")), (_token(one), _token(other))):
+                if before is not None:
+                    yield json.dumps(before), now
 
 
 def _token(message: dict[str, PlainJson]) -> PlainJson:
@@ -454,33 +447,32 @@ def _with_id(page: bytes, id: str) -> bytes:
 
 def known_tools(recording: Recording) -> Fetched | None:
     """Find the tool list in the upstream's answers to its clients."""
-    pages = list(dict.fromkeys(_pages(recording)))
+    asked = {
+        one.id
+        for flow in recording.flows
+        for one in messages_in(flow.body)
+        if isinstance(one, Request) and one.method == "tools/list"
+    }
+    answers = [flow.said for flow in recording.flows if flow.said]
+    pages = [  # in the older transport they are on another flow
+        one.place.raw
+        for said in answers
+        for one in _messages_said(said)
+        if isinstance(one, Response) and one.id in asked and _is_listing(one)
+    ]
     if not pages:
         return None
     revision = _revision(recording)
+    transport = Transport.STREAMABLE if has_initialize(revision) else Transport.STATELESS
     return Fetched(
-        transport=_transport(recording, revision),
+        transport=Transport.LEGACY_SSE if any(map(endpoint_in, answers)) else transport,
         revision=revision,
         endpoint=_endpoint(recording),
         server_name=recording.name,
         server_version="",
-        sessions=_has_sessions(recording),
-        pages=tuple(pages),
+        sessions=any(name.lower() == _SESSION for said in answers for name, _ in said.headers),
+        pages=tuple(dict.fromkeys(pages)),
     )
-
-
-def _pages(recording: Recording) -> Iterator[bytes]:
-    """Yield the answers to tools/list; in the older transport they are on another flow."""
-    asked = {id for flow in recording.flows for id in _lists_asked(flow)}
-    for said in (flow.said for flow in recording.flows if flow.said):
-        for one in _messages_said(said):
-            if isinstance(one, Response) and one.id in asked and _is_listing(one):
-                yield one.place.raw
-
-
-def _lists_asked(flow: RecordedFlow) -> list[str]:
-    found = messages_in(flow.body)
-    return [one.id for one in found if isinstance(one, Request) and one.method == "tools/list"]
 
 
 def _is_listing(response: Response) -> bool:
@@ -505,26 +497,11 @@ def _revision(recording: Recording) -> str:
     return R2024_11_05
 
 
-def _transport(recording: Recording, revision: str) -> Transport:
-    if any(endpoint_in(flow.said) for flow in recording.flows):
-        return Transport.LEGACY_SSE
-    return Transport.STREAMABLE if has_initialize(revision) else Transport.STATELESS
-
-
 def _endpoint(recording: Recording) -> str:
     for flow in recording.flows:
         if endpoint_in(flow.said) or read(flow.body):
             return flow.head.target
     return "/mcp"
-
-
-def _has_sessions(recording: Recording) -> bool:
-    return any(
-        name.lower() == b"mcp-session-id"
-        for flow in recording.flows
-        if flow.said
-        for name, _ in flow.said.headers
-    )
 
 
 def endpoint_in(said: Said | None) -> str | None:

@@ -26,7 +26,6 @@ from mcp_tool_filter.adapters.stdio.sessions import (
     IdTaken,
     Outbox,
     SharedSession,
-    TooMany,
     find,
 )
 from mcp_tool_filter.adapters.upstream.fetch import fetch_from
@@ -73,7 +72,7 @@ class _Refusal(Exception):
         self, status: int, text: str, id: str | None = None, code: int = INVALID_REQUEST
     ) -> None:
         super().__init__(text)
-        self.response = error_response(status, id, code, text)
+        self.response = ServedResponse(status, JSON, render_error(id, code, text))
 
 
 class Bridge:
@@ -128,9 +127,9 @@ class Bridge:
                 name, session = await self.sessions.begin()
                 opened = [(b"mcp-session-id", name.encode())]
                 return await self._ask(session, request, [line], requests, opened)
-        except (StartError, TooMany) as problem:
+        except StartError as problem:
             id = requests[0].id if requests else None
-            raise _Refusal(503, _one_sentence(problem), id, UPSTREAM_LOST) from None
+            raise _Refusal(503, problem.what, id, UPSTREAM_LOST) from None
         found = self._session_of(request)
         lines = [one.place.raw for one in singles(message)]
         if not requests:
@@ -227,8 +226,8 @@ class Bridge:
     async def _open_legacy(self) -> ServedResponse:
         try:
             name, session = await self.sessions.begin()
-        except (StartError, TooMany) as problem:
-            raise _Refusal(503, _one_sentence(problem), code=UPSTREAM_LOST) from None
+        except StartError as problem:
+            raise _Refusal(503, problem.what, code=UPSTREAM_LOST) from None
         stream = session.listen()
         first = f"event: endpoint\ndata: {_LEGACY_POST}?sessionId={name}\n\n".encode()
         events = events_from(stream, lambda: self.sessions.end(session), first)
@@ -244,10 +243,6 @@ class Bridge:
         for one in singles(message):
             await session.tell(one.place.raw)
         return ServedResponse(202)
-
-
-def _one_sentence(problem: Exception) -> str:
-    return problem.what if isinstance(problem, StartError) else str(problem)
 
 
 def _asker(request: ServedRequest) -> object:
@@ -317,10 +312,6 @@ async def events_from(
             getting.cancel()
         outbox.end()
         leave()
-
-
-def error_response(status: int, id: str | None, code: int, text: str) -> ServedResponse:
-    return ServedResponse(status, JSON, render_error(id, code, text))
 
 
 # What the proxy in front of it needs

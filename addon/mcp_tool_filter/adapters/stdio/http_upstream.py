@@ -103,7 +103,10 @@ class StreamableUpstream:
 
     async def _post(self, body: bytes, ids: Sequence[str], headers: Headers, method: str) -> bool:
         """Send a message, and receive its answer; return whether the session is lost instead."""
-        sent = [JSON_OR_EVENTS, JSON_BODY, *self._session_headers(headers), *headers]
+        # A message may state its revision; then it belongs to no session.
+        is_stateless = any(name == b"mcp-protocol-version" for name, _ in headers)
+        session = [] if is_stateless else self.poster.headers
+        sent = [JSON_OR_EVENTS, JSON_BODY, *session, *headers]
         async with self.poster.exchange(b"POST", sent, body) as response:
             if method == "initialize" and response.status < 300:
                 self.poster.session = response.header(b"mcp-session-id") or None
@@ -165,12 +168,6 @@ class StreamableUpstream:
             self._stream.cancel()
             await asyncio.wait([self._stream])
         await self.poster.close()
-
-    def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
-        """Return the headers for session and revision, unless the message states its revision."""
-        if any(name == b"mcp-protocol-version" for name, _ in given):
-            return []
-        return self.poster.headers
 
     async def _take(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
         if response.status >= 300:

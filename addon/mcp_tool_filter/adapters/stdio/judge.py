@@ -99,8 +99,8 @@ class LineJudge:
         """
         self._restores_ids = restores_ids
         self._observe = observe
-        self._note_client: Note = recorder.from_client if recorder else _note_nothing
-        self._note_upstream: Note = recorder.from_upstream if recorder else _note_nothing
+        self._note_client: Note = recorder.from_client if recorder else lambda *_: None
+        self._note_upstream: Note = recorder.from_upstream if recorder else lambda *_: None
         self._limits = config.limits
         self._kinds = OnlyKinds(config, on_listed)
         policy = PolicyInForce(
@@ -352,10 +352,6 @@ def _about_client(message: Request | Notification) -> str:
     said = [one for one in (meta.members if meta else None) or () if one.key.startswith(_OF_MCP)]
     text = ",".join(message.place.text[one.start : one.value.end] for one in said)
     return f'"_meta":{{{text}}}' if text else ""
-
-
-def _note_nothing(_line: bytes, _verdict: Verdict) -> None:
-    """Nobody records."""
 
 
 class _Line(Arrival):

@@ -5,7 +5,7 @@ line, and gets whole messages back (``bridge`` does it for HTTP requests)::
 
     commands = BridgeSessions(start, limits, say=say, most=32)  # in a running event loop
 
-    name, session = await commands.begin()   # one process for each session; StartError, TooMany
+    name, session = await commands.begin()   # one process for each session; StartError
     session = commands.open_session(name)    # later; None if it has ended: 404
     outbox = await session.ask([line], ["1"])  # requests and their ids; IdTaken
     while (message := await outbox.get()) is not None: ...  # answers, and what comes before them
@@ -61,7 +61,7 @@ from mcp_tool_filter.adapters.upstream.replies import (
 from mcp_tool_filter.adapters.upstream.search import Found, introduction_in
 from mcp_tool_filter.conversation.conversation import LIST_CHANGED
 from mcp_tool_filter.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, R2026_07_28, Limits, Transport
 from mcp_tool_filter.protocol.lines import (
     CutLine,
@@ -96,8 +96,11 @@ type Start = Callable[[], Child]
 def _do_nothing() -> None: ...
 
 
-class TooMany(Exception):
+class TooMany(StartError):
     """No command can be started now."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, why="Try again later")
 
 
 class IdTaken(Exception):
@@ -129,7 +132,7 @@ class BridgeSessions:
         self.on_list_changed: Callable[[], None] = _do_nothing
 
     async def begin(self) -> tuple[str, ChildSession]:
-        """Start a command for a new session, and name it. Raises StartError, TooMany."""
+        """Start a command for a new session, and name it. Raises StartError."""
         session = await self._spawn(ChildSession)
         self._by_name[session.name] = session
         return session.name, session
@@ -140,7 +143,7 @@ class BridgeSessions:
         return None if session is None or session.is_closing else session
 
     async def shared(self) -> SharedSession:
-        """Return the shared session for requests without a session. Raises StartError, TooMany."""
+        """Return the shared session for requests without a session. Raises StartError."""
         async with self._starting:
             if self._shared is None or self._shared.is_closing:
                 self._shared = await self._spawn(SharedSession)

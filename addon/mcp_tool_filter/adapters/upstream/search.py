@@ -91,28 +91,22 @@ class Search:
 
         Raises Refused, ProtocolError or HttpFailed with its most telling answer.
         """
-        if self._endpoint:
-            return await self._find_at("/" + self._endpoint.removeprefix("/"))
         # Finally without a probe: some upstreams answer 404 to anything but an initialize.
-        tries: list[tuple[_Way, str]] = [(self._guess, path) for path in _USUAL_PATHS]
-        tries += [(self._by_initialize, path) for path in _USUAL_PATHS[:2]]
+        tries: list[tuple[_Way, str]]
+        if self._endpoint:
+            path = "/" + self._endpoint.removeprefix("/")
+            tries = [(way, path) for way in (*self._ways(path), self._by_initialize)]
+        else:
+            tries = [(self._guess, path) for path in _USUAL_PATHS]
+            tries += [(self._by_initialize, path) for path in _USUAL_PATHS[:2]]
         problems = []
         for way, path in tries:
             try:
                 return await way(path)
             except _NotHere as nothing:
                 problems.append(nothing.problem)
-        raise ProtocolError(f"{_most_telling(problems)}; {_NOWHERE}")
-
-    async def _find_at(self, path: str) -> Found:
-        """Try all transports at the configured path."""
-        problems = []
-        for way in (*self._ways(path), self._by_initialize):
-            try:
-                return await way(path)
-            except _NotHere as nothing:
-                problems.append(nothing.problem)
-        raise _most_telling(problems)
+        problem = _most_telling(problems)
+        raise problem if self._endpoint else ProtocolError(f"{problem}; {_NOWHERE}")
 
     async def _guess(self, path: str) -> Found:
         """Try a path that may not exist, with as few requests as possible."""

@@ -103,17 +103,11 @@ def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayRep
         hidden_things=list(dict.fromkeys(name for name, is_asked in things if not is_asked)),
         refused_things=Counter(name for name, is_asked in things if is_asked),
         unknown=Counter(call.tool for call in calls if call.passes and not call.is_known),
-        rules=Counter(_rules_in(transcript)),
+        rules=Counter(rule for judgement in judgements for rule in judgement.rules),
         leaks=[] if is_shadow else list(find_leaks(transcript)),
         shadow=is_shadow,
         reported=reported,
     )
-
-
-def _rules_in(transcript: Transcript) -> Iterator[str]:
-    for turn in transcript.turns:
-        for one in turn.judgements:
-            yield from one.rules
 
 
 def _lines(outcome: ReplayReport) -> Iterator[str]:
@@ -158,11 +152,6 @@ def _counted(calls: dict[str, int]) -> str:
     return ", ".join(f"{tool} {count}x" for tool, count in calls.items()) or "none"
 
 
-class CannotWrite(StartError):
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"Cannot write {path}", why=why)
-
-
 def run_scrub(typed: Given) -> int:
     """Scrub a file into another; return the exit status."""
     from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, http_flows, read_all_flows
@@ -180,7 +169,8 @@ def run_scrub(typed: Given) -> int:
             found = scrubber.scrub(flows)
             _write(target.resolve(), flows)
     except OSError as error:
-        raise CannotWrite(target, error.strerror or str(error)) from error
+        why = error.strerror or str(error)
+        raise StartError(f"Cannot write {target}", why=why) from error
     counts = f"{count(len(flows), 'flow')}, {count(found, 'secret')}"
     print(f"{counts} masked: {target}", file=sys.stderr)
     if others := len(everything) - len(flows):
