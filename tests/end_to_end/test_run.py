@@ -279,13 +279,6 @@ async def test_a_tunnel_goes_through_the_proxy_of_the_environment(tmp_path: Path
     assert not asked[0].all("proxy-authorization")
 
 
-async def test_a_proxy_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    ran = await run(tmp_path, "--", "true", ALL_PROXY="socks5://me:secret@127.0.0.1:1")
-    assert ran.status == 1
-    assert "Error: The proxy in ALL_PROXY cannot be used" in ran.stderr
-    assert "secret" not in ran.stderr
-
-
 async def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / ".mitmproxy").mkdir()
     (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").write_text("no certificate")

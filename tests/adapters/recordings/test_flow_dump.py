@@ -13,12 +13,10 @@ from mitmproxy.test import tflow, tutils
 from mcp_tool_filter.adapters.recordings import flow_dump
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     Chunk,
-    UnreadableRecording,
     keep_chunk,
     keep_fetched,
     keep_head,
     keep_request,
-    read_all_flows,
     read_flows,
     read_recording,
     write_flows,
@@ -103,11 +101,3 @@ def test_a_dump_is_written_as_it_was_read(tmp_path: Path) -> None:
     write_flows(tmp_path / "one.flow", [made])
     write_flows(tmp_path / "two.flow", read_flows(tmp_path / "one.flow"))
     assert (tmp_path / "one.flow").read_bytes() == (tmp_path / "two.flow").read_bytes()
-
-
-def test_a_file_that_is_no_dump_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.flow").write_text("no dump")
-    with pytest.raises(UnreadableRecording, match=r"text\.flow"):
-        read_all_flows(tmp_path / "text.flow")
-    with pytest.raises(UnreadableRecording, match="No such file"):
-        read_recording(tmp_path / "nowhere.flow")

@@ -101,17 +101,6 @@ def test_a_wrong_pattern_gives_two_lines(project: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_users_tests_get_a_transcript(project: Path) -> None:
-    (project / "test_policy.py").write_text(
-        "def test_nobody_can_delete(mcp_replay):\n"
-        "    transcript = mcp_replay('recordings/session.flow', deny='^delete_')\n"
-        "    assert 'delete_file' in transcript.listed_before\n"
-        "    assert 'delete_file' not in transcript.listed_after\n"
-    )
-    done = run(project)
-    assert "1 passed" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("args", "path"),
     [([], "recordings/session.flow"), (["--mcp-recordings", "recordings"], "session.flow")],

@@ -30,27 +30,6 @@ async def sessions(
         await made.close()
 
 
-async def test_each_session_has_a_command_and_a_name_of_its_own() -> None:
-    async with sessions() as ours:
-        (one, first), (two, second) = await ours.begin(), await ours.begin()
-        assert (ours.open_session(one), ours.open_session(two)) == (first, second)
-        assert first is not second
-        await ours.end(first)
-        assert first.ended.done()
-        assert ours.open_session(one) is None
-        assert ours.open_session(two) is second
-
-
-async def test_an_unused_session_makes_room_for_a_new_one() -> None:
-    async with sessions(most=2) as ours:
-        (_, oldest), (name, used) = await ours.begin(), await ours.begin()
-        used.listen()
-        new, _ = await ours.begin()
-        assert oldest.ended.done()
-        assert ours.open_session(name) is used
-        assert ours.open_session(new)
-
-
 async def test_the_least_recently_used_session_is_ended_first() -> None:
     async with sessions(most=2) as ours:
         (_, first), (_, second) = await ours.begin(), await ours.begin()
@@ -76,17 +55,6 @@ async def test_requests_without_a_session_share_a_command_until_it_ends() -> Non
         assert await ours.shared() is shared
         ours.end(shared)
         assert await ours.shared() is not shared
-
-
-async def test_a_command_that_ends_by_itself_is_reported_and_forgotten() -> None:
-    said: list[str] = []
-    async with sessions(said=said) as ours:
-        name, session = await ours.begin()
-        await session.tell(calling("crash"))
-        await session.ended
-        while ours.open_session(name) or not said:
-            await asyncio.sleep(0.001)
-        assert said == ["Warning: The command of one session has ended with exit code 3"]
 
 
 async def test_an_idle_session_is_ended() -> None:

@@ -54,15 +54,6 @@ async def heard(outbox: Outbox) -> list[Any]:
     return said
 
 
-async def test_an_answer_goes_to_the_waiting_request() -> None:
-    async with session() as ours:
-        one = await ask(ours, calling("read_file", id="1"), "1")
-        two = await ask(ours, calling("write_file", id='"1"'), '"1"')
-        [first], [second] = await heard(one), await heard(two)
-        assert (first["id"], second["id"]) == (1, "1")
-        assert not ours.is_in_use
-
-
 async def test_an_id_can_be_in_use_only_once() -> None:
     async with session() as ours:
         assert ours.expect(["1"], Outbox())
@@ -71,13 +62,6 @@ async def test_an_id_can_be_in_use_only_once() -> None:
         assert ours.forget(["1"])
         assert not ours.forget(["1"])
         assert ours.expect(["1"], Outbox())
-
-
-async def test_a_cancelled_request_ends_without_an_answer() -> None:
-    async with session() as ours:
-        outbox = await ask(ours, b"{}", "1")
-        ours.cancel("1")
-        assert await heard(outbox) == []
 
 
 async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:

@@ -28,13 +28,6 @@ def test_the_tools_of_a_command_are_listed(flags: tuple[str, ...], tmp_path: Pat
     assert first["method"] == "initialize"
 
 
-def test_the_start_report_is_rendered(tmp_path: Path) -> None:
-    found = run("--dry-run", *DENY, "--", *upstream(), home=tmp_path)
-    assert found.returncode == 0
-    assert "Upstream: stdio-upstream 1, stdio, 2025-11-25" in found.stdout
-    assert "Tools: 3, of which 1 denied, 2 exposed" in found.stdout
-
-
 def test_the_doctor_looks_at_a_command(tmp_path: Path) -> None:
     found = run("doctor", *DENY, "--", *upstream(), home=tmp_path)
     assert found.returncode == 0, found.stdout

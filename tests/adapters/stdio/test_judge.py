@@ -12,7 +12,7 @@ from mcp_tool_filter.conversation.policy_in_force import Judged as Told
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
@@ -42,18 +42,6 @@ def test_the_id_of_a_refused_request_is_kept_byte_for_byte() -> None:
 def test_a_denied_notification_is_dropped() -> None:
     line = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"rm_rf"}}'
     assert isinstance(Judged(["^rm"]).client(line), Drop)
-
-
-def test_the_members_of_a_batch_are_judged_one_by_one() -> None:
-    judged = Judged(["^rm"])
-    batch = b"[" + calling("a", id="1") + b", " + calling("rm_rf", id="2") + b"]"
-    verdict = judged.client(batch)
-    assert isinstance(verdict, Rewrite)
-    assert verdict.text == b"[" + calling("a", id="1") + b"]"
-    [owed] = verdict.owed
-    assert json.loads(owed)["id"] == 2
-    judged.upstream(b"[" + answering("{}", id="1") + b"]")
-    assert judged.judge.lost_replies() == []
 
 
 def test_a_line_that_is_too_large_is_refused_with_its_id() -> None:

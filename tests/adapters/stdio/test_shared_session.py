@@ -34,18 +34,6 @@ async def heard(outbox: Outbox) -> Any:
     return json.loads(said)
 
 
-async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
-    async with shared(tmp_path / "journal") as session:
-        _, one = await session.ask_alone(calling("read_file", id='"same"'))
-        _, two = await session.ask_alone(calling("write_file", id='"same"'))
-        answers = await asyncio.gather(heard(one), heard(two))
-    assert [answer["id"] for answer in answers] == ["same", "same"]
-    assert [answer["result"]["content"][0]["text"] for answer in answers] == [
-        "read_file",
-        "write_file",
-    ]
-
-
 async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:

@@ -13,7 +13,6 @@ import pytest
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from mcp_tool_filter.cli.commands.stdio import open_recorder, say_beside_client
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.commands.test_look import SERVER
 from tests.cli.launched import run
@@ -112,12 +111,6 @@ def test_a_recording_is_private_and_is_replaced_or_appended_to(tmp_path: Path) -
         counts.append(len(read_flows(file)))
     assert counts == [1, 1, 2]
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption) as caught:
-        open_recorder(str(tmp_path / "missing" / "s.flow"))
-    assert caught.value.why == "No such file or directory"
 
 
 def test_a_text_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

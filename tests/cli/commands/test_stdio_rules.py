@@ -71,18 +71,6 @@ def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
     assert b'"no"' not in said
 
 
-def test_messages_keep_their_order_when_one_waits(tmp_path: Path) -> None:
-    with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
-        client.opens()
-        client.say(
-            calling("write_file", id="1", arguments='{"slow":1}'),
-            calling("write_file", id="2"),
-        )
-        heard = [json.loads(client.hears_line())["id"] for _ in range(2)]
-        assert heard == [1, 2]
-        assert client.leaves() == 0
-
-
 def test_waiting_messages_are_passed_on_after_the_end_of_input(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
@@ -123,28 +111,6 @@ def test_a_signal_does_not_wait_for_a_rule(tmp_path: Path) -> None:
             time.sleep(0.01)
         client.process.send_signal(signal.SIGTERM)
         client.ends()
-
-
-def test_what_a_python_rule_prints_goes_to_stderr(tmp_path: Path) -> None:
-    (tmp_path / "chatty.py").write_text(
-        "import os\n"
-        "print('imported')\n"
-        "def check(message):\n"
-        "    print('one rule'); os.write(1, b'descriptor one\\n'); os.system('echo a program')\n"
-        "    return None\n"
-    )
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(
-        "interceptor: {rules: [{id: r, conditions: [tool_equals: read_file],"
-        " actions: [transform: {python: 'chatty:check'}]}]}"
-    )
-    with filtered("--rules", str(policy), "--", *upstream(), home=tmp_path) as client:
-        client.opens()
-        client.calls("read_file", id="2")
-        assert client.leaves() == 0
-        assert [json.loads(line)["id"] for line in client.raw] == ["open", 2]
-        for text in ("imported", "one rule", "descriptor one", "a program"):
-            assert text in client.stderr()
 
 
 PRETTY = """
