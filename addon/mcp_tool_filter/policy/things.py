@@ -48,7 +48,7 @@ from mcp_tool_filter.protocol.messages import (
     refuse_misreadable,
     singles,
 )
-from mcp_tool_filter.protocol.scan import EACH, Member, Value, has_lone_surrogate, open_value, scan
+from mcp_tool_filter.protocol.scan import EACH, Value, has_lone_surrogate, open_value, scan
 from mcp_tool_filter.protocol.tools import (
     CONTENT_FOLDED,
     Edit,
@@ -121,15 +121,12 @@ _LISTING: Final = {
 }
 """The methods whose answers must list in this way."""
 _ASKING: Final = {
-    "prompts/": (PROMPT, ("name", "prompt", "promptName")),
-    "resources/": (RESOURCE, ("uri", "uriTemplate", "resource")),
-    "skills/": (SKILL, ("uri", "url", "path", "name", "id", "skill", "skillName")),
-    "notifications/prompts/": (PROMPT, ("name",)),
-    "notifications/resources/": (RESOURCE, ("uri",)),
-    "notifications/skills/": (SKILL, ("uri", "name")),
+    "prompts/": _List(PROMPT, ("name", "prompt", "promptName")),
+    "resources/": _List(RESOURCE, ("uri", "uriTemplate", "resource")),
+    "skills/": _List(SKILL, ("uri", "url", "path", "name", "id", "skill", "skillName")),
 }
-"""The beginnings of methods that name a thing: its kind, and the members that name it. (A member
-with an s at its end names several.)"""
+"""What requests and notifications whose methods begin so name. (A member with an s at its end names
+several.)"""
 _LISTED_BY: Final = {
     PROMPT: ("prompts/list",),
     RESOURCE: ("resources/list", "resources/templates/list"),
@@ -198,12 +195,6 @@ class Things:
         self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
         self._kind_of_method = lru_cache(maxsize=256)(self._judge_method)
 
-    @property
-    def remembered(self) -> int:
-        """How many verdicts we remember."""
-        kept = self._denying_uri, self._kind_of_method
-        return sum(one.cache_info().currsize for one in kept)
-
     # Names
 
     def denying_prompt(self, name: str) -> Denied | None:
@@ -258,11 +249,6 @@ class Things:
             room -= len(uri)
         self._ahead = ahead
 
-    def denying_skill(self, text: str) -> Denied | None:
-        """Return what denies a skill that is named by its URI, its path or its name."""
-        denied = self.denying_uri(_uri_of_skill(text))
-        return denied and denied._replace(name=text)
-
     def _judge_uri(self, uri: str) -> Denied | None:
         try:
             spellings = spellings_of(uri)
@@ -293,13 +279,9 @@ class Things:
     @property
     def lists(self) -> tuple[str, ...]:
         """The methods that list what the patterns judge."""
-        asked = [method for kind in self._used for method in _LISTED_BY[kind]]
+        by_kind = zip(_LISTED_BY.values(), self.patterns, strict=True)
+        asked = (method for methods, patterns in by_kind if patterns for method in methods)
         return tuple(dict.fromkeys(asked))
-
-    @property
-    def _used(self) -> list[str]:
-        """The kinds for which there are patterns."""
-        return [kind for kind, patterns in zip(_LISTED_BY, self.patterns, strict=True) if patterns]
 
     def survey(
         self, answers: Mapping[str, Sequence[bytes]]
@@ -361,9 +343,8 @@ class Things:
             return RESOURCE
         if method == _COMPLETE:
             return next(iter(self._kinds))
-        for begin, (kind, _) in _ASKING.items():
-            if method.startswith(begin):
-                return kind
+        if asked := _asked_by(method):
+            return asked.kind
         path = re.split(r"[?#;]", unquote(unquote(method)), maxsplit=1)[0]
         bare = _NOT_A_LETTER.sub("", fold(path))
         for known in _NAMED_EXACTLY:
@@ -381,7 +362,10 @@ class Things:
             return self.denying_prompt(text) if self._prompts else None
         if RESOURCE not in self._kinds:
             return None
-        return self.denying_uri(text) if kind == RESOURCE else self.denying_skill(text)
+        if kind == RESOURCE:
+            return self.denying_uri(text)
+        denied = self.denying_uri(_uri_of_skill(text))
+        return denied and denied._replace(name=text)
 
     def _decide_listen(self, message: Request | Notification, situation: Situation) -> Verdict:
         """Remove the denied resources from a subscription; refuse one of nothing else."""
@@ -422,103 +406,83 @@ class Things:
         method = asked.method if asked else ""
         if result is None or method in _OTHERS_CONTENT:
             return Forward()
-        if not _FOLDED.keys().isdisjoint(map(fold_key, result.named)):
-            return self._decide_lists(message, result, method, situation)
-        return self._decide_other_lists(message, result, _within(method))
+        return self._decide_answer(message, result, method, situation)
 
-    def _decide_other_lists(
-        self, message: Response, result: Value, within: _List | None
-    ) -> Verdict:
-        """Remove denied things from the lists of an answer that we do not know."""
-        text, found = message.place.text, list[Denied]()
-        edits = list(self._edits_beside(text, Member("", result.start, result), found, within))
-        if not edits:
-            return Forward()
-        edits += cache_edits(text, result) if within else ()
-        return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
+    def _edits_in(
+        self, text: str, key: str, value: Value, found: list[Denied], within: _List | None
+    ) -> Iterator[Edit]:
+        """Yield what removes denied things from the lists in a value that is called ``key``: those
+        that we know by their names, and those that are like the lists ``within`` which they are."""
+        if key in _NO_LISTS:
+            return
+        opened, how = open_value(text, value, {EACH: {}}), _LISTS.get(_FOLDED.get(key, ""))
+        if how is None or how.kind not in self._kinds:
+            is_like_it = opened.elements and within and _is_list(opened.elements, within, key)
+            how = within if is_like_it else None
+        if how is not None and opened.elements is not None:
+            if (new := self._filtered(text, value, how, found)) is not None:
+                yield Edit(value.start, value.end, new)
+        elif opened.get("inputSchema") is None:  # else it is a tool's definition, which stays
+            for element in opened.elements or ():
+                yield from self._edits_in(text, "", element, found, within)
+            for member in opened.members or ():
+                yield from self._edits_in(text, fold_key(member.key), member.value, found, within)
 
     def _edits_beside(
-        self, text: str, member: Member, found: list[Denied], within: _List | None
+        self, text: str, key: str, value: Value, found: list[Denied], within: _List | None
     ) -> Iterator[Edit]:
-        """Do the same for a member beside a list that we know, or of an element of one."""
-        key, value = fold_key(member.key), member.value
+        """Do the same as ``_edits_in`` where there is seldom a list."""
         if text[value.start] in "{[" and key not in _NO_LISTS:
             written = text[value.start : value.end]
             if key in _MAY_LIST or _may_list(written, within):
-                _refuse_too_long(written)
-                yield from self._edits_in(text, member, found, within)
-
-    def _edits_below(
-        self, text: str, value: Value, found: list[Denied], within: _List | None, key: str = ""
-    ) -> Iterator[Edit]:
-        """Yield what removes denied things from all lists: those that we know by their names, and
-        those that are like the lists ``within`` which they are."""
-        opened = open_value(text, value, {EACH: {}})
-        if within and opened.elements is not None and _is_list(opened.elements, within, key):
-            if (new := self._filtered(text, value, within, found)) is not None:
-                yield Edit(value.start, value.end, new)
-            return
-        if opened.get("inputSchema") is not None:  # the definition of a tool, as it is
-            return
-        for element in opened.elements or ():
-            yield from self._edits_below(text, element, found, within)
-        for member in opened.members or ():
-            yield from self._edits_in(text, member, found, within)
-
-    def _edits_in(
-        self, text: str, member: Member, found: list[Denied], within: _List | None
-    ) -> Iterator[Edit]:
-        key, value = fold_key(member.key), member.value
-        how = _LISTS.get(_FOLDED.get(key, ""))
-        if how is None or how.kind not in self._kinds or text[value.start] != "[":
-            if key not in _NO_LISTS:
-                yield from self._edits_below(text, value, found, within, key)
-        elif (new := self._filtered(text, value, how, found)) is not None:
-            yield Edit(value.start, value.end, new)
+                if is_too_long_to_open(written):
+                    raise ProtocolError("too many members to look for denied things")
+                yield from self._edits_in(text, key, value, found, within)
 
     def _decide_notification(self, message: Notification) -> Verdict:
-        kind = next(
-            (kind for begin, (kind, _) in _ASKING.items() if message.method.startswith(begin)), None
-        )
-        if kind is None or message.params is None or message.params.members is None:
+        asked = _asked_by(message.method)
+        if asked is None or message.params is None or message.params.members is None:
             return Forward()
         _refuse_alike(message.params)
-        denied = self._first_denied(message, kind)
+        denied = self._first_denied(message, asked.kind)
         return Forward() if denied is None else Drop(_reason(Why.DENIED, [denied]))
 
-    def _decide_lists(
+    def _decide_answer(
         self, message: Response, result: Value, method: str, situation: Situation
     ) -> Verdict:
-        text = message.place.text
-        expected = _LISTING.get(method)
+        """Remove denied things from all lists of an answer."""
+        text, within, expected = message.place.text, _within(method), _LISTING.get(method)
         known = {**_LISTS, **_ONE, **(_CONTENTS if method == "resources/read" else {})}
+        is_listing = not _FOLDED.keys().isdisjoint(map(fold_key, result.named))
+        members = [(one.key, one.value) for one in result.members or ()]
         edits: list[Edit] = []
         found: list[Denied] = []
         seen: set[str] = set()
         is_empty = False
-        for member in result.members or ():
-            key = fold_key(member.key)
-            name = _FOLDED.get(key, "")
+        for key, value in members if is_listing else [("", result)]:
+            name = _FOLDED.get(fold_key(key), "")
             if name not in known:
-                edits += self._edits_beside(text, member, found, _within(method))
+                edits += self._edits_beside(text, fold_key(key), value, found, within)
                 continue
-            if known[name].kind not in self._kinds:
+            how = known[name]
+            if how.kind not in self._kinds:
                 continue
-            if member.key != name or name in seen:
+            if key != name or name in seen:
                 raise ProtocolError(f"a list of {name} that could be read in two ways")
             seen.add(name)
-            if name in _ONE and (denied := self._judge_one(text, member.value, known[name])):
+            one = open_value(text, value, {}) if name in _ONE else None
+            if one and one.members is not None and (denied := self._judge_element(text, one, how)):
                 return _not_there(message, denied, method, situation)
-            if (new := self._filtered(text, member.value, known[name], found)) is not None:
-                edits.append(Edit(member.value.start, member.value.end, new))
+            if (new := self._filtered(text, value, how, found)) is not None:
+                edits.append(Edit(value.start, value.end, new))
                 is_empty |= name == "contents" and new == "[]"
-            elif name == expected and name not in _ONE and text[member.value.start] != "[":
+            elif name == expected and name not in _ONE and text[value.start] != "[":
                 raise ProtocolError(f"{name} that are not a list")
         if not edits:
             return Forward()
         if is_empty:
             return _not_there(message, found[0], method, situation)
-        edits += cache_edits(text, result)
+        edits += cache_edits(text, result) if is_listing or within else ()
         return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
 
     def _filtered(self, text: str, value: Value, how: _List, found: list[Denied]) -> str | None:
@@ -546,7 +510,7 @@ class Things:
 
     def edits_in(self, text: str, document: Value) -> Iterator[Edit]:
         """Yield what removes denied things from all lists of a document."""
-        return self._edits_below(text, document, [], None)
+        return self._edits_in(text, "", document, [], None)
 
     def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
         """Return an element without the denied things that it lists; None if it lists none."""
@@ -554,9 +518,9 @@ class Things:
             return self._index(text, element, found)
         within, edits = how._replace(is_known=False), list[Edit]()
         if element.members is None:
-            edits += self._edits_below(text, element, found, within)
+            edits += self._edits_in(text, "", element, found, within)
         for member in element.members or ():
-            edits += self._edits_beside(text, member, found, within)
+            edits += self._edits_beside(text, fold_key(member.key), member.value, found, within)
         return with_edits(text, element.start, element.end, edits) if edits else None
 
     def _index(self, text: str, content: Value, found: list[Denied]) -> str | None:
@@ -572,10 +536,6 @@ class Things:
             return None
         said = json.dumps(listed[: skills.start] + new + listed[skills.end :], ensure_ascii=False)
         return text[content.start : index.start] + said + text[index.end : content.end]
-
-    def _judge_one(self, text: str, value: Value, how: _List) -> Denied | None:
-        opened = open_value(text, value, {})
-        return self._judge_element(text, opened, how) if opened.members is not None else None
 
     def _judge_element(self, text: str, element: Value, how: _List) -> Denied | None:
         """Return why an element of a list must not be shown."""
@@ -629,6 +589,12 @@ def _first(
     return None
 
 
+def _asked_by(method: str) -> _List | None:
+    """Return what a method asks for by its name."""
+    start, slash, _ = method.removeprefix("notifications/").partition("/")
+    return _ASKING.get(start + slash)
+
+
 def _named_in(message: Request | Notification, kind: str) -> Iterator[tuple[str, str]]:
     """Yield each thing that a request names: its kind, and the name. Raises ProtocolError."""
     place, params = message.place, message.params
@@ -651,7 +617,8 @@ def _named_in(message: Request | Notification, kind: str) -> Iterator[tuple[str,
         yield from _names(SKILL if is_of_skill else PROMPT, opened.get("name"))
         yield from _names(RESOURCE, opened.get("uri"), opened.get("uriTemplate"))
         return
-    members = next(names for begin, (_, names) in _ASKING.items() if begin in message.method)
+    asked = _asked_by(message.method)
+    members = asked.named_by if asked else ()
     for name in members:
         how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
         value = params.get(name)
@@ -725,11 +692,6 @@ def _refuse_alike(holder: Value) -> None:
     for key in holder.named:
         if key not in _KNOWN and fold(key) in _KNOWN_FOLDED:
             raise ProtocolError("a key that could be taken for another")
-
-
-def _refuse_too_long(json_text: str) -> None:
-    if is_too_long_to_open(json_text):
-        raise ProtocolError("too many members to look for denied things")
 
 
 def _within(method: str) -> _List | None:
