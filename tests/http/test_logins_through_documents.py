@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.login_metadata import parse_server_metadata
+from mcp_tool_filter.http.login_metadata import metadata_urls_in, parse_server_metadata
 from mcp_tool_filter.http.logins_through import (
-    metadata_urls_in,
     our_issuer,
     passes_through,
     rewrite_challenge,

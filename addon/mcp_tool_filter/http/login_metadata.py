@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -43,7 +44,15 @@ AUTHORIZE, TOKEN, REGISTER = "/authorize", "/token", "/register"
 """The default paths of MCP 2025-03-26 (section 2.3.3)."""
 _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
-_IN_CHALLENGE = re.compile(r'resource_metadata\s*=\s*"?([^",\s]{1,2048})', re.IGNORECASE)
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_VALUE = rf'(?:{_QUOTED}|[^",\s]++)'
+_EQUALS = r"[ \t]*+=[ \t]*+"
+# The URL of metadata, or any other parameter, or a whole quoted text, or any other character.
+IN_CHALLENGE = re.compile(
+    rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{_VALUE})|{_TOKEN}{_EQUALS}{_VALUE}|{_QUOTED}|.",
+    re.DOTALL | re.IGNORECASE,
+)
 _MOST_PATHS = 64
 _LONGEST_PATH = 1024
 _LONGEST_DOCUMENT = 64 * 1024
@@ -74,7 +83,7 @@ class LoginPaths:
     def learn_head(self, target: str, locations: Sequence[str], challenges: Sequence[str]) -> None:
         """Learn from an answer's head where a login continues, and where its metadata is."""
         for challenge in challenges:
-            for url in _IN_CHALLENGE.findall(challenge):
+            for url in metadata_urls_in(challenge):
                 self._learn(url)
         if self.has("GET", target):
             for location in locations:
@@ -127,6 +136,10 @@ class ServerMetadata:
     """True if a client id may be the URL of a document about the client."""
     sends_issuer: bool = False
     """True if the redirect after a login names the issuer (RFC 9207)."""
+    named: str = ""
+    """The issuer, as the upstream names it."""
+    document: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """The unchanged metadata."""
 
 
 def resource_documents(endpoint: str) -> list[str]:
@@ -147,7 +160,7 @@ def server_documents(issuer: str) -> list[str]:
     return found if not path else [*found, origin + path + _OPENID]
 
 
-def default_document(endpoint: str) -> bytes:
+def default_server(endpoint: str) -> ServerMetadata:
     """Return what an upstream without metadata would say, by MCP 2025-03-26 (section 2.3.3)."""
     origin, _ = _split(endpoint)
     said = {
@@ -158,17 +171,12 @@ def default_document(endpoint: str) -> bytes:
         "response_types_supported": ["code"],
         "code_challenge_methods_supported": ["S256"],
     }
-    return json.dumps(said).encode()
-
-
-def default_server(endpoint: str) -> ServerMetadata:
-    """Return the same, parsed."""
-    return parse_server_metadata(default_document(endpoint), _split(endpoint)[0])
+    return parse_server_metadata(json.dumps(said).encode(), origin)
 
 
 def parse_resource_metadata(document: bytes, endpoint: str) -> ResourceMetadata:
     """Parse an upstream's metadata. Raises ProtocolError if it is about another upstream."""
-    found = _object(document)
+    found = parse_object(document, "A metadata document is not")
     resource = _text(found, "resource")
     if not _covers(resource, endpoint):
         raise ProtocolError(f"The protected resource metadata is about {resource[:200]}")
@@ -181,7 +189,7 @@ def parse_resource_metadata(document: bytes, endpoint: str) -> ResourceMetadata:
 
 def parse_server_metadata(document: bytes, issuer: str) -> ServerMetadata:
     """Parse an authorization server's metadata. Raises ProtocolError."""
-    found = _object(document)
+    found = parse_object(document, "A metadata document is not")
     said = _text(found, "issuer")
     if not is_same_issuer(said, issuer):
         raise ProtocolError(f"The metadata of {issuer[:200]} has the issuer {said[:200]}")
@@ -196,6 +204,8 @@ def parse_server_metadata(document: bytes, issuer: str) -> ServerMetadata:
         pkce_methods=_texts(found, "code_challenge_methods_supported"),
         takes_client_documents=found.get("client_id_metadata_document_supported") is True,
         sends_issuer=found.get("authorization_response_iss_parameter_supported") is True,
+        named=issuer,
+        document=found,
     )
 
 
@@ -227,23 +237,22 @@ def _origin_of(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port or default
 
 
-def object_in(body: bytes) -> dict[str, object] | None:
-    """Return the JSON object that a body is; None if it is something else."""
+def parse_object(body: bytes, otherwise: str = "Not") -> dict[str, object]:
+    """Return the JSON object that a body is. Raises ProtocolError, which begins as given."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _object(document: bytes) -> Mapping[str, object]:
-    try:
-        found = json.loads(document)
-    except (ValueError, RecursionError):
-        raise ProtocolError("A metadata document is not JSON") from None
+        raise ProtocolError(f"{otherwise} JSON") from None
     if not isinstance(found, dict):
-        raise ProtocolError("A metadata document is not a JSON object")
+        raise ProtocolError(f"{otherwise} a JSON object")
     return found
+
+
+def object_in(body: bytes) -> dict[str, object] | None:
+    """Return the JSON object that a body is; None if it is something else."""
+    with suppress(ProtocolError):
+        return parse_object(body)
+    return None
 
 
 def _text(found: Mapping[str, object], name: str) -> str:
@@ -269,10 +278,7 @@ _LONGEST = 8192
 _MOST_SCOPES = 50
 _SCOPE = re.compile(r"[!#-\[\]-~]{1,256}")  # RFC 6749, section 3.3
 # A scheme, or a parameter with its value.
-_PART = re.compile(
-    r"[ \t,]*+([!#$%&'*+.^_`|~0-9A-Za-z-]++)"
-    r'(?:[ \t]*+(=)[ \t]*+("(?:[^"\\]|\\.)*+"|[^",\s]++)?)?'
-)
+_PART = re.compile(rf"[ \t,]*+({_TOKEN})(?:[ \t]*+(=)[ \t]*+({_VALUE})?)?")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -292,6 +298,11 @@ def parse_challenges(headers: Iterable[str]) -> list[Challenge]:
 def bearer_challenge(headers: Iterable[str]) -> Challenge | None:
     """Return the first challenge that asks for a bearer token."""
     return next((one for one in parse_challenges(headers) if one.scheme == "bearer"), None)
+
+
+def metadata_urls_in(challenge: str) -> list[str]:
+    """Return the metadata URLs in a WWW-Authenticate line."""
+    return [unquoted(piece["url"]) for piece in IN_CHALLENGE.finditer(challenge) if piece["url"]]
 
 
 def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import json
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
@@ -31,10 +31,12 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.login_metadata import (
     AUTHORIZE,
+    IN_CHALLENGE,
     REGISTER,
     TOKEN,
     ServerMetadata,
     object_in,
+    parse_object,
     unquoted,
 )
 from mcp_tool_filter.http.mount import ALONE, Mount
@@ -52,12 +54,6 @@ from mcp_tool_filter.policy.config import AllowedHosts, is_loopback
 CALLBACK: Final = "/mcp-tool-filter/callback/"
 """The prefix of our own redirect URIs, one for each registration."""
 
-# A parameter, or a whole quoted text, or any other character.
-_PIECE = re.compile(
-    r"(?P<start>(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]++)[ \t]*+=[ \t]*+)"
-    r"""(?P<value>"(?:[^"\\]|\\.)*+"|[^",\s]++)|"(?:[^"\\]|\\.)*+"|.""",
-    re.DOTALL,
-)
 _NEVER = (
     "signed_metadata",  # the signature would not match
     "mtls_endpoint_aliases",
@@ -104,19 +100,19 @@ def rewrite_challenge(
     """
 
     def rewrite(piece: re.Match[str]) -> str:
-        if (piece["name"] or "").lower() != "resource_metadata":
+        if piece["url"] is None:
             return piece[0]
-        url = unquoted(piece["value"])
+        url = unquoted(piece["url"])
         named = our_url(url, ours, upstream, mount)
         if named is None:
             if not may_lead_round(url, upstream):
                 return piece[0]
             named = usual
-        return (
-            f'{piece["start"]}"{_quoted(named)}"' if _is_quoted(piece) else piece["start"] + named
-        )
+        if piece["url"].startswith('"'):
+            named = '"' + named.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return piece["start"] + named
 
-    return _PIECE.sub(rewrite, value)
+    return IN_CHALLENGE.sub(rewrite, value)
 
 
 def without_metadata_urls(challenge: str) -> str:
@@ -131,8 +127,8 @@ def without_metadata_urls(challenge: str) -> str:
     """
     kept: list[str] = []
     skips_comma = False
-    for piece in _PIECE.finditer(challenge):
-        if (piece["name"] or "").lower() == "resource_metadata":
+    for piece in IN_CHALLENGE.finditer(challenge):
+        if piece["url"] is not None:
             while kept and kept[-1] in " \t":
                 kept.pop()
             is_first = not kept or kept[-1] != ","
@@ -145,15 +141,6 @@ def without_metadata_urls(challenge: str) -> str:
             kept.append(piece[0])
             skips_comma = False
     return "".join(kept).strip(" \t,")
-
-
-def metadata_urls_in(challenge: str) -> list[str]:
-    """Return the metadata URLs in a WWW-Authenticate line."""
-    return [
-        unquoted(piece["value"])
-        for piece in _PIECE.finditer(challenge)
-        if (piece["name"] or "").lower() == "resource_metadata"
-    ]
 
 
 def rewrite_resource_metadata(
@@ -205,14 +192,6 @@ def rewrite_server_metadata(
     if isinstance(methods := found.get(_AUTH_METHODS), list):
         found[_AUTH_METHODS] = [one for one in methods if one in _USABLE]
     return json.dumps(found).encode()
-
-
-def _is_quoted(piece: re.Match[str]) -> bool:
-    return piece["value"].startswith('"')
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 # Registrations
@@ -361,11 +340,6 @@ def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...
     return None
 
 
-def is_short_state(state: str | None) -> bool:
-    """Tell whether a client's state is short enough to remember."""
-    return state is None or len(state) <= _LONGEST_STATE
-
-
 def _parse(text: bytes) -> list[tuple[str, ClientRegistration]]:
     try:
         found = json.loads(text)
@@ -423,6 +397,9 @@ class Between:
     machine."""
     mount: Mount = ALONE
 
+    def translated(self, fields: QueryFields, changed: Mapping[str, str]) -> QueryFields:
+        return _translated(fields, changed, self.ours, self.theirs, self.mount)
+
 
 def their_resource(resource: str, ours: str, theirs: str, mount: Mount = ALONE) -> str:
     """Return the upstream's resource for ours; other resources stay, and their server refuses
@@ -445,7 +422,7 @@ def authorize(query: str, between: Between, now: float) -> str:
     """
     fields = _parse_fields(query)
     given = dict(fields)
-    changed = dict[str, str | None]()
+    changed: dict[str, str] = {}
     registration = between.registrations.of(given.get("client_id", ""))
     if between.server.sends_issuer and registration is not None:
         asked, state = given.get("redirect_uri"), given.get("state")
@@ -455,14 +432,14 @@ def authorize(query: str, between: Between, now: float) -> str:
             raise ProtocolError("The redirect_uri is not registered through this proxy")
         if may_be_sent_to([asked], between.hosts) is None:  # its host may not be allowed any more
             raise RefusedUri
-        if not is_short_state(state):
+        if state is not None and len(state) > _LONGEST_STATE:
             raise ProtocolError("The state is too long")
         login = UnderWay(registration, asked, state, between.ours, now)
         changed["redirect_uri"] = registration.callback
         changed["state"] = between.registrations.send_off(login)
     endpoint = between.server.authorization_endpoint.partition("#")[0]
     joint = "&" if "?" in endpoint else "?"
-    return endpoint + joint + urlencode(_translated(fields, changed, between))
+    return endpoint + joint + urlencode(between.translated(fields, changed))
 
 
 def with_their_resource(text: str, ours: str, theirs: str, mount: Mount = ALONE) -> str | None:
@@ -474,11 +451,8 @@ def with_their_resource(text: str, ours: str, theirs: str, mount: Mount = ALONE)
         fields = _parse_fields(text)
     except ProtocolError:
         return None
-    changed = [
-        (name, their_resource(value, ours, theirs, mount) if name == "resource" else value)
-        for name, value in fields
-    ]
-    return None if changed == fields else urlencode(changed)
+    translated = _translated(fields, {}, ours, theirs, mount)
+    return None if translated == fields else urlencode(translated)
 
 
 def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
@@ -507,18 +481,18 @@ def token_request(body: bytes, basic: str | None, between: Between) -> QueryFiel
     fields = _parse_fields(_text(body))
     given = dict(fields)
     client_id = given.get("client_id") or _user_in(basic)
-    changed = dict[str, str | None]()
+    changed: dict[str, str] = {}
     registration = between.registrations.of(client_id)
     if between.server.sends_issuer and registration is not None and "redirect_uri" in given:
         if not registration.has(given["redirect_uri"]):
             raise ProtocolError("The redirect_uri is not registered through this proxy")
         changed["redirect_uri"] = registration.callback
-    return _translated(fields, changed, between)
+    return between.translated(fields, changed)
 
 
 def registration_request(body: bytes, between: Between) -> tuple[bytes, ClientRegistration | None]:
     """Translate a registration request; return it and what we register for the client."""
-    asked = _object(body)
+    asked = parse_object(body)
     if not between.server.sends_issuer:
         return body, None
     uris = may_be_sent_to(asked.get("redirect_uris"), between.hosts)
@@ -534,7 +508,7 @@ def registration_answer(
     body: bytes, registration: ClientRegistration | None, between: Between
 ) -> bytes:
     """Translate the authorization server's answer to a registration, and remember it."""
-    said = _object(body)
+    said = parse_object(body)
     if registration is None:
         return body
     client_id = said.get("client_id")
@@ -555,16 +529,17 @@ class RefusedUri(ProtocolError):
 
 
 def _translated(
-    fields: Sequence[tuple[str, str]], changed: dict[str, str | None], between: Between
+    fields: QueryFields, changed: Mapping[str, str], ours: str, theirs: str, mount: Mount
 ) -> QueryFields:
-    kept: QueryFields = []
-    for name, value in fields:
-        if name == "resource":
-            theirs = their_resource(value, between.ours, between.theirs, between.mount)
-            kept.append((name, theirs))
-        elif name not in changed:
-            kept.append((name, value))
-    return kept + [(name, value) for name, value in changed.items() if value is not None]
+    """Return the fields of a client as the authorization server must get them."""
+    return [
+        *(
+            (name, their_resource(value, ours, theirs, mount) if name == "resource" else value)
+            for name, value in fields
+            if name not in changed
+        ),
+        *changed.items(),
+    ]
 
 
 def _parse_fields(text: str) -> QueryFields:
@@ -594,13 +569,3 @@ def _text(body: bytes) -> str:
         return body.decode("ascii")
     except UnicodeDecodeError:
         raise ProtocolError("The parameters cannot be read") from None
-
-
-def _object(body: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ProtocolError("Not JSON") from None
-    if not isinstance(found, dict):
-        raise ProtocolError("Not a JSON object")
-    return found

@@ -247,10 +247,9 @@ async def test_the_resource_metadata_names_the_authorization_server() -> None:
         }
     )
     assert login
-    assert (login.named, login.theirs) == (origin, origin)
+    assert (login.server.named, login.theirs) == (origin, origin)
     assert login.server.token_endpoint == f"{origin}/token"
-    assert login.document
-    assert login.document["issuer"] == origin
+    assert login.server.document["issuer"] == origin
 
 
 async def test_an_older_upstream_is_its_own_authorization_server() -> None:
@@ -279,7 +278,7 @@ async def test_the_first_server_that_can_be_used_counts() -> None:
     }
     login, origin = await found(documents)
     assert login
-    assert login.named == f"{origin}/one"
+    assert login.server.named == f"{origin}/one"
 
 
 async def test_a_resource_of_another_origin_is_not_rewritten() -> None:

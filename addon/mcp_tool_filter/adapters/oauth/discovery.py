@@ -15,9 +15,9 @@ import asyncio
 import ipaddress
 import json
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from mcp_tool_filter.adapters.oauth.store import LoginFailed
@@ -31,7 +31,6 @@ from mcp_tool_filter.http.login_metadata import (
     ResourceMetadata,
     ServerMetadata,
     bearer_challenge,
-    default_document,
     default_server,
     object_in,
     parse_resource_metadata,
@@ -64,6 +63,8 @@ class WebAnswer:
     body: bytes
     challenges: tuple[str, ...] = ()
     """The values of the WWW-Authenticate headers."""
+    location: str | None = None
+    """Where a redirect leads."""
 
 
 class Web:
@@ -85,10 +86,10 @@ class Web:
     async def get(self, url: str) -> WebAnswer:
         """Fetch a document. Raises WebFailed."""
         for _ in range(_MOST_REDIRECTS + 1):
-            answer, location = await self._ask(b"GET", url, [_ACCEPT], b"")
-            if location is None:
+            answer = await self._ask(b"GET", url, [_ACCEPT], b"")
+            if answer.location is None:
                 return answer
-            there = urljoin(url, location)
+            there = urljoin(url, answer.location)
             if self._own and self.check(there) != self.check(url):
                 raise WebFailed("A redirect to another origin")
             url = there
@@ -101,8 +102,8 @@ class Web:
         headers = [_ACCEPT, _FORM]
         if basic:
             headers.append((b"authorization", b"Basic " + basic.encode()))
-        answer, location = await self._ask(b"POST", url, headers, urlencode(fields).encode())
-        if location is not None:
+        answer = await self._ask(b"POST", url, headers, urlencode(fields).encode())
+        if answer.location is not None:
             raise WebFailed(f"HTTP {answer.status}: a redirect of a request with secrets")
         return answer
 
@@ -110,8 +111,7 @@ class Web:
         self, url: str, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> WebAnswer:
         """Post JSON. Raises WebFailed."""
-        answer, _ = await self._ask(b"POST", url, [*headers, _JSON], body)
-        return answer
+        return await self._ask(b"POST", url, [*headers, _JSON], body)
 
     def check(self, url: str) -> Origin:
         """Return the origin of a URL if it is allowed. Raises WebFailed."""
@@ -132,7 +132,7 @@ class Web:
 
     async def _ask(
         self, method: bytes, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes
-    ) -> tuple[WebAnswer, str | None]:
+    ) -> WebAnswer:
         origin = self.check(url)
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -149,15 +149,15 @@ class Web:
             await http.close()
 
 
-async def _read(response: HttpResponse) -> tuple[WebAnswer, str | None]:
+async def _read(response: HttpResponse) -> WebAnswer:
     challenges = tuple(one.decode("latin-1") for one in response.headers(b"www-authenticate"))
     location = response.header(b"location").decode("latin-1")
     if location and response.status in (301, 302, 303, 307, 308):
-        return WebAnswer(response.status, b"", challenges), location
+        return WebAnswer(response.status, b"", challenges, location)
     # Some upstreams answer the first POST with an endless stream.
     is_stream = response.media_type == "text/event-stream"
     body = b"" if is_stream else await response.read(_LONGEST_ANSWER)
-    return WebAnswer(response.status, body, challenges), None
+    return WebAnswer(response.status, body, challenges)
 
 
 def is_local(url: str) -> bool:
@@ -173,14 +173,10 @@ def _is_on_this_machine(host: str) -> bool:
     try:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address = parse_address(name)
     except ValueError:
-        return _is_odd_number(name)
+        # The system could read it as an address although we do not (``0x7f.1``).
+        last = name.rpartition(".")[2]
+        return last.isdigit() or last.startswith("0x")
     return address.is_unspecified or address.is_link_local or address.is_multicast
-
-
-def _is_odd_number(name: str) -> bool:
-    """Tell whether the system could read a name as an address although we do not (``0x7f.1``)."""
-    last = name.rpartition(".")[2]
-    return last.isdigit() or last.startswith("0x")
 
 
 _MOST_ISSUERS = 3
@@ -191,10 +187,6 @@ class UpstreamLogin:
     """How to log in to the upstream."""
 
     server: ServerMetadata
-    document: Mapping[str, object]
-    """The unchanged metadata."""
-    named: str
-    """The issuer, as the upstream names it."""
     theirs: str
     """The upstream's origin, as its metadata names it."""
     is_old: bool = False
@@ -210,37 +202,21 @@ async def find_login(
     Raises WebFailed, ProtocolError.
     """
     origin = listener.upstream
-    resource = await _resource(listener, web, places)
-    if resource is None:
-        # Without any metadata we rewrite nothing, because its usual paths also work through us;
-        # but not if they are below a prefix.
-        if (found := await _login_at(origin, origin, web)) is None and guesses:
-            document = json.loads(default_document(origin))
-            found = UpstreamLogin(default_server(origin), document, origin, origin)
-        return replace(found, is_old=True) if found else None
-    parts = urlsplit(resource.resource)
-    if our_url(resource.resource, "", listener.names) is None:
-        return None
-    for issuer in resource.issuers[:_MOST_ISSUERS]:
-        with suppress(WebFailed, ProtocolError):
-            if found := await _login_at(issuer, f"{parts.scheme}://{parts.netloc}", web):
-                return found
-    return None
-
-
-async def _resource(listener: Listener, web: Web, places: Iterable[str]) -> ResourceMetadata | None:
-    origin = listener.upstream
     endpoint = origin + urlsplit(listener.fetched.endpoint).path
     first, *others = resource_documents(endpoint)
     body = await _first_document([first, *(origin + place for place in places), *others], web)
-    return _resource_in(body, endpoint) if body is not None else None
-
-
-async def _login_at(issuer: str, theirs: str, web: Web) -> UpstreamLogin | None:
-    if (found := await _server_of(issuer, web)) is None:
-        return None
-    server, body = found
-    return UpstreamLogin(server, json.loads(body), issuer, theirs)
+    if body is None:
+        # Without any metadata we rewrite nothing, because its usual paths also work through us;
+        # but not if they are below a prefix.
+        server = await _server_of(origin, web) or (default_server(origin) if guesses else None)
+        return UpstreamLogin(server, origin, is_old=True) if server else None
+    resource = _resource_in(body, endpoint)
+    parts = urlsplit(resource.resource)
+    if our_url(resource.resource, "", listener.names) is not None:
+        with suppress(WebFailed, ProtocolError):
+            server = await _first_server(resource, web)
+            return UpstreamLogin(server, f"{parts.scheme}://{parts.netloc}")
+    return None
 
 
 def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
@@ -280,7 +256,8 @@ async def discover(endpoint: str, web: Web) -> Discovered:
         elif challenge is None and 200 <= status < 300:
             raise WebFailed("It does not ask for a login")
         else:
-            server = await _server_or_default(endpoint, web)
+            default = default_server(endpoint)
+            server = await _server_of(default.issuer, web) or default
         for url in (server.authorization_endpoint, server.token_endpoint):
             web.check(url)
         if server.revocation_endpoint:
@@ -290,11 +267,15 @@ async def discover(endpoint: str, web: Web) -> Discovered:
     if server.pkce_methods is not None and "S256" not in server.pkce_methods:
         why = "Its authorization server does not support PKCE with S256"
         raise LoginFailed(endpoint, why=why)
+    # If only an origin was given, its resource names the endpoint.
+    is_origin = urlsplit(endpoint).path in ("", "/")
+    named = resource.resource if resource else None
     return Discovered(
-        endpoint=_endpoint_of(endpoint, resource),
-        resource=resource.resource if resource else None,
+        endpoint=named if named and is_origin and urlsplit(named).path else endpoint,
+        resource=named,
         server=server,
-        scopes=_scopes(challenge, resource),
+        # Those of the challenge, else all of the resource (MCP 2025-11-25).
+        scopes=(scopes_in(challenge) if challenge else ()) or (resource.scopes if resource else ()),
     )
 
 
@@ -316,39 +297,33 @@ async def _challenge_of(endpoint: str, web: Web) -> tuple[int, Challenge | None]
 async def _resource_of(
     endpoint: str, challenge: Challenge | None, web: Web
 ) -> ResourceMetadata | None:
-    named = challenge.params.get("resource_metadata") if challenge else None
-    if named:
+    body: bytes | None
+    if challenge and (named := challenge.params.get("resource_metadata")):
         url = urljoin(endpoint, named)
         answer = await web.get(url)
         if answer.status != 200:
             raise WebFailed(f"HTTP {answer.status} from {url[:200]}, which its challenge names")
-        return parse_resource_metadata(answer.body, endpoint)
-    body = await _first_document(resource_documents(endpoint), web)
-    return parse_resource_metadata(body, endpoint) if body is not None else None
+        body = answer.body
+    else:
+        body = await _first_document(resource_documents(endpoint), web)
+    return None if body is None else parse_resource_metadata(body, endpoint)
 
 
 async def _first_server(resource: ResourceMetadata, web: Web) -> ServerMetadata:
     """Return the first usable authorization server. Raises the first problem if there is none."""
-    problem: Exception | None = None
+    problems: list[Exception] = []
     for issuer in resource.issuers[:_MOST_ISSUERS]:
         try:
             if found := await _server_of(issuer, web):
-                return found[0]
-            problem = problem or WebFailed(f"There is no metadata at {issuer[:200]}")
+                return found
+            problems.append(WebFailed(f"There is no metadata at {issuer[:200]}"))
         except (WebFailed, ProtocolError) as error:
-            problem = problem or error
-    assert problem
-    raise problem
+            problems.append(error)
+    raise problems[0]
 
 
-async def _server_or_default(endpoint: str, web: Web) -> ServerMetadata:
-    default = default_server(endpoint)
-    found = await _server_of(default.issuer, web)
-    return found[0] if found else default
-
-
-async def _server_of(issuer: str, web: Web) -> tuple[ServerMetadata, bytes] | None:
-    """Return an authorization server's metadata, parsed and as it is; None if there is none."""
+async def _server_of(issuer: str, web: Web) -> ServerMetadata | None:
+    """Return an authorization server's metadata; None if there is none."""
     web.check(issuer)
     body = await _first_document(server_documents(issuer), web)
     if body is None:
@@ -357,7 +332,7 @@ async def _server_of(issuer: str, web: Web) -> tuple[ServerMetadata, bytes] | No
     for url in (server.authorization_endpoint, server.token_endpoint, server.registration_endpoint):
         if url:
             web.check(url)
-    return server, body
+    return server
 
 
 async def _first_document(urls: Iterable[str], web: Web) -> bytes | None:
@@ -368,17 +343,3 @@ async def _first_document(urls: Iterable[str], web: Web) -> bytes | None:
         if answer.status == 200 and is_json:
             return answer.body
     return None
-
-
-def _endpoint_of(endpoint: str, resource: ResourceMetadata | None) -> str:
-    """Return the endpoint; if only an origin was given, with the resource's path."""
-    if resource and urlsplit(endpoint).path in ("", "/") and urlsplit(resource.resource).path:
-        return resource.resource
-    return endpoint
-
-
-def _scopes(challenge: Challenge | None, resource: ResourceMetadata | None) -> tuple[str, ...]:
-    """Return the scopes of the challenge, else all scopes of the resource (MCP 2025-11-25)."""
-    if challenge and (said := scopes_in(challenge)):
-        return said
-    return resource.scopes if resource else ()

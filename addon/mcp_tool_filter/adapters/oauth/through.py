@@ -34,6 +34,7 @@ from mcp_tool_filter.http.login_metadata import (
     TOKEN,
     ServerMetadata,
     is_login_document,
+    metadata_urls_in,
     object_in,
     server_documents,
 )
@@ -45,7 +46,6 @@ from mcp_tool_filter.http.logins_through import (
     Registrations,
     authorize,
     come_back,
-    metadata_urls_in,
     our_issuer,
     our_url,
     passes_through,
@@ -219,16 +219,16 @@ class Through:
         path, mark, query = head.target.partition("?")
         if path not in (AUTHORIZE, TOKEN) or self.is_plain:
             return None
-        theirs, mount = self.listener.upstream, self.listener.mount
-        if path == AUTHORIZE:
-            changed = with_their_resource(query, ours, theirs, mount)
-            return None if changed is None else (path + mark + changed, body)
         try:
-            form = body.decode("ascii")
+            text = query if path == AUTHORIZE else body.decode("ascii")
         except UnicodeDecodeError:
             return None
-        changed = with_their_resource(form, ours, theirs, mount)
-        return None if changed is None else (head.target, changed.encode())
+        changed = with_their_resource(text, ours, self.listener.upstream, self.listener.mount)
+        if changed is None:
+            return None
+        return (
+            (path + mark + changed, body) if path == AUTHORIZE else (head.target, changed.encode())
+        )
 
     def _resource_metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
         """Describe an upstream of MCP 2025-03-26 below a prefix: it says nothing, and clients would
@@ -237,19 +237,21 @@ class Through:
         if not (found.is_old and mount.prefix and path == RESOURCE_DOCUMENT + here.rstrip("/")):
             return None
         stands = self._stands_for(found.server)
-        issuer = our_issuer(found.named, ours) if stands else found.named
+        named = found.server.named
+        issuer = our_issuer(named, ours) if stands else named
         said = {"resource": mount.url(ours, here), "authorization_servers": [issuer]}
         return json_answer(200, json.dumps(said).encode())
 
     def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer:
-        issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
+        server = found.server
+        issuers = {our_issuer(server.named, ours), our_issuer(server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
         names, mount = self.listener.names, self.listener.mount
         if mount.prefix:
             places = {mount.inward(split[1]) for one in places if (split := split_target(one))}
         if path not in places:
             return NOT_FOUND
-        return json_answer(200, rewrite_server_metadata(found.document, ours, names, mount))
+        return json_answer(200, rewrite_server_metadata(server.document, ours, names, mount))
 
     async def _token(self, head: Head, body: bytes, between: Between) -> LoginAnswer:
         kind, _, basic = (head.get(b"authorization") or "").partition(" ")
@@ -317,7 +319,7 @@ class Through:
         """Return protected-resource metadata that names us; None to leave it unchanged."""
         found = self._found
         is_full = found is not None and self._stands_for(found.server)
-        issuer = our_issuer(found.named, ours) if found and is_full else None
+        issuer = our_issuer(found.server.named, ours) if found and is_full else None
         listener = self.listener
         return rewrite_resource_metadata(document, ours, listener.names, issuer, listener.mount)
 
