@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.memory import example
+from mcp_tool_filter.conversation.memory import example as fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import (
     EmptyList,
@@ -39,7 +41,7 @@ MARKS = "\u0f73\u0301\u0316" * 11  # to sort them takes quadratic time
 
 
 def talk(revision: str = R2025_11_25, **options: Any) -> Conversation:
-    policy = PolicyInForce(config=parse_config(options or DENIED), fetched=example("read"))
+    policy = PolicyInForce(config=parse_config(options or DENIED), fetched=fetched("read"))
     return Conversation(policy, Client(said_revision=revision))
 
 
@@ -84,24 +86,12 @@ ASKED = [
     *(
         ("resources/read", '{"uri":"%s"}', uri, "file:///")
         for uri in (
-            "file:////etc//x",
-            "file://localhost/etc/x",
-            "file:///%2565tc/x",
             "file:\\\\\\\\/etc/x",
-            " file:///e\\ttc/x",
-            "file:///a/b/%2e%2e/..%2fetc/x?y#z",
-            "file:///a;b/../etc/x",
             "note:%68idden",
             "NOTE:hidden",
-            "file:///\\u0065tc/x",
             "file:///e\\u0000tc/x",
-            "file://localhost:80/etc/x",
-            "file://me@host/etc/x",
             "file:etc/x",
             "/etc/x",
-            "file:///\\uff45tc/x",
-            "file:///e\\u200btc/x",
-            "file:///%EF%BD%85tc/x",
             "file:///etc%20/x",
             "note:hidden.",
         )
@@ -165,6 +155,25 @@ ASKED = [
     ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
     ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
 ]
+
+
+DISGUISES = [
+    ("/etc", "%2fetc"), ("/etc", "//etc"), ("/etc", "/./etc"), ("/etc", "/x/../etc"), ("c/", "c\\"),
+    ("/etc", "/a;b/../etc"), ("/etc", "/%2e%2e/..%2fetc"), ("%", "%25"), ("%", "%\u200b"),
+    ("e", "%65"), ("e", "\uff45"), ("tc", "t\u200bc"), ("tc", "t\tc"), ("passwd", "%70assw%64"),
+    (":///", ":/"), (":///", "://localhost/"), (":///", "://localhost:80/"), (":///", "://me@host/"),
+    ("file:", " FILE:"), ("wd", "wd?x#y"),
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(DISGUISES), max_size=6))
+@example([(":///", "://me@host/"), ("/etc", "%2fetc"), ("%", "%\u200b")])
+def test_no_disguise_of_a_denied_uri_passes(disguises: list[tuple[str, str]]) -> None:
+    things, uri = parse_config(DENIED).things, "file:///etc/passwd"
+    for old, new in disguises:
+        uri = uri.replace(old, new, 1)
+    assert things
+    assert things.denying_uri(uri)
 
 
 @pytest.mark.parametrize(("method", "params", "denied", "allowed"), ASKED)
@@ -580,7 +589,7 @@ def test_a_pattern_that_matches_nothing_is_found(
         "prompts/list", "resources/list", "resources/templates/list", "skills/list",
     )  # fmt: skip
     assert [one.text for one in things.survey(answers)[1]] == unmatched
-    policy = PolicyInForce(config=config, fetched=replace(example("a"), others=answers))
+    policy = PolicyInForce(config=config, fetched=replace(fetched("a"), others=answers))
     assert [one.text for one in policy.snapshot.unmatched] == unmatched
     assert policy.snapshot is policy.snapshot
 

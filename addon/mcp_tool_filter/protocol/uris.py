@@ -126,7 +126,8 @@ def spellings_of(text: str) -> tuple[str, ...]:
     if has_many_marks(whole):
         raise UnclearUri("too many marks on one letter")
     found = dict.fromkeys((text, bare, whole))
-    for one in dict.fromkeys((bare, whole, without_invisible(whole))):
+    shown = without_invisible(whole)  # an invisible character may have been inside an escape
+    for one in dict.fromkeys((bare, whole, shown, _decoded(shown))):
         found |= dict.fromkeys(_spelled(one))
     if not whole.isascii():
         found |= dict.fromkeys([normalize("NFC", one) for one in found])
