@@ -66,6 +66,11 @@ class Option(NamedTuple):
         return self.value in ("PATTERN", "GLOB", "HINT")
 
     @property
+    def adds_up(self) -> bool:
+        """True if its values of all sources count: one more must not disable the others."""
+        return self.selects and self.name.startswith("deny")
+
+    @property
     def protects(self) -> bool:
         """True if it names a file such as the rules: an empty value, as of an unset variable, would
         start a filter without it."""

@@ -42,7 +42,8 @@ from mcp_tool_filter.adapters.client_files.entries import (
     ServerEntry,
     expanded,
     is_wrapped,
-    words_and_url,
+    url_of,
+    words_of,
 )
 from mcp_tool_filter.adapters.client_files.files import BadFile, Surroundings, places, read
 from mcp_tool_filter.adapters.stdio.child import why_not_started
@@ -369,7 +370,7 @@ def _servers_in(
     for name, entry in listed.items():
         if is_wrapped(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
             continue
-        words, url = words_and_url(entry)
+        words, url = words_of(entry), url_of(entry)
         if url:
             yield Server(name, where, Way.URL, _without_query(expanded(url, environment)))
         elif is_mcp_remote(words):

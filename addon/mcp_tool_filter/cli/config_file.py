@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, closest, no_such, refuse_empty
+from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, no_such, refuse_empty
 from mcp_tool_filter.errors import StartError, printable
 from mcp_tool_filter.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
 
@@ -56,12 +56,8 @@ class ConfigFile:
     def section(self, name: str) -> Given:
         """Return the settings of a server. Raises UsageError."""
         if name not in self.servers:
-            meant = closest(name, self.servers)
-            why = ", ".join(self.servers) or "none"
-            what = f"There is no server {name} in {self.path}"
-            raise UsageError(
-                what + (f": did you mean {meant}?" if meant else ""), why=f"Its servers: {why}"
-            )
+            what = no_such("server", name, self.servers, where=f" in {self.path}").what
+            raise UsageError(what, why=f"Its servers: {', '.join(self.servers) or 'none'}")
         return self.servers[name]
 
     def at(self, name: str, error: StartError) -> StartError:
@@ -114,12 +110,9 @@ def _read_server(path: str, name: str, table: object) -> Given:
         raise UsageError(f'A server in {path} cannot be called "{printable(name[:80])}"', why=why)
     if not isinstance(table, dict):
         raise UsageError(f"{_SERVERS}.{name} in {path} must be a table", why=f"Write {where}")
-    known = [
-        flag.name
-        for flag in OPTIONS.values()
-        if not flag.only_typed and flag.name not in NOT_OF_A_SERVER
-    ]
-    given = _Table(path, where, [*known, *_OTHERWISE.values()]).read(table)
+    known = [one.name for one in OPTIONS.values() if not one.only_typed]
+    own = [name for name in known if name not in NOT_OF_A_SERVER]
+    given = _Table(path, where, [*own, *_OTHERWISE.values()]).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)
     if url is not None and words is not None:
         raise UsageError(f"{where} has url and command", why="Give one of them, not both")
@@ -166,8 +159,14 @@ class _Table:
 
     def _texts(self, name: str, value: object) -> list[str]:
         at = f"{name} in {self._where}"
-        if name in _OTHERWISE.values():
-            return _url(at, value) if name == "url" else _words(at, value)
+        if name == "url":
+            if isinstance(value, str) and value:
+                return [value]
+            raise UsageError(
+                f"{at} must be a text", why='Write it as url = "https://mcp.example/mcp"'
+            )
+        if name == COMMAND:
+            return _words(at, value)
         if name == "env" and isinstance(value, dict):
             return _variables(at, value)
         flag = OPTIONS[name]
@@ -187,12 +186,6 @@ class _Table:
         domain, equals, file = text.rpartition("=" if name == "cert" else "\0")  # DOMAIN=FILE
         folder = os.path.dirname(os.path.abspath(self._path))
         return domain + equals + os.path.join(folder, os.path.expanduser(file))
-
-
-def _url(at: str, value: object) -> list[str]:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{at} must be a text", why='Write it as url = "https://mcp.example/mcp"')
-    return [value]
 
 
 def _words(at: str, value: object) -> list[str]:

@@ -78,8 +78,9 @@ def parse_flags(
     >>> parse_flags(["--deny", "^a", "--", "npx", "-y", "a-server"])
     {'deny': ['^a'], 'command': ['npx', '-y', 'a-server']}
     """
-    typed, dashes, command = _cut_at_dashes(argv)
-    if dashes and not command and takes_command:
+    cut = list(argv).index("--") if "--" in argv else len(argv)
+    typed, command = argv[:cut], [*argv[cut + 1 :]]
+    if cut < len(argv) and not command and takes_command:
         raise UsageError("There is no command after --")
     parser = _Parser(
         add_help=False,
@@ -88,12 +89,8 @@ def parse_flags(
         formatter_class=_FORMATTER,
     )
     for flag in flags:
-        if flag.value:
-            parser.add_argument(*flag.spellings, action="append", dest=flag.name)
-        else:
-            parser.add_argument(
-                *flag.spellings, action="append_const", const="true", dest=flag.name
-            )
+        how = {"action": "append"} if flag.value else {"action": "append_const", "const": "true"}
+        parser.add_argument(*flag.spellings, dest=flag.name, **how)  # type: ignore[arg-type]
     found, rest = parser.parse_known_args(typed)
     if takes_command and (forgotten := _forgotten_dashes(typed, rest[most_words:])):
         raise forgotten
@@ -104,7 +101,11 @@ def parse_flags(
         raise _unknown_word(words[most_words], most_words, help)
     given: Given = {WORDS: words} if words else {}
     given |= {name: values for name, values in vars(found).items() if values}
-    _refuse_doubles(given, flags)
+    for flag in flags:
+        # A second value would silently override the first.
+        if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
+            why = _TWO_UPSTREAMS if flag.name == "upstream" else "Give it only once"
+            raise UsageError(f"--{flag.name} is given twice", why=why)
     return given | ({COMMAND: command} if command and takes_command else {})
 
 
@@ -133,23 +134,14 @@ def _is_program(word: str) -> bool:
     return word not in COMMANDS and which(word) is not None
 
 
+def typed_as(name: str, values: Sequence[str]) -> list[str]:
+    """Return the words that set an option of ours to these values."""
+    has_value = OPTIONS[name].value
+    return [word for one in values for word in (f"--{name}", one)[: 2 if has_value else 1]]
+
+
 def is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-"
-
-
-def _refuse_doubles(given: Given, flags: Sequence[Option]) -> None:
-    """Refuse a second value if only one counts: it would silently override the first."""
-    for flag in flags:
-        if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
-            why = _TWO_UPSTREAMS if flag.name == "upstream" else "Give it only once"
-            raise UsageError(f"--{flag.name} is given twice", why=why)
-
-
-def _cut_at_dashes(argv: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    if "--" not in argv:
-        return list(argv), False, []
-    at = list(argv).index("--")
-    return list(argv[:at]), True, list(argv[at + 1 :])
 
 
 def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
@@ -166,7 +158,7 @@ def _unknown_flag(word: str, flags: Sequence[Option], help: str) -> UsageError:
     name = word.partition("=")[0]
     known = [f"--{flag.name}" for flag in flags]
     other = _OTHER_NAMES.get(name)
-    if other and other.partition(" ")[0] in known:
+    if other in known:
         return UsageError(f"There is no flag {name}: did you mean {other}?", why=f"See {help}")
     return no_such("flag", name, known, help=help)
 
@@ -190,11 +182,16 @@ def refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
 
 
 def no_such(
-    kind: str, name: str, known: Iterable[str], *, help: str = "mcp-tool-filter --help"
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    *,
+    where: str = "",
+    help: str = "mcp-tool-filter --help",
 ) -> UsageError:
     """Return an error that there is no such thing, and what the user may have meant."""
     meant = closest(name, known)
-    what = f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else "")
+    what = f"There is no {kind} {name}{where}" + (f": did you mean {meant}?" if meant else "")
     return UsageError(what, why=f"See {help}")
 
 

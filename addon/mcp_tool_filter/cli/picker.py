@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import urwid
 
@@ -40,31 +40,21 @@ class Picker:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = tools
-        self._hidden = {tool.name for tool in tools if not tool.is_exposed}
-        self._before = set(self._hidden)
+        self.hidden = {tool.name for tool in tools if not tool.is_exposed}
+        self.result: list[str] | None = None
+        """The names to hide, in the server's order, once the user has finished."""
+        self._before = set(self.hidden)
         self._is_leaving = False
         self._search = urwid.Edit("Search: ")
-        self._walker = _Rows(self._row)
-        self._widest = min(40, max(_NARROWEST, *(_width_of(shown(tool.name)) for tool in tools)))
+        self._rows = [Row(tool, self) for tool in tools]
+        self._list = urwid.ListBox(urwid.SimpleFocusListWalker(self._rows))
+        self.widest = min(40, max(_NARROWEST, *(_width_of(shown(tool.name)) for tool in tools)))
         self._status = urwid.Text("", wrap="ellipsis")
-        head = f"{'Choose the tools to hide':{_BEFORE_NAME + self._widest}} {'TOKENS':>7}"
-        self.widget = urwid.Frame(
-            urwid.ListBox(self._walker),
-            header=urwid.AttrMap(
-                urwid.Text(f"{head}  {'':{_MARK}}  DESCRIPTION", wrap="clip"), "bar"
-            ),
-        )
-        self._is_done = False
-        urwid.connect_signal(self._search, "postchange", lambda *_: self._list())
-        self._list()
+        head = f"{'Choose the tools to hide':{_BEFORE_NAME + self.widest}} {'TOKENS':>7}"
+        title = urwid.Text(f"{head}  {'':{_MARK}}  DESCRIPTION", wrap="clip")
+        self.widget = urwid.Frame(self._list, header=urwid.AttrMap(title, "bar"))
+        urwid.connect_signal(self._search, "postchange", lambda *_: self._show_found())
         self._show_status()
-
-    @property
-    def result(self) -> list[str] | None:
-        """The names to hide, in the server's order; None unless the user has finished."""
-        if not self._is_done:
-            return None
-        return [tool.name for tool in self._tools if tool.name in self._hidden]
 
     def key(self, key: str | tuple[Any, ...]) -> bool:
         """Handle a key that no widget has used; return whether it had a meaning."""
@@ -77,11 +67,11 @@ class Picker:
             return True
         match key:
             case "enter":
-                self._is_done = True
+                self.result = [tool.name for tool in self._tools if tool.name in self.hidden]
                 raise urwid.ExitMainLoop
             case "esc" if self._search.edit_text:
                 self._search.set_edit_text("")
-            case "q" | "esc" if self._hidden != self._before:  # a slip must not lose the choices
+            case "q" | "esc" if self.hidden != self._before:  # a slip must not lose the choices
                 self._is_leaving = True
                 self._status.set_text("Quit without your choices? y: yes · any other key: no")
             case "q" | "esc":
@@ -90,7 +80,8 @@ class Picker:
                 self.widget.footer = urwid.AttrMap(self._search, "bar")
                 self.widget.focus_position = "footer"
             case "a":
-                self._toggle_listed()
+                names = {row.tool.name for row in self._list.body}
+                self.toggle(names - self.hidden or names)
             case _:
                 return False
         return True
@@ -104,91 +95,31 @@ class Picker:
             return True
         return False
 
-    def _listed(self) -> list[Tool]:
+    def _show_found(self) -> None:
+        """List the tools that match the search."""
         wanted = self._search.edit_text.lower()
-        return [
-            tool
-            for tool in self._tools
-            if wanted in tool.name.lower() or wanted in tool.description.lower()
+        found = [
+            row
+            for row in self._rows
+            if wanted in row.tool.name.lower() or wanted in row.tool.description.lower()
         ]
+        self._list.body = urwid.SimpleFocusListWalker(found)
 
-    def _list(self) -> None:
-        """Show the tools that match the search."""
-        self._walker.show(self._listed())
-
-    def _row(self, tool: Tool) -> _Row:
-        return _Row(tool, self._widest, self._hidden, self._toggle)
-
-    def _toggle(self, tool: Tool) -> None:
-        self._hidden ^= {tool.name}
-        self._show_status()
-
-    def _toggle_listed(self) -> None:
-        """Hide all listed tools, or expose them if all are hidden."""
-        names = {tool.name for tool in self._listed()}
-        if names <= self._hidden:
-            self._hidden.difference_update(names)
-        else:
-            self._hidden.update(names)
-        self._walker.redraw()
+    def toggle(self, names: set[str]) -> None:
+        """Hide these tools, or show those that are hidden."""
+        self.hidden ^= names
         self._show_status()
 
     def _show_status(self) -> None:
         """Show how many tools remain."""
         self._is_leaving = False
-        saved = sum(tool.size for tool in self._tools if tool.name in self._hidden)
-        left = len(self._tools) - len(self._hidden)
+        saved = sum(tool.size for tool in self._tools if tool.name in self.hidden)
+        left = len(self._tools) - len(self.hidden)
         self._status.set_text(
-            f"{left} of {len(self._tools)} tools remain · {len(self._hidden)} hidden"
+            f"{left} of {len(self._tools)} tools remain · {len(self.hidden)} hidden"
             f" · saves about {estimate_tokens(saved)} tokens per tools/list\n{_KEYS}"
         )
         self.widget.footer = urwid.AttrMap(self._status, "bar")
-
-
-class _Rows(urwid.ListWalker):  # type: ignore[misc]  # urwid has no types
-    """Creates rows when they become visible, because a server may have thousands of tools."""
-
-    def __init__(self, make: Callable[[Tool], _Row]) -> None:
-        self._make = make
-        self.show([])
-
-    def show(self, tools: Sequence[Tool]) -> None:
-        """Show other tools, starting with the first one."""
-        self._tools, self.focus = tools, 0
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Create all rows again."""
-        self._rows: dict[int, _Row] = {}
-        self._modified()
-
-    def set_focus(self, position: int) -> None:
-        self.focus = position
-        self._modified()
-
-    def __getitem__(self, position: int) -> _Row:
-        if not 0 <= position < len(self._tools):
-            raise IndexError(position)
-        if position not in self._rows:
-            self._rows[position] = self._make(self._tools[position])
-        return self._rows[position]
-
-    def __len__(self) -> int:
-        return len(self._tools)
-
-    def next_position(self, position: int) -> int:
-        if position + 1 >= len(self._tools):
-            raise IndexError(position)
-        return position + 1
-
-    def prev_position(self, position: int) -> int:
-        if position <= 0:
-            raise IndexError(position)
-        return position - 1
-
-    def positions(self, reverse: bool = False) -> Sequence[int]:
-        at = range(len(self._tools))
-        return at[::-1] if reverse else at
 
 
 def _width_of(text: str) -> int:
@@ -196,31 +127,34 @@ def _width_of(text: str) -> int:
     return int(urwid.calc_width(text, 0, len(text)))
 
 
-class _Row(urwid.WidgetWrap):  # type: ignore[misc]  # urwid has no types
-    def __init__(
-        self, tool: Tool, widest: int, hidden: set[str], toggle: Callable[[Tool], None]
-    ) -> None:
-        self._tool, self._widest, self._hidden, self._on_toggle = tool, widest, hidden, toggle
-        self._text = urwid.Text("", wrap="ellipsis")
-        super().__init__(urwid.AttrMap(self._text, None, "focus"))
-        self._draw()
+class Row(urwid.Widget):  # type: ignore[misc]  # urwid has no types
+    """A line of the list. It gets its text when it is drawn: a server may have thousands of tools,
+    and few of them are on the screen."""
 
-    def selectable(self) -> bool:
-        return True
+    _sizing = frozenset({urwid.FLOW})
+    _selectable = True
+    no_cache: ClassVar = ["render"]  # the picker knows what is hidden
+
+    def __init__(self, tool: Tool, picker: Picker) -> None:
+        super().__init__()
+        self.tool, self._picker = tool, picker
+
+    def rows(self, _size: object, _focus: bool = False) -> int:
+        return 1
 
     def keypress(self, _size: object, key: str) -> str | None:
         if key != " ":
             return key
-        self._on_toggle(self._tool)
-        self._draw()
+        self._picker.toggle({self.tool.name})
         return None
 
-    def _draw(self) -> None:
-        is_hidden = self._tool.name in self._hidden
+    def render(self, size: object, focus: bool = False) -> urwid.Canvas:
+        is_hidden = self.tool.name in self._picker.hidden
+        name = shortened(shown(self.tool.name), self._picker.widest)
+        name += " " * (self._picker.widest - _width_of(name))
+        tokens = estimate_tokens(self.tool.size)
+        said = f"{self.tool.mark:{_MARK}}  {self.tool.description}"
         mark = "[hide]" if is_hidden else "[    ]"
-        name = shortened(shown(self._tool.name), self._widest)
-        name += " " * (self._widest - _width_of(name))
-        tokens = estimate_tokens(self._tool.size)
-        said = f"{self._tool.mark:{_MARK}}  {self._tool.description}"
-        self._text.set_text(f"{mark} {name} {tokens:>7}  {said}")
-        self._w.set_attr_map({None: "hidden" if is_hidden else None})
+        text = urwid.Text(f"{mark} {name} {tokens:>7}  {said}", wrap="ellipsis")
+        look = "focus" if focus else "hidden" if is_hidden else None
+        return urwid.AttrMap(text, look).render(size, focus)

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -172,8 +172,13 @@ def settle(given: Given) -> Settings:
     for option in OPTIONS.values() if not command else ():
         if A_COMMAND in option.needs and option.name in one:
             raise UsageError(f"--{option.name} is for an upstream that is a command")
-    _refuse_own_options(many.get("set", ()))
-    _refuse_no_file(one)
+    for key in (spec.partition("=")[0] for spec in many.get("set", ())):
+        if (flag := _flag_of(key)) in OPTIONS:  # with two ways, it is unclear which counts
+            raise UsageError(f"--set {key}=…: use --{flag} instead")
+    for option in OPTIONS.values():
+        # An unset variable, as in --rules "$RULES", must not start a filter without rules.
+        if option.protects and one.get(option.name) == "":
+            raise UsageError(f"--{option.name} has no file", why="Name one, or leave the flag out")
     return Settings(
         origin=origin,
         command=command,
@@ -193,7 +198,7 @@ def settle(given: Given) -> Settings:
         browser=not is_on(one, "no-browser"),
         record=one.get("record"),
         log_format=one_of("log-format", _value(one, "log-format")),
-        verbosity=_verbosity(given),
+        verbosity=-1 if is_on(one, "quiet") else _loudness(given.get("verbose", [])),
         set=many.get("set", ()),
     )
 
@@ -234,32 +239,12 @@ def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
     return asked or (is_command and not listens)
 
 
-def _refuse_no_file(one: Mapping[str, str]) -> None:
-    """An unset variable, as in --rules "$RULES", must not start a filter without rules."""
-    for option in OPTIONS.values():
-        if option.protects and one.get(option.name) == "":
-            raise UsageError(f"--{option.name} has no file", why="Name one, or leave the flag out")
-
-
-def _refuse_own_options(sets: Iterable[str]) -> None:
-    """Refuse our own options in --set: with two ways to set one, it is unclear which counts."""
-    for option in (spec.partition("=")[0] for spec in sets):
-        if (flag := _flag_of(option)) in OPTIONS:
-            raise UsageError(f"--set {option}=…: use --{flag} instead")
-
-
-def _verbosity(given: Given) -> int:
-    one = {name: values[-1] for name, values in given.items()}
-    if is_on(one, "quiet"):
-        return -1
-    louder = given.get("verbose", [])
-    return int(louder[0]) if louder and louder[0] in ("1", "2") else louder.count("true")
+def _loudness(typed: Sequence[str]) -> int:
+    return int(typed[0]) if typed and typed[0] in ("1", "2") else typed.count("true")
 
 
 _NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
-_ADD_UP = (
-    "deny", "deny-glob", "deny-hint", "deny-prompts", "deny-resources", "deny-skills",
-)  # fmt: skip
+_ADD_UP = [option.name for option in OPTIONS.values() if option.adds_up]
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 _WAYS = ("server", *_UPSTREAMS)
 
@@ -279,8 +264,7 @@ def chosen(typed: Given, environment: Mapping[str, str], ignored: Collection[str
     if sources.file is None:
         why = "Name one with --config FILE, or make ~/.config/mcp-tool-filter/config.toml"
         raise UsageError("--server needs a config file", why=why)
-    listens = {"port", "inspect"} & (sources.surrounding.keys() | typed.keys())
-    return sources.of_server(names[-1], is_stdio=not listens)
+    return sources.of_server(names[-1], is_stdio=not sources.listens)
 
 
 def read_sources(typed: Given, environment: Mapping[str, str]) -> Sources:
@@ -324,7 +308,8 @@ class Sources:
         """Return what is set for one upstream, which may be missing. Raises UnsetVariable."""
         top = self._with_variables(self.file.top) if self.file else {}
         given = self._merged(top)
-        if self.file and self.file.is_default and self._talks_over_stdio(given):
+        is_a_relay = not self.listens and {"stdio", "upstream-cmd", COMMAND} & given.keys()
+        if self.file and self.file.is_default and is_a_relay:
             given = self._merged(_without(top, _OF_LISTENERS))
         for option in RETIRED:
             if given.pop(option.name, None):
@@ -344,16 +329,15 @@ class Sources:
             given |= source | {name: values for name, values in sums.items() if values}
         return given
 
-    def _talks_over_stdio(self, given: Given) -> bool:
-        """Tell whether we would, if it were not for the file."""
-        if {"port", "inspect"} & (self.surrounding.keys() | self.typed.keys()):
-            return False
-        return not {"stdio", "upstream-cmd", COMMAND}.isdisjoint(given)
+    @property
+    def listens(self) -> bool:
+        """True if the command line or the environment, which know the client, ask for a port."""
+        return not {"port", "inspect"}.isdisjoint(self.surrounding | self.typed)
 
     @property
     def is_strict(self) -> bool:
         given = self._merged(self.file.top if self.file else {})
-        return is_on({name: values[-1] for name, values in given.items() if values}, "strict")
+        return is_on({"strict": given.get("strict", ["false"])[-1]}, "strict")
 
     def for_all_servers(self) -> Settings:
         """Return what is set for the whole process that serves the file's servers."""
@@ -412,14 +396,13 @@ class Sources:
         Raises UnsetVariable."""
         from mcp_tool_filter.policy.config import expand_variables
 
-        expand = partial(expand_variables, environment=self.environment)
         found: Given = {}
-        for text in section.get("upstream", ()):
-            url = expand(text, option="url", given="…")  # it may be secret
+        for text in section.get("upstream", ()):  # it may be secret
+            url = expand_variables(text, self.environment, option="url", given="…")
             found["upstream"] = [url]
         for text in section.get("env", ()):
             name, value = parse_variable(text)
-            value = expand(value, option="env", given=name)
+            value = expand_variables(value, self.environment, option="env", given=name)
             found.setdefault("env", []).append(f"{name}={value}")
         return found
 
@@ -482,7 +465,6 @@ def _meant(name: str, known: Mapping[str, object]) -> str | None:
     return longer or closest(name, known)
 
 
-_MOST = 65535
 _LIKE_THIS = "It must look like http://localhost:3000/mcp"
 
 
@@ -503,8 +485,8 @@ def parse_variable(text: str) -> tuple[str, str]:
 
 def parse_number(flag: str, text: str, *, least: int = 0) -> int:
     """Parse a port, or another number of this size."""
-    if not re.fullmatch(r"\d{1,5}", text) or not least <= int(text) <= _MOST:
-        why = f"It must be a number from {least} to {_MOST}"
+    if not re.fullmatch(r"\d{1,5}", text) or not least <= int(text) <= 65535:
+        why = f"It must be a number from {least} to 65535"
         raise UsageError(f"--{flag} cannot be {text}", why=why)
     return int(text)
 
@@ -518,9 +500,8 @@ def is_on(one: Mapping[str, str], name: str) -> bool:
 def one_of(name: str, text: str) -> str:
     choices = OPTIONS[name].choices
     if text not in choices:
-        raise UsageError(
-            f"--{name} cannot be {text}", why="It must be one of: " + ", ".join(choices)
-        )
+        why = f"It must be one of: {', '.join(choices)}"
+        raise UsageError(f"--{name} cannot be {text}", why=why)
     return text
 
 

@@ -19,7 +19,7 @@ import urwid
 
 from mcp_tool_filter.cli.commands.demo import demo_upstream
 from mcp_tool_filter.cli.commands.look import Tool
-from mcp_tool_filter.cli.picker import Picker
+from mcp_tool_filter.cli.picker import Picker, Row
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
@@ -483,13 +483,13 @@ def test_only_rows_on_the_screen_are_rendered(monkeypatch: pytest.MonkeyPatch) -
     """A server may have thousands of tools, and each letter of a search lists them anew."""
     made: list[str] = []
     tools = [Tool(f"tool_{number}", 100, "A tool") for number in range(10_000)]
-    picker = Picker(tools)
+    picker, draw = Picker(tools), Row.render
 
-    def make(tool: Tool) -> object:
-        made.append(tool.name)
-        return picker._row(tool)
+    def counted(row: Row, size: object, focus: bool = False) -> urwid.Canvas:
+        made.append(row.tool.name)
+        return draw(row, size, focus)
 
-    monkeypatch.setattr(picker._walker, "_make", make)
+    monkeypatch.setattr(Row, "render", counted)
     for key in ("/", *"99", "enter", "a", "enter"):
         if picker.widget.keypress((60, 12), key):
             with suppress(urwid.ExitMainLoop):

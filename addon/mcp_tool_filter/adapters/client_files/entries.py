@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from mcp_tool_filter.errors import StartError
@@ -42,7 +42,7 @@ _OF_A_URL = (
 HEADER_MAPS = ("headers", "http_headers")
 LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
 _OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # only the client can produce these
-_REFERENCE = re.compile(r"\$\{[^}]*\}")
+_REFERENCE = r"(\$\{[^}]*\})"
 _OF_GOOSE = re.compile(r"\$(?:\$?[A-Za-z_]|\{\s)")  # its other ways to name a variable
 # Variables that change which program runs, what it loads, or how our filter works.
 _STEERS = re.compile(
@@ -62,17 +62,12 @@ def target_of(entry: ServerEntry) -> str:
         original = unwrap(entry) if is_wrapped(entry) else entry
     except CannotWrap:
         return "?"
-    if url := _url_of(original):
+    if url := url_of(original):
         return shown_url(url.partition("?")[0]) + ("?…" if "?" in url else "")
-    words = _words_of(original)
+    words = words_of(original)
     if not words:
         return "?"
     return " ".join(shown_words(words)[:3]) + (" …" if len(words) > 3 else "")
-
-
-def words_and_url(entry: ServerEntry) -> tuple[list[str], str | None]:
-    """Return the words of a server's command, and its URL; usually only one of them exists."""
-    return _words_of(entry), _url_of(entry)
 
 
 def is_wrapped(entry: ServerEntry) -> bool:
@@ -87,7 +82,7 @@ def is_filtered(entry: ServerEntry) -> bool:
 
 def logs_in(entry: ServerEntry) -> bool:
     """Tell whether the client logs in to this server itself, which the filter cannot do."""
-    return bool(_url_of(entry)) and any(key in entry for key in LOGINS)
+    return bool(url_of(entry)) and any(key in entry for key in LOGINS)
 
 
 def flags_of(entry: ServerEntry) -> list[str]:
@@ -100,30 +95,24 @@ def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> Se
     original = unwrap(entry) if is_wrapped(entry) else entry
     if is_filtered(original):
         raise CannotWrap("The entry already starts the filter", why="Change the flags in its args")
-    url, words = _url_of(original), _words_of(original)
+    url, words = url_of(original), words_of(original)
     if url and words:
         raise CannotWrap(
             "The entry has a command and a URL", why="Remove the one that the client does not use"
         )
-    wrapped = (
-        _wrap_url(original, url, flags, program)
-        if url
-        else _wrap_command(original, words, flags, program)
-    )
+    if url:
+        wrapped = _wrap_url(original, url, flags, program)
+    elif not words:
+        raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
+    elif not isinstance(holder_of(original).get("args") or [], list):
+        raise CannotWrap("The entry's args are not a list", why="Correct it, and try again")
+    else:
+        has_args = "args" in holder_of(original) or isinstance(original.get("command"), list)
+        marks = [] if has_args else [_NO_ARGUMENTS]
+        wrapped = with_words(original, [*program, *flags, *marks, "--", *words])
     if unwrap(wrapped) != original:
         raise CannotWrap("unwrap could not restore this entry", why="Wrap it by hand")
     return wrapped
-
-
-def _wrap_command(
-    entry: ServerEntry, words: Sequence[str], flags: Sequence[str], program: Sequence[str]
-) -> ServerEntry:
-    if not words:
-        raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
-    if not isinstance(holder_of(entry).get("args") or [], list):
-        raise CannotWrap("The entry's args are not a list", why="Correct it, and try again")
-    marks = [] if _has_arguments(entry) else [_NO_ARGUMENTS]
-    return with_command(entry, program, [*flags, *marks, "--", *words])
 
 
 def start_of(entry: ServerEntry) -> tuple[list[str], dict[str, str]]:
@@ -139,28 +128,10 @@ def unwrap(entry: ServerEntry) -> ServerEntry:
         return entry
     if environment_of(entry).get(WAS) is not None:
         return _restore_url(entry)
-    words = _words_of(entry)
+    words = words_of(entry)
     end = words.index("--")
-    if isinstance(entry.get("command"), list):
-        return entry | {"command": words[end + 1 :]}
-    command, *arguments = words[end + 1 :]
-    nested = entry.get("command")
-    if isinstance(nested, dict):
-        return entry | {"command": _as_it_was(nested, "path", command, arguments, words[end - 1])}
-    return _as_it_was(entry, "command", command, arguments, words[end - 1])
-
-
-def _as_it_was(
-    holder: ServerEntry, key: str, command: str, arguments: list[str], mark: str
-) -> ServerEntry:
-    restored = holder | {key: command, "args": arguments}
-    if mark == _NO_ARGUMENTS and not arguments:
-        del restored["args"]
-    return restored
-
-
-def _has_arguments(entry: ServerEntry) -> bool:
-    return "args" in holder_of(entry) or isinstance(entry.get("command"), list)
+    had_args = words[end - 1] != _NO_ARGUMENTS or len(words) > end + 2
+    return with_words(entry, words[end + 1 :], has_args=had_args)
 
 
 def holder_of(entry: ServerEntry) -> ServerEntry:
@@ -169,23 +140,24 @@ def holder_of(entry: ServerEntry) -> ServerEntry:
     return nested if isinstance(nested, dict) else entry
 
 
-def with_command(
-    entry: ServerEntry, program: Sequence[str], arguments: Sequence[str]
-) -> ServerEntry:
-    words = [*program, *arguments]
-    old = entry.get("command")
-    if isinstance(old, list):
-        return entry | {"command": words}
-    if isinstance(old, dict):  # Zed's old format
-        return entry | {"command": old | {"path": words[0], "args": words[1:]}}
-    return entry | {"command": words[0], "args": words[1:]}
+def with_words(entry: ServerEntry, words: Sequence[str], *, has_args: bool = True) -> ServerEntry:
+    """Return the entry with another command, in the form that it has now."""
+    if isinstance(entry.get("command"), list):  # opencode's
+        return entry | {"command": [*words]}
+    holder = holder_of(entry)
+    changed = holder | {
+        "command" if holder is entry else "path": words[0],
+        "args": [*words[1:]],
+    }
+    if not has_args:
+        del changed["args"]
+    return changed if holder is entry else entry | {"command": changed}
 
 
 def _wrap_url(
     entry: ServerEntry, url: str, flags: Sequence[str], program: Sequence[str]
 ) -> ServerEntry:
-    _refuse_steering(entry)
-    _refuse_own_credentials(entry)
+    _refuse_unsafe_url(entry, url)
     headers = headers_of(entry)
     environment = dict(environment_of(entry))
     environment[WAS] = json.dumps(_without_secrets(entry), separators=(",", ":"))
@@ -217,33 +189,29 @@ def as_command(
     return wrapped
 
 
-def _refuse_steering(entry: ServerEntry) -> None:
-    """Refuse variables that a client ignores for a URL, but that would affect our filter.
+def _refuse_unsafe_url(entry: ServerEntry, url: str) -> None:
+    """Refuse variables that a client ignores for a URL, but that would affect our filter, and
+    credentials that only the client can produce.
 
     Such an entry starts no program. Once wrapped, it starts the filter with these variables: a
-    project's file could make the filter load the project's code.
+    project's file could make the filter load the project's code. And without the credentials, no
+    request would pass.
     """
+    headers = headers_of(entry)
     for name in environment_of(entry):
         if _STEERS.fullmatch(name):
             why = "Remove it from the entry's env: a URL does not need it"
             raise CannotWrap(f"The entry sets {name!a}, which would change the filter", why=why)
-    if any(len(header.splitlines()) > 1 for header in headers_of(entry)):
+    if any(len(header.splitlines()) > 1 for header in headers):
         raise CannotWrap("A header in the entry has more than one line", why="Correct it first")
-
-
-def _refuse_own_credentials(entry: ServerEntry) -> None:
-    """Refuse a URL whose credentials only the client can produce: without them no request would
-    pass."""
-    texts = [str(_url_of(entry)), *headers_of(entry)]
-    if entry.get("type") == "streamable_http" and any(map(_OF_GOOSE.search, texts)):
+    if entry.get("type") == "streamable_http" and any(map(_OF_GOOSE.search, [url, *headers])):
         why = "Write ${NAME}, which goose and the filter both understand"
         raise CannotWrap("The entry refers to a variable without braces", why=why)
     made_by = [key for key in _OWN_CREDENTIALS if key in entry]
-    if entry.get("auth", "oauth") != "oauth":
-        made_by.append("auth")
-    if made_by:
+    if made_by or entry.get("auth", "oauth") != "oauth":
         why = "The filter cannot do that: remove it, and give the entry a header with a token"
-        raise CannotWrap(f"The client makes this entry's credentials ({made_by[0]})", why=why)
+        what = f"The client makes this entry's credentials ({[*made_by, 'auth'][0]})"
+        raise CannotWrap(what, why=why)
 
 
 def _without_secrets(entry: ServerEntry) -> ServerEntry:
@@ -262,7 +230,10 @@ def _restore_url(entry: ServerEntry) -> ServerEntry:
     said = _said(environment.pop(WAS), _OF_A_URL) | _said(environment.pop(_LOGIN, "{}"), LOGINS)
     url = environment.pop(_UPSTREAM, None)
     said = {key: url if key in URLS and value is None else value for key, value in said.items()}
-    values = _values_in(str(environment.pop(_HEADERS, "")))
+    values = {
+        name: re.sub(rf"{_REFERENCE}|\$\$", lambda found: found[1] or "$", value)
+        for name, value in header_values(str(environment.pop(_HEADERS, "")).splitlines())
+    }
     for key in HEADER_MAPS:
         if isinstance(names := said.get(key), dict):
             said[key] = {name: values.get(name, "") for name in names}
@@ -284,24 +255,12 @@ def _said(was: object, known: Sequence[str]) -> ServerEntry:
     return said
 
 
-def _values_in(text: str) -> dict[str, str]:
-    lines = [line.partition(": ") for line in text.splitlines()]
-    return {name: _REFERENCE_OR_DOLLARS.sub(_undouble, value) for name, _, value in lines}
-
-
-_REFERENCE_OR_DOLLARS = re.compile(r"\$\{[^}]*\}|\$\$")
-
-
-def _undouble(found: re.Match[str]) -> str:
-    return "$" if found[0] == "$$" else found[0]
-
-
 def headers_of(entry: ServerEntry) -> list[str]:
     """Return the headers for the filter, which expands ${NAME}; other dollars are escaped."""
     headers = []
     for key in HEADER_MAPS:
         if isinstance(found := entry.get(key), dict):
-            headers += [f"{name}: {_doubled(str(value))}" for name, value in found.items()]
+            headers += [f"{name}: {doubled(str(value))}" for name, value in found.items()]
     if isinstance(named := entry.get("env_http_headers"), dict):
         headers += [f"{name}: ${{{variable}}}" for name, variable in named.items()]
     if token := entry.get("bearer_token_env_var"):
@@ -309,11 +268,15 @@ def headers_of(entry: ServerEntry) -> list[str]:
     return headers
 
 
-def _doubled(value: str) -> str:
-    parts = _REFERENCE.split(value)
-    references = _REFERENCE.findall(value)
-    doubled = [part.replace("$", "$$") for part in parts]
-    return "".join(a + b for a, b in zip(doubled, [*references, ""], strict=True))
+def doubled(text: str, reference: str = _REFERENCE) -> str:
+    """Return a text in which a dollar is a dollar, but a reference is still one."""
+    return re.sub(rf"{reference}|\$", lambda found: found[1] or "$$", text)
+
+
+def header_values(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        name, _, value = line.partition(": ")
+        yield name, value
 
 
 def _variables_of(entry: ServerEntry) -> list[str]:
@@ -326,7 +289,7 @@ def _variables_of(entry: ServerEntry) -> list[str]:
 
 def words_of_filter(entry: ServerEntry) -> list[str] | None:
     """Return the words after the filter's program; None if the entry does not start it."""
-    words = _words_of(entry)
+    words = words_of(entry)
     if words and PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
         return words[1:]
     return words[3:] if words[1:3] == ["-m", _MODULE] else None
@@ -344,12 +307,11 @@ def _flags_in(entry: ServerEntry) -> list[str] | None:
     return flags[:-1] if flags[-1:] == [_NO_ARGUMENTS] else flags
 
 
-def _words_of(entry: ServerEntry) -> list[str]:
-    nested = entry.get("command")
-    holder: ServerEntry = (
-        {"command": nested.get("path"), **nested} if isinstance(nested, dict) else entry
-    )
+def words_of(entry: ServerEntry) -> list[str]:
+    holder = holder_of(entry)
     command, arguments = holder.get("command"), holder.get("args")
+    if holder is not entry:
+        command = holder.get("command", holder.get("path"))
     if isinstance(command, list):  # opencode's
         return [*map(str, command)]
     if not isinstance(command, str) or not command:
@@ -357,7 +319,7 @@ def _words_of(entry: ServerEntry) -> list[str]:
     return [command, *map(str, arguments if isinstance(arguments, list) else [])]
 
 
-def _url_of(entry: ServerEntry) -> str | None:
+def url_of(entry: ServerEntry) -> str | None:
     found = (entry.get(key) for key in URLS)
     return next((value for value in found if isinstance(value, str) and value), None)
 

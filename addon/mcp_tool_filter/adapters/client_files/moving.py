@@ -26,7 +26,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,11 +38,14 @@ from mcp_tool_filter.adapters.client_files.entries import (
     CannotWrap,
     ServerEntry,
     as_command,
+    doubled,
     environment_of,
+    header_values,
     headers_of,
     holder_of,
-    with_command,
-    words_and_url,
+    url_of,
+    with_words,
+    words_of,
     words_of_filter,
 )
 from mcp_tool_filter.adapters.client_files.files import ConfigPlace, read
@@ -68,31 +71,27 @@ def server_named_in(entry: ServerEntry) -> tuple[str, str | None] | None:
     None if the entry does something else.
     """
     words = words_of_filter(entry) or []
-    named = {
-        flag: words[at + 1] for flag in ("--server", "--config") for at in _places(words, flag)
-    }
-    return (named["--server"], named.get("--config")) if "--server" in named else None
-
-
-def _places(words: Sequence[str], flag: str) -> list[int]:
     end = words.index("--") if "--" in words else len(words)
-    return [at for at, word in enumerate(words[: max(0, end - 1)]) if word == flag][:1]
+    typed = dict(reversed([*pairwise(words[:end])]))  # the first of several counts
+    return (typed["--server"], typed.get("--config")) if "--server" in typed else None
 
 
 def entry_for(entry: ServerEntry, words: Sequence[str]) -> ServerEntry:
     """Return what is left of an entry in the client's file; ``words`` start the filter."""
-    if words_and_url(entry)[1]:
+    if url_of(entry):
         return as_command(entry, words)
-    nested = entry.get("command")
-    left = _without_moved(entry)
+    left, nested = _without_moved(entry), entry.get("command")
     if isinstance(nested, dict):  # Zed's old format
-        left = left | {"command": _without_moved(nested)}
-    return with_command(left, words[:1], words[1:])
+        left["command"] = _without_moved(nested)
+    return with_words(left, words)
 
 
 def _without_moved(entry: ServerEntry) -> ServerEntry:
-    left = {key: value for key, value in entry.items() if key not in _ENVIRONMENTS or not value}
-    return {key: value for key, value in left.items() if key != "cwd" or not _is_moved(value)}
+    return {
+        key: value
+        for key, value in entry.items()
+        if not (key in _ENVIRONMENTS and value) and not (key == "cwd" and _is_moved(value))
+    }
 
 
 def _is_moved(folder: object) -> bool:
@@ -102,17 +101,17 @@ def _is_moved(folder: object) -> bool:
 
 def section_for(entry: ServerEntry, policy: Mapping[str, object]) -> dict[str, object]:
     """Return the section for an entry. Raises CannotWrap."""
-    words, url = words_and_url(entry)
     section: dict[str, object] = {}
-    if url:
-        section["url"] = _doubled(_without_references(url, "URL"))
+    if url := url_of(entry):
+        section["url"] = doubled(_without_references(url, "URL"), f"({_REFERENCE.pattern})")
         if headers := headers_of(entry):
             section["header"] = [_in_our_words(one) for one in headers]
     else:
-        section["command"] = [_without_references(word, "command") for word in words]
+        section["command"] = [_without_references(word, "command") for word in words_of(entry)]
         if environment := environment_of(entry) | environment_of(holder_of(entry)):
             section["env"] = {
-                name: _in_our_words(_doubled(str(value))) for name, value in environment.items()
+                name: _in_our_words(doubled(str(value), f"({_REFERENCE.pattern})"))
+                for name, value in environment.items()
             }
         if _is_moved(folder := entry.get("cwd")):
             section["cwd"] = folder
@@ -139,23 +138,13 @@ def _in_our_words(text: str) -> str:
     return _REFERENCE.sub(spelt, text)
 
 
-def _doubled(text: str) -> str:
-    """Return a text in which a dollar is a dollar, but a reference is still one."""
-    ends = [(0, 0), *(found.span() for found in _REFERENCE.finditer(text)), (len(text), len(text))]
-    return "".join(
-        text[start:end] + text[end:following].replace("$", "$$")
-        for (start, end), (following, _) in pairwise(ends)
-    )
-
-
 # What the comment keeps
 
 
 def _kept(entry: ServerEntry) -> ServerEntry:
     """Return an entry with null for what the section says."""
     kept = dict(entry)
-    url = words_and_url(entry)[1]
-    if url:
+    if url := url_of(entry):
         kept |= {key: _null_if_plain(url) for key in URLS if kept.get(key) == url}
         names = HEADER_MAPS
     else:
@@ -192,7 +181,7 @@ def _null_if_plain(value: object) -> object:
 def _filled(kept: ServerEntry, section: Mapping[str, Any]) -> ServerEntry:
     """Return the entry with what the section says now."""
     entry, nested = dict(kept), kept.get("command")
-    values = dict(section.get("env", {})) | dict(_header_values(section.get("header", [])))
+    values = dict(section.get("env", {})) | dict(header_values(section.get("header", [])))
     words = section.get("command", [])
     for key in URLS:
         if key in entry and entry[key] is None:
@@ -225,12 +214,6 @@ def _with_values(holder: ServerEntry, values: Mapping[str, str]) -> ServerEntry:
     return filled
 
 
-def _header_values(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        name, _, value = line.partition(": ")
-        yield name, value
-
-
 # The servers' file
 
 
@@ -259,19 +242,19 @@ class ServersFile:
         try:
             if self.raw is None:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if self.path.exists():
-                    raise BadServersFile(f"{self.path} was edited meanwhile", why="Try again")
-                with whole_file(self.path) as file:
-                    file.write(new)
+                if is_ours := not self.path.exists():
+                    with whole_file(self.path) as file:
+                        file.write(new)
             else:
                 before = stat.S_IMODE(self.path.stat().st_mode)
                 if before & ~mode:
                     self.path.chmod(before & mode)  # first: what comes in may be secret
-                if not replace_if_unchanged(self.path, self.raw, new):
-                    raise BadServersFile(f"{self.path} was edited meanwhile", why="Try again")
+                is_ours = replace_if_unchanged(self.path, self.raw, new)
         except OSError as error:
             what = f"Cannot write {self.path}"
             raise BadServersFile(what, why=error.strerror or str(error)) from None
+        if not is_ours:
+            raise BadServersFile(f"{self.path} was edited meanwhile", why="Try again")
         return ServersFile(self.path, new)
 
 
@@ -301,8 +284,9 @@ def moved_from(text: str, name: str, origin: str) -> ServerEntry | None:
     """Return the entry that a section was made of; None if ``wrap`` has not made it of an entry in
     the file ``origin``: another project could get our secrets by naming our server."""
     section = servers_in(text).get(name)
-    lines = _lines_of(text, name)
-    mark = next((line for line in lines if line.startswith(_MARK)), None)
+    lines = text.splitlines()
+    first, last = _span_of(lines, name)
+    mark = next((line for line in lines[first:last] if line.startswith(_MARK)), None)
     if mark is None or not isinstance(section, dict):
         return None
     try:
@@ -351,12 +335,6 @@ def _parsed(text: str, *, or_else: dict[str, Any] | None = None) -> dict[str, An
         if or_else is not None:
             return or_else
         raise BadServersFile("The servers' file is not TOML", why=str(error)) from None
-
-
-def _lines_of(text: str, name: str) -> list[str]:
-    lines = text.splitlines(keepends=True)
-    first, last = _span_of(lines, name)
-    return [line.rstrip("\r\n") for line in lines[first:last]]
 
 
 def _span_of(lines: Sequence[str], name: str) -> tuple[int, int]:

@@ -13,47 +13,26 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 
-from mcp_tool_filter.adapters.client_files.entries import (
-    WAS,
-    ServerEntry,
-    expanded,
-    flags_of,
-    is_filtered,
-    is_wrapped,
-    logs_in,
-    start_of,
-    target_of,
-    unwrap,
-    wrap,
-)
-from mcp_tool_filter.adapters.client_files.files import (
-    BadFile,
-    ClientFile,
-    ConfigPlace,
-    EditedFile,
-    Surroundings,
-    backup_of,
-    places,
-    read,
-)
-from mcp_tool_filter.adapters.client_files.moving import (
-    ServersFile,
-    entry_for,
-    free_name,
-    moved_from,
-    server_named_in,
-    servers_in,
-    with_section,
-    without_section,
-)
+from mcp_tool_filter.adapters.client_files import entries, files, moving
+from mcp_tool_filter.adapters.client_files.entries import ServerEntry
+from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, ConfigPlace, EditedFile
+from mcp_tool_filter.adapters.client_files.moving import ServersFile
 from mcp_tool_filter.cli.config_file import NOT_OF_A_SERVER, parse_file
-from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, no_such, parse_flags
+from mcp_tool_filter.cli.flags import (
+    COMMAND,
+    WORDS,
+    Given,
+    UsageError,
+    no_such,
+    parse_flags,
+    typed_as,
+)
 from mcp_tool_filter.cli.launcher import refuse_what_needs_http
 from mcp_tool_filter.cli.settings import (
     Settings,
@@ -68,8 +47,23 @@ from mcp_tool_filter.cli.settings import (
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
 from mcp_tool_filter.errors import StartError, UnsetVariable, safe_lines
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
-from mcp_tool_filter.options import CHOICE, OPTIONS, Option
+from mcp_tool_filter.options import CHOICE, OPTIONS
 from mcp_tool_filter.policy.snapshot import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A section of a file of servers that ``wrap --into`` has made, or will make."""
+
+    file: ServersFile
+    name: str
+    original: ServerEntry
+    """The client's entry without the filter."""
+    text: str = ""
+    """What the file shall say."""
+
+    def is_in(self, path: str) -> bool:
+        return str(self.file.path) == os.path.realpath(os.path.expanduser(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +73,63 @@ class ListedServer:
     file: ClientFile
     name: str
     entry: ServerEntry
+
+    @property
+    def place(self) -> ConfigPlace:
+        return self.file.place
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The server of a file of servers that the entry starts, and the file; or nothing."""
+        name, path = moving.server_named_in(self.entry) or ("", None)
+        return name, path or default_file(os.environ) or ""
+
+    @property
+    def origin(self) -> str:
+        """The client's file as it is called on any machine of its user."""
+        file, home = str(self.place.file), f"{Path.home()}/"
+        return f"~/{file.removeprefix(home)}" if file.startswith(home) else file
+
+    def moved(self) -> Moved | None:
+        """Return the section that the entry was moved into, or None. Raises StartError."""
+        name, path = self.named
+        if not (name and path):
+            return None
+        file = ServersFile.read(path)
+        original = moving.moved_from(file.text, name, self.origin)
+        return Moved(file, name, original) if original is not None else None
+
+    def _moved_safely(self) -> Moved | None:
+        try:
+            return self.moved()
+        except StartError:  # a broken file hides no other server
+            return None
+
+    def original(self) -> ServerEntry:
+        """Return the entry before ``wrap``. Raises StartError."""
+        if entries.is_wrapped(self.entry):
+            return entries.unwrap(self.entry)
+        there = self.moved()
+        return there.original if there else self.entry
+
+    @property
+    def is_undoable(self) -> bool:
+        """True if ``unwrap`` can remove the filter from this server."""
+        return entries.is_wrapped(self.entry) or self._moved_safely() is not None
+
+    @property
+    def target(self) -> str:
+        there = self._moved_safely()
+        return entries.target_of(there.original if there else self.entry)
+
+    @property
+    def only_reports(self) -> bool:
+        """True if the filter in front of the server enforces nothing."""
+        words, variables = entries.start_of(self.entry)
+        try:
+            return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
+        except StartError:
+            return "--shadow" in words
 
 
 def run(typed: Given) -> int:
@@ -101,7 +152,7 @@ def find_servers(client: str = "") -> Iterator[ListedServer]:
     nearest file counts, as for the client.
     """
     known = set()
-    for place in places(Surroundings.of_this_process()):
+    for place in files.places(files.Surroundings.of_this_process()):
         if client not in ("", place.client):
             continue
         for one in _listed_in(place):
@@ -112,9 +163,8 @@ def find_servers(client: str = "") -> Iterator[ListedServer]:
 
 def _listed_in(place: ConfigPlace, *, is_last_try: bool = False) -> list[ListedServer]:
     try:
-        file = read(place)
-        servers = file.servers() if file else {}
-        return [ListedServer(file, name, entry) for name, entry in servers.items() if file]
+        file = files.read(place)
+        return [ListedServer(file, *one) for one in file.servers().items()] if file else []
     except BadFile as error:
         if not is_last_try:
             sleep(_PAUSE)  # perhaps a client is writing it
@@ -124,116 +174,28 @@ def _listed_in(place: ConfigPlace, *, is_last_try: bool = False) -> list[ListedS
 
 
 def _row(one: ListedServer) -> tuple[str, ...]:
-    place = one.file.place
-    filtered = "yes" if is_filtered(one.entry) else "no"
-    if filtered == "yes" and _only_reports(one.entry):
+    filtered = "yes" if entries.is_filtered(one.entry) else "no"
+    if filtered == "yes" and one.only_reports:
         filtered = "shadow"
-    return place.client, place.scope, shown(one.name), filtered, shown(target_in(one))
+    return one.place.client, one.place.scope, shown(one.name), filtered, shown(one.target)
 
 
 def _as_json(one: ListedServer) -> dict[str, object]:
-    place = one.file.place
     return {
-        "client": place.client,
-        "scope": place.scope,
-        "file": str(place.file),
+        "client": one.place.client,
+        "scope": one.place.scope,
+        "file": str(one.place.file),
         "server": one.name,
-        "target": target_in(one),
-        "filtered": is_filtered(one.entry),
-        "shadow": is_filtered(one.entry) and _only_reports(one.entry),
-        "flags": flags_of(one.entry),
+        "target": one.target,
+        "filtered": entries.is_filtered(one.entry),
+        "shadow": entries.is_filtered(one.entry) and one.only_reports,
+        "flags": entries.flags_of(one.entry),
     }
-
-
-def _only_reports(entry: ServerEntry) -> bool:
-    """Tell whether the filter in front of a server enforces nothing."""
-    words, variables = start_of(entry)
-    try:
-        return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
-    except StartError:
-        return "--shadow" in words
-
-
-# An entry that was moved into a file of servers
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A section of a file of servers that ``wrap --into`` has made, or will make."""
-
-    file: ServersFile
-    name: str
-    original: ServerEntry
-    """The client's entry without the filter."""
-    text: str = ""
-    """The file with a section that it does not have yet."""
-
-    def is_at(self, other: Moved | None) -> bool:
-        return other is not None and (self.file.path, self.name) == (other.file.path, other.name)
-
-    def is_named_in(self, entry: ServerEntry) -> bool:
-        name, path = server_named_in(entry) or ("", None)
-        path = path or default_file(os.environ)
-        return self.name == name and bool(path) and _is_in(self, str(path))
-
-
-def moved(entry: ServerEntry, place: ConfigPlace) -> Moved | None:
-    """Return the section that an entry was moved into; None if it was not. Raises StartError."""
-    if (named := server_named_in(entry)) is None:
-        return None
-    name, path = named
-    if (path := path or default_file(os.environ)) is None:
-        return None
-    file = ServersFile.read(path)
-    original = moved_from(file.text, name, _origin(place))
-    return Moved(file, name, original) if original is not None else None
-
-
-def _origin(place: ConfigPlace) -> str:
-    """Return a client's file as it is called on any machine of its user."""
-    file, home = str(place.file), f"{Path.home()}/"
-    return f"~/{file.removeprefix(home)}" if file.startswith(home) else file
-
-
-def _moved_safely(entry: ServerEntry, place: ConfigPlace) -> Moved | None:
-    try:
-        return moved(entry, place)
-    except StartError:  # a broken file hides no other server
-        return None
-
-
-def is_undoable(entry: ServerEntry, place: ConfigPlace) -> bool:
-    """Tell whether ``unwrap`` can remove the filter from this server."""
-    return is_wrapped(entry) or _moved_safely(entry, place) is not None
-
-
-def without_filter(entry: ServerEntry, place: ConfigPlace) -> ServerEntry:
-    """Return the entry before ``wrap``. Raises StartError."""
-    if is_wrapped(entry):
-        return unwrap(entry)
-    there = moved(entry, place)
-    return there.original if there else entry
-
-
-def target_in(listed: ListedServer) -> str:
-    there = _moved_safely(listed.entry, listed.file.place)
-    return target_of(there.original if there else listed.entry)
-
-
-def _is_in(there: Moved, path: str) -> bool:
-    return str(there.file.path) == os.path.realpath(os.path.expanduser(path))
-
-
-def _flag_words(option: Option, value: str) -> list[str]:
-    return [f"--{option.name}", value] if option.value else [f"--{option.name}"]
 
 
 def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[ServerEntry, Moved]:
     """Return the new entry of the client, and the section for the old one. Raises StartError."""
-    original, before = (
-        without_filter(listed.entry, listed.file.place),
-        moved(listed.entry, listed.file.place),
-    )
+    original, before = listed.original(), listed.moved()
     file = ServersFile.read(path)
     text = file.text
     own: list[str] = []
@@ -243,22 +205,20 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
         if name in ("config", "server"):
             raise UsageError(f"--into writes --{name} itself", why=f"Leave out --{name}")
         if name in NOT_OF_A_SERVER:
-            own += [word for value in values for word in _flag_words(option, value)]
+            own += typed_as(name, values)
         elif option.value:
             policy[name] = values if option.many else values[-1]
         else:
             policy[name] = is_on({name: values[-1]}, name)
-    name = free_name(text, listed.name)
+    name = moving.free_name(text, listed.name)
     if before and before.file.path == file.path:
-        name, text = before.name, without_section(text, before.name)
+        name, text = before.name, moving.without_section(text, before.name)
     words = [*_program(listed), "--server", name]
     default = default_file(os.environ, may_be_missing=True)
     if default is None or os.path.realpath(default) != str(file.path):
         words += ["--config", os.path.abspath(os.path.expanduser(path))]
-    section = Moved(
-        file, name, original, with_section(text, name, original, policy, _origin(listed.file.place))
-    )
-    return entry_for(original, [*words, *own]), section
+    text = moving.with_section(text, name, original, policy, listed.origin)
+    return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
 
 
 _PATIENCE = "15000"  # milliseconds for a server to answer
@@ -274,7 +234,6 @@ def run_wrap(typed: Given) -> int:
     if "pick" in typed and len(found) > 1:
         raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
     flags = [] if "pick" in typed else _filter_flags(typed)
-
     into = typed.get("into", [""])[-1]
 
     def change(listed: ListedServer) -> int:
@@ -282,16 +241,11 @@ def run_wrap(typed: Given) -> int:
         if "pick" in typed and not (chosen := _picked_flags(listed, typed)):
             say("Nothing changed")
             return 1
-        chosen = chosen or flags_of(listed.entry)
-        wrapped = wrap(without_filter(listed.entry, listed.file.place), chosen, _program(listed))
+        chosen = chosen or entries.flags_of(listed.entry)
+        wrapped, section = entries.wrap(listed.original(), chosen, _program(listed)), None
         _refuse_a_bad_start(wrapped)
-        section = None
         if into:
-            if (
-                not chosen
-                and (there := moved(listed.entry, listed.file.place))
-                and _is_in(there, into)
-            ):
+            if not chosen and (there := listed.moved()) and there.is_in(into):
                 return _change(listed, listed.entry, typed)
             wrapped, section = _move(listed, chosen, into)
             with suppress(UnsetVariable):  # the client may know it
@@ -302,7 +256,7 @@ def run_wrap(typed: Given) -> int:
 
     status = _for_each(found, change)
     for one in [] if status and len(found) == 1 else others:
-        place = one.file.place
+        place = one.place
         say(
             f"Warning: {place.client} also lists {one.name} in {place.file}, without the filter."
             f" It may use that one: add --scope {place.scope}, or --scope all for both"
@@ -312,20 +266,17 @@ def run_wrap(typed: Given) -> int:
 
 def run_unwrap(typed: Given) -> int:
     """Restore a server, or all of a client; return the exit status."""
-    found, _ = _find(typed, of_several=lambda one: is_undoable(one.entry, one.file.place))
+    found, _ = _find(typed, of_several=lambda one: one.is_undoable)
     if "all" in typed:
-        found = [one for one in found if is_undoable(one.entry, one.file.place)] or found[:1]
-    return _for_each(
-        found,
-        lambda listed: _change(listed, without_filter(listed.entry, listed.file.place), typed),
-    )
+        found = [one for one in found if one.is_undoable] or found[:1]
+    return _for_each(found, lambda listed: _change(listed, listed.original(), typed))
 
 
 def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:
     """Change each entry; if there are several, an entry that cannot be changed stops no other."""
     status = 0
     for number, listed in enumerate(found):
-        file = read(listed.file.place) if number else None  # the change before is in it
+        file = files.read(listed.place) if number else None  # the change before is in it
         try:
             status = change(replace(listed, file=file or listed.file)) or status
         except StartError as error:
@@ -337,21 +288,20 @@ def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], in
 
 
 def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:
-    """Return settings that start the server as the client would, filtered with these flags.
-
-    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so.
-    """
-    entry = without_filter(listed.entry, listed.file.place)
-    return settings_of(wrap(entry, flags, ["mcp-tool-filter"]), patience)
+    """Return settings that start the server as the client would, filtered with these flags."""
+    return settings_of(entries.wrap(listed.original(), flags, ["mcp-tool-filter"]), patience)
 
 
 def settings_of(entry: ServerEntry, patience: str = "") -> Settings:
-    """Return the settings with which an entry starts the filter. Raises StartError."""
-    words, variables = start_of(entry)
-    given = parse_flags([expanded(word, os.environ) for word in words])
+    """Return the settings with which an entry starts the filter. Raises StartError.
+
+    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so.
+    """
+    words, variables = entries.start_of(entry)
+    given = parse_flags([entries.expanded(word, os.environ) for word in words])
     if patience:
         given.setdefault("connection-timeout", [patience])
-    values = {name: expanded(value, os.environ) for name, value in variables.items()}
+    values = {name: entries.expanded(value, os.environ) for name, value in variables.items()}
     if "server" in given:
         return chosen(given, {**os.environ, **values})
     if COMMAND not in given:
@@ -379,7 +329,7 @@ def _say_what_is_hidden(
     from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
     from mcp_tool_filter.observers.sentences import counted_things, warnings_in
 
-    if not is_named and listed.file.place.scope == "project":
+    if not is_named and listed.place.scope == "project":
         why = "it is in a project's file; wrap it by its name"
         say(f"{listed.name} was not asked for its tools: {why}")
         return
@@ -425,7 +375,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     from mcp_tool_filter.cli.commands.look import ask_now, choose
     from mcp_tool_filter.policy.choice import NOT_ALLOWED, switched
 
-    before = flags_of(listed.entry)
+    before = entries.flags_of(listed.entry)
     settings = _settings_for(listed, before)
     known = ask_now(settings)
     if (hidden := choose(known.tools)) is None:
@@ -447,8 +397,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     flags = [word for name, text in patterns for word in (f"--{name.replace('_', '-')}", text)]
     gone = ("deny", "deny-glob", "except", *(() if is_narrow else ("allow",)))
     for name, values in parse_flags(before).items():
-        for value in values if name not in gone else ():
-            flags += _flag_words(OPTIONS[name], value)
+        flags += typed_as(name, values) if name not in gone else []
     return [*flags, *_typed_flags(typed)]
 
 
@@ -464,23 +413,17 @@ def _filter_flags(typed: Given) -> list[str]:
 
 
 def _typed_flags(typed: Given) -> list[str]:
-    flags = [
-        word
-        for name in (*CHOICE, "shadow")
-        for value in typed.get(name, ())
-        for word in ((f"--{name}", value) if OPTIONS[name].value else (f"--{name}",))
-    ]
     # The client starts the filter in a folder that we do not know.
     locks = [os.path.abspath(os.path.expanduser(file)) for file in typed.get("lock", ())]
-    flags += [word for file in locks for word in ("--lock", file)]
     more = typed.get("flag", [])
     parse_flags(more)
-    return [*flags, *more]
+    flags = [word for name in (*CHOICE, "shadow") for word in typed_as(name, typed.get(name, ()))]
+    return [*flags, *typed_as("lock", locks), *more]
 
 
 def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
     """Refuse what the filter would not start with: the client would only show a failed server."""
-    words, variables = start_of(wrapped)
+    words, variables = entries.start_of(wrapped)
     known = {name: _with_values(text) for name, text in variables.items()}
     given = gather(parse_flags([_with_values(word) for word in words]), _home() | known)
     if typed := [name for name in given if name in OPTIONS and OPTIONS[name].only_typed]:
@@ -510,7 +453,7 @@ def _find(
     client, *named = typed[WORDS]
     scope = typed.get("scope", [""])[-1]
     in_client = list(find_servers(client))
-    in_scope = [one for one in in_client if scope in ("", "all", one.file.place.scope)]
+    in_scope = [one for one in in_client if scope in ("", "all", one.place.scope)]
     if bool(named) == ("all" in typed):
         why = "mcp-tool-filter clients lists them; --all means all of a client"
         raise UsageError("Name the client and the server: CLIENT SERVER", why=why)
@@ -519,7 +462,7 @@ def _find(
     server = named[0] if named else ""
     found = [one for one in in_scope if not server or one.name == server]
     listed = [one for one in in_client if not server or one.name == server]
-    scopes = " or ".join(f"--scope {one.file.place.scope}" for one in listed)
+    scopes = " or ".join(f"--scope {one.place.scope}" for one in listed)
     if not listed:
         known = sorted({one.name for one in in_client})
         kind = f"server of {client} called"
@@ -535,7 +478,7 @@ def _find(
         raise UsageError(f"{client} lists {server} {len(found)} times", why=why)
     names = [one.name for one in found]
     others = [one for one in in_client if one not in found and one.name in names]
-    return found, [one for one in others if not is_filtered(one.entry)]
+    return found, [one for one in others if not entries.is_filtered(one.entry)]
 
 
 def _program(listed: ListedServer) -> list[str]:
@@ -544,7 +487,7 @@ def _program(listed: ListedServer) -> list[str]:
     Desktop programs do not have the shell's PATH.
     """
     found = shutil.which("mcp-tool-filter")
-    if listed.file.place.scope == "project" and found:
+    if listed.place.scope == "project" and found:
         return ["mcp-tool-filter"]
     beside = Path(sys.executable).parent / "mcp-tool-filter"
     if path := found or shutil.which(beside):
@@ -556,90 +499,70 @@ def _change(
     listed: ListedServer, entry: ServerEntry, typed: Given, section: Moved | None = None
 ) -> int:
     """Change the client's entry, and the files of servers that it is or will be in."""
-    file, name = listed.file, listed.name
+    place, name = listed.place, listed.name
+    after = replace(listed, entry=entry)
     if entry == listed.entry and (section is None or section.text == section.file.text):
-        say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry, file.place)}")
+        say(f"Nothing to do: {name} in {place.file} is {_state_of(after)}")
         return 0
-    text = _text_with(file, name, entry)
-    edits = _edits_of(moved(listed.entry, listed.file.place), section)
-    print("\n".join(_diff(listed, entry, text, edits)), flush=True)
+    text = _text_with(listed.file, name, entry)
+    gone = _section_to_remove(listed.moved(), section)
+    print("\n".join(_diff(listed, entry, text, filter(None, (section, gone)))), flush=True)
     if "dry-run" in typed:
         return 0
     if "yes" not in typed and not _agrees():
         say("Nothing changed")
         return 1
-    mode = stat.S_IMODE(os.stat(file.place.file).st_mode)
-    edits.save(mode, lambda: _save(listed, entry, text))
-    kept = backup_of(file.place.file)
-    say(f"Saved {file.place.file}")
+    mode = stat.S_IMODE(os.stat(place.file).st_mode)
+    # The new section is there before a client names it, and the old one after.
+    if section:
+        is_secret = any(_secrets_in(section.original))
+        saved = section.file.save(section.text, mode=mode if is_secret else 0o777)
+    try:
+        _save(listed, entry, text)
+    except BaseException:
+        if section:
+            saved.save(section.file.text)
+        raise
+    if section:
+        say(f"Saved {section.file.path}")
+    if gone:
+        gone.file.save(gone.text)
+        say(f"Saved {gone.file.path}")
+    kept = files.backup_of(place.file)
+    say(f"Saved {place.file}")
     if kept.exists():
         say(f"The file without the filter is kept at {kept}")
-    if is_now_filtered := is_undoable(entry, file.place):
-        undo = ["mcp-tool-filter", "unwrap", file.place.client, name]
+    if after.is_undoable:
+        undo = ["mcp-tool-filter", "unwrap", place.client, name]
         if "scope" in typed or "all" in typed:  # others may have the name
-            undo += ["--scope", file.place.scope]
-        say(f"Restart {file.place.client}. Undo: {shlex.join(undo)}")
-    if is_now_filtered and logs_in(without_filter(entry, file.place)):
-        say("The client logged in to this server by itself. Now the filter needs a login:")
-        say(f"mcp-tool-filter login {shlex.quote(target_in(replace(listed, entry=entry)))}")
+            undo += ["--scope", place.scope]
+        say(f"Restart {place.client}. Undo: {shlex.join(undo)}")
+        if entries.logs_in(after.original()):
+            say("The client logged in to this server by itself. Now the filter needs a login:")
+            say(f"mcp-tool-filter login {shlex.quote(after.target)}")
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Edits:
-    """The edits of files of servers: a section comes, or an old one goes, or both."""
-
-    new: Moved | None
-    old: Moved | None
-
-    @property
-    def texts(self) -> list[tuple[ServersFile, str]]:
-        come = [(self.new.file, self.new.text)] if self.new else []
-        return come + ([(self.old.file, self._without_old)] if self.old else [])
-
-    @property
-    def _without_old(self) -> str:
-        assert self.old
-        return without_section(self.old.file.text, self.old.name)
-
-    def save(self, mode: int, save_client: Callable[[], None]) -> None:
-        """Save all: the new section is there before a client names it, and the old one after."""
-        new = self.new
-        if new is None:
-            save_client()
-        else:
-            is_secret = any(_secrets_in(new.original))
-            saved = new.file.save(new.text, mode=mode if is_secret else 0o777)
-            try:
-                save_client()
-            except BaseException:
-                saved.save(new.file.text)
-                raise
-            say(f"Saved {new.file.path}")
-        if self.old:
-            self.old.file.save(self._without_old)
-            say(f"Saved {self.old.file.path}")
-
-
-def _edits_of(old: Moved | None, new: Moved | None) -> _Edits:
-    if old is None or old.is_at(new):
-        return _Edits(new, None)
+def _section_to_remove(old: Moved | None, new: Moved | None) -> Moved | None:
+    """Return the section that nobody needs after the change, with the file's text without it."""
+    if not old or (new and (new.file.path, new.name) == (old.file.path, old.name)):
+        return None
     users = {  # two clients may read the same file
-        (one.file.place.file, one.file.place.keys, one.name)
+        (one.place.file, one.place.keys, one.name)
         for one in find_servers()
-        if old.is_named_in(one.entry)
+        if one.named[0] == old.name and old.is_in(one.named[1])
     }
     if len(users) > 1:
         say(f"{old.file.path} keeps the section {old.name}, which another entry starts")
-        return _Edits(new, None)
-    return _Edits(new, old)
+        return None
+    return replace(old, text=moving.without_section(old.file.text, old.name))
 
 
-def _state_of(entry: ServerEntry, place: ConfigPlace) -> str:
-    if is_undoable(entry, place):
-        only = ", and only reports (--shadow)" if _only_reports(entry) else ""
+def _state_of(listed: ListedServer) -> str:
+    if listed.is_undoable:
+        only = ", and only reports (--shadow)" if listed.only_reports else ""
         return f"already wrapped like this{only}"
-    return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
+    return "filtered, but not by wrap" if entries.is_filtered(listed.entry) else "not wrapped"
 
 
 def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
@@ -647,10 +570,12 @@ def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
     file = listed.file
     for _ in range(_MOST_TRIES):
         try:
-            return file.save(text, original=_without_filter(file, listed.name, entry))
+            return file.save(
+                text, original=_without_filter(replace(listed, file=file, entry=entry))
+            )
         except EditedFile:
             sleep(_PAUSE)
-            newer = read(file.place)
+            newer = files.read(file.place)
             try:
                 found = newer.servers().get(listed.name) if newer else None
             except BadFile:  # half of it is written
@@ -673,7 +598,7 @@ def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
         if spelt := file.restored(name, backup, entry):
             return spelt
         # With one filter after another, comments would be lost.
-        original = without_filter(old, file.place)
+        original = ListedServer(file, name, old).original()
         bare = file.restored(name, backup, original) if original != old else None
     except StartError:  # a broken backup
         bare = None
@@ -682,22 +607,24 @@ def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
 
 def _backup_of(file: ClientFile) -> ClientFile | None:
     try:
-        raw = backup_of(file.place.file).read_bytes()
+        raw = files.backup_of(file.place.file).read_bytes()
         return ClientFile(file.place, raw, raw.decode())
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _without_filter(file: ClientFile, changed: str, entry: ServerEntry) -> str | None:
+def _without_filter(changed: ListedServer) -> str | None:
     """Return the file as it would be without the filter; None if the change makes it that."""
-    is_needed = is_undoable(entry, file.place)
-    text = file.text
-    here = [one for one in places(Surroundings.of_this_process()) if one.file == file.place.file]
-    for place in here:  # for example, of the user and of one project
-        for name, one in ClientFile(place, b"", text).servers().items():
-            if is_undoable(one, place):
-                is_needed = is_needed or (place.keys, name) != (file.place.keys, changed)
-                text = _text_with(ClientFile(place, b"", text), name, without_filter(one, place))
+    is_needed, text = changed.is_undoable, changed.file.text
+    for place in files.places(files.Surroundings.of_this_process()):
+        # for example, of the user and of one project
+        file = ClientFile(place, b"", text)
+        for name, entry in file.servers().items() if place.file == changed.place.file else ():
+            one = ListedServer(file, name, entry)
+            if one.is_undoable:
+                is_changed = (place.keys, name) == (changed.place.keys, changed.name)
+                is_needed = is_needed or not is_changed
+                text = _text_with(ClientFile(place, b"", text), name, one.original())
     return text if is_needed else None
 
 
@@ -708,23 +635,22 @@ def _agrees() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _diff(listed: ListedServer, entry: ServerEntry, text: str, edits: _Edits) -> list[str]:
+def _diff(
+    listed: ListedServer, entry: ServerEntry, text: str, sections: Iterable[Moved]
+) -> list[str]:
     """Return the changes as diffs with masked secrets, because they may be shown to others."""
-    file = listed.file
-    changes = [(str(file.place.file), file.text, text)]
-    changes += [(str(one.path), one.text, new) for one, new in edits.texts]
+    edits = [(one.file.text, one.text, str(one.file.path)) for one in sections]
     lines = [
         line
-        for name, old, new in changes
+        for old, new, name in [(listed.file.text, text, str(listed.place.file)), *edits]
         for line in difflib.unified_diff(
             old.splitlines(), new.splitlines(), name, "with the change", lineterm="", n=2
         )
     ]
     # The lines around the change, or the same line, may be about other servers.
-    secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
-    for one, new in edits.texts:
-        for section in [*servers_in(one.text).values(), *servers_in(new).values()]:
-            secrets |= set(_secrets_in(section))
+    secrets = {*_secrets_in(listed.file.whole()), *_secrets_in(entry)}
+    for old, new, _ in edits:
+        secrets.update(_secrets_in({"old": moving.servers_in(old), "new": moving.servers_in(new)}))
     from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 
     finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
@@ -748,7 +674,7 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != WAS:
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != entries.WAS:
             yield value
             yield json.dumps(value)[1:-1]
             yield json.dumps(value, ensure_ascii=False)[1:-1]

@@ -19,7 +19,7 @@ from mcp_tool_filter.adapters.client_files.entries import is_filtered, start_of
 from mcp_tool_filter.adapters.client_files.moving import server_named_in
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.adapters.watch.running import running_filters
-from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers, settings_of, target_in
+from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers, settings_of
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
 from mcp_tool_filter.cli.settings import (
@@ -124,7 +124,7 @@ def _rows_of_clients() -> Iterator[_Row]:
 def _row_of(listed: ListedServer) -> _Row:
     place = listed.file.place
     row = _Row(listed.name, f"{place.client} ({place.scope})", str(place.file))
-    row.target = target_in(listed)
+    row.target = listed.target
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
         return row
