@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.bench.rounds import Measured, Table, added, ratio
-from tests.bench.ways import AUDITED, DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK, before
+from tests.bench.ways import (
+    AUDITED,
+    DIRECT,
+    ENVOY,
+    FASTMCP_PROXY,
+    LAUNCHER,
+    SCRIPT,
+    STOCK,
+    before,
+)
 
 _ONE, _SIXTEEN = "call, 1 KB, 1 client", "call, 1 KB, 16 clients"
 _DENIED, _LIST = "denied call, 1 client", "list, 20 tools, 1 client"
@@ -128,12 +137,14 @@ def _latencies(calls: Table) -> Iterator[Target]:
     if ours is None or theirs is None or slowest is None:
         return
     yield Target("added latency, launcher / mitmdump", ours / theirs, 0.5, at_most=True)
+    if (envoy := added(row, ENVOY)) is not None:  # it judges no message, and cannot filter a list
+        yield Target("added latency, launcher / Envoy", ours / envoy, 1.15, at_most=True)
     yield Target("added latency of a call, p50", ours, 0.5, "ms", at_most=True)
     yield Target("added latency of a call, p99", slowest, 2.0, "ms", at_most=True)
 
 
 def _answered_by_us(calls: Table) -> Iterator[Target]:
-    through_stock = calls.get(_ONE, {}).get(STOCK)
+    through_stock, envoy = (calls.get(_ONE, {}).get(way) for way in (STOCK, ENVOY))
     for what, title in (("denied call", _DENIED), ("cached list", _LIST)):
         for way in (LAUNCHER, SCRIPT):
             ours = calls.get(title, {}).get(way)
@@ -142,6 +153,10 @@ def _answered_by_us(calls: Table) -> Iterator[Target]:
                 yield Target(f"{what} / call through mitmdump, {way}", ours.p50 / least, 1.0,
                              at_most=True)  # fmt: skip
                 yield Target(f"{what}, p50, {way}", ours.p50, 1.0, "ms", at_most=True)
+        ours = calls.get(title, {}).get(LAUNCHER)
+        if isinstance(ours, Measured) and isinstance(envoy, Measured):
+            yield Target(f"{what} / call through Envoy, launcher", ours.p50 / envoy.p50, 1.0,
+                         at_most=True)  # fmt: skip
 
 
 def _resources(results: Results) -> Iterator[Target]:
