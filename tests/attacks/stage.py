@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import batched
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
@@ -36,6 +39,14 @@ DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 PROBE = post(PING, path="/probe")
+
+
+def in_groups(rows: Iterable[Any]) -> pytest.MarkDecorator:
+    """Give a test a ``group`` of rows at a time: a case for each row would cost more than the row.
+    The test collects what fails by name, so that one row hides no other."""
+    groups = [pytest.param(group, id=group[0].name) for group in batched(rows, 12)]
+    return pytest.mark.parametrize("group", groups)
+
 
 type Respond = Callable[[RawRequest, Link], Awaitable[None]]
 

@@ -74,66 +74,58 @@ def carried_out(line: bytes | CutLine, verdict: Verdict) -> Iterator[tuple[bytes
 
 
 OTHER_NAME = "name in upper case letters"  # the pattern does not match it; no list has it
-BODIES = [pytest.param(*one, id=one[0]) for one in bodies()]
-ANSWERS = [
-    pytest.param(label, text, method, id=f"{label} to {method}")
-    for label, text in messages()
-    for method in ("tools/list", "resources/list", "tools/call", None)
-    if method in ("tools/list", None) or "instead of" not in label  # mere names may be anything
-]
+METHODS = ("tools/list", "resources/list", "tools/call", None)
+ALLOWED_CALL = CALL.replace(DENIED.encode(), b"read_file").replace(b"7", b"1")
 
 
 @IS_LISTED
-@pytest.mark.parametrize(("label", "body"), BODIES)
-def test_a_call_does_not_get_through(label: str, body: bytes, is_listed: bool) -> None:
-    session = Session(is_listed=is_listed)
-    for said in (
-        body + b"\n",
-        body + b"\r\n",
-        PING + b"\r" + body + b"\n",
-        PING[:-1] + b",\r" + body + b"\r}\n",
-        PING + b" " + body,
-        b"[" + PING + b"," + body + b"]\n",
-        b"\x00" + body + b"\n",
-        b"\x1e" + body + b"\n",
-    ):
-        if is_listed or label != OTHER_NAME:
-            assert not shows(session.to_upstream(said), DENIED), label
+def test_a_call_does_not_get_through(is_listed: bool) -> None:
+    for label, body in bodies():
+        session = Session(is_listed=is_listed)
+        for said in (
+            body + b"\n",
+            body + b"\r\n",
+            PING + b"\r" + body + b"\n",
+            PING[:-1] + b",\r" + body + b"\r}\n",
+            PING + b" " + body,
+            b"[" + PING + b"," + body + b"]\n",
+            b"\x00" + body + b"\n",
+            b"\x1e" + body + b"\n",
+        ):
+            if is_listed or label != OTHER_NAME:
+                assert not shows(session.to_upstream(said), DENIED), label
 
 
 @IS_LISTED
-@pytest.mark.parametrize(("label", "text", "method"), ANSWERS)
-def test_a_definition_does_not_get_through(
-    label: str, text: str, method: str | None, is_listed: bool
-) -> None:
-    session = Session(is_listed=is_listed)
-    body = text.encode("utf-8", "surrogatepass")
-    if method == "tools/call":
-        session.to_upstream(CALL.replace(DENIED.encode(), b"read_file").replace(b"7", b"1"))
-    elif method:
-        session.to_upstream(asking(method))
-    for said in (body + b"\n", PING + b"\r" + body + b"\n", b"[" + body + b"]\n"):
-        assert not shows(session.to_client(said), DENIED, MARK), label
+@pytest.mark.parametrize("method", METHODS)
+def test_a_definition_does_not_get_through(method: str | None, is_listed: bool) -> None:
+    for label, text in messages():
+        if "instead of" in label and method not in ("tools/list", None):
+            continue  # mere names may be anything
+        session = Session(is_listed=is_listed)
+        body = text.encode("utf-8", "surrogatepass")
+        if method:
+            session.to_upstream(ALLOWED_CALL if method == "tools/call" else asking(method))
+        for said in (body + b"\n", PING + b"\r" + body + b"\n", b"[" + body + b"]\n"):
+            assert not shows(session.to_client(said), DENIED, MARK), label
 
 
 @IS_LISTED
-@pytest.mark.parametrize(
-    ("label", "text"), [*calls(), *methods()], ids=[one for one, _ in [*calls(), *methods()]]
-)
-def test_an_honest_line_of_a_client_passes(label: str, text: str, is_listed: bool) -> None:
-    line = text.encode("utf-8", "surrogatepass").strip(b"\r\n")
-    if b"\n" not in line and b"\r" not in line:
-        assert Session(is_listed=is_listed).to_upstream(line + b"\n") == line + b"\n", label
+def test_honest_lines_of_a_client_pass(is_listed: bool) -> None:
+    for label, text in [*calls(), *methods()]:
+        line = text.encode("utf-8", "surrogatepass").strip(b"\r\n")
+        if b"\n" not in line and b"\r" not in line:
+            assert Session(is_listed=is_listed).to_upstream(line + b"\n") == line + b"\n", label
 
 
 @IS_LISTED
-@pytest.mark.parametrize(("label", "text"), list(results()), ids=[one for one, _ in results()])
-def test_an_honest_line_of_an_upstream_passes(label: str, text: str, is_listed: bool) -> None:
-    line = text.encode().strip(b"\r\n")
-    session = Session(is_listed=is_listed)
-    session.to_upstream(CALL.replace(DENIED.encode(), b"read_file").replace(b"7", b"1"))
-    if b"\n" not in line and b"\r" not in line:
-        assert session.to_client(line + b"\n") == line + b"\n", label
+def test_honest_lines_of_an_upstream_pass(is_listed: bool) -> None:
+    for label, text in results():
+        line = text.encode().strip(b"\r\n")
+        session = Session(is_listed=is_listed)
+        session.to_upstream(ALLOWED_CALL)
+        if b"\n" not in line and b"\r" not in line:
+            assert session.to_client(line + b"\n") == line + b"\n", label
 
 
 def test_no_attack_gets_through_a_real_relay(tmp_path: Path) -> None:

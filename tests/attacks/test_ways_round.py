@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tests.attacks.answers import ASKED, SSE
@@ -102,9 +104,8 @@ def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
     return stage.play(scene())
 
 
-@pytest.mark.parametrize("what", ["tools/list", "GET"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str, what: str) -> None:
+def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str) -> None:
     """The upstream's port must not be visible."""
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
@@ -130,19 +131,18 @@ def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str, wh
     ):
         for header in headers:
             head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\n\r\n"
-            heard = _heard(stage, ASKED[what], head.encode())
-            assert port.encode() not in heard, (head, heard)
+            for what in ("tools/list", "GET"):
+                heard = _heard(stage, ASKED[what], head.encode())
+                assert port.encode() not in heard, (what, head, heard)
 
 
-@pytest.mark.parametrize("event", ["endpoint", "Endpoint", "ENDPOINT ", " endpoint"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_no_endpoint_event_names_a_way_around_the_filter(
-    stage: Stage, spelling: str, event: str
-) -> None:
+def test_no_endpoint_event_names_a_way_around_the_filter(stage: Stage, spelling: str) -> None:
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
-    data = f"event: {event}\ndata: {url}?session=1\n\n".encode()
-    for what in ("GET", "tools/list"):
+    events = ("endpoint", "Endpoint", "ENDPOINT ", " endpoint")
+    for what, event in product(("GET", "tools/list"), events):
+        data = f"event: {event}\ndata: {url}?session=1\n\n".encode()
         head = SSE + b"Transfer-Encoding: chunked\r\n\r\n"
         heard = _heard(stage, ASKED[what], head + chunk(data) + b"0\r\n\r\n")
         assert port.encode() not in heard, heard
@@ -175,16 +175,13 @@ def test_other_origins_are_refused(stage: Stage, origin: str) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "x"])
-@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/mcp", "/admin/reset", "/"])
-def test_image_requests_of_other_pages_do_not_reach_the_upstream(
-    stage: Stage, site: str, method: str, path: str
-) -> None:
+def test_image_requests_of_other_pages_do_not_reach_the_upstream(stage: Stage, site: str) -> None:
     """An ``<img>``, a script, a frame, a link or a form may send no Origin."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: {site}\r\n\r\n"
-    heard = _heard(stage, head.encode())
-    assert heard.startswith(b"HTTP/1.1 403")
-    assert stage.upstream.requests == []
+    for method, path in product(("GET", "POST", "HEAD", "OPTIONS"), ("/mcp", "/admin/reset", "/")):
+        line = f"{method} {path} HTTP/1.1\r\n"
+        head = f"{line}Host: 127.0.0.1\r\nSec-Fetch-Site: {site}\r\n\r\n"
+        assert _heard(stage, head.encode()).startswith(b"HTTP/1.1 403"), line
+        assert stage.upstream.requests == []
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
