@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from mcp_tool_filter.options import OPTIONS
 from tests.proxy import REPOSITORY
 
@@ -91,20 +89,28 @@ def modules_in(text: str) -> Iterator[str]:
         yield path if (REPOSITORY / path).is_dir() else f"{path}.py"
 
 
-@pytest.mark.parametrize("document", documents())
-def test_everything_named_in_a_document_exists(document: str) -> None:
-    beside = (REPOSITORY / document).parent
-    missing = [name for name in references_in(document) if not exists(name, beside)]
-    assert missing == []
+def test_everything_named_in_a_document_exists() -> None:
+    assert missing({name: references_in(name) for name in documents()}) == {}
 
 
-@pytest.mark.parametrize("source", sources())
-def test_everything_named_in_a_comment_or_docstring_exists(source: str) -> None:
+def test_everything_named_in_a_comment_or_docstring_exists() -> None:
+    assert missing({name: references_in_code(name) for name in sources()}) == {}
+
+
+def references_in_code(source: str) -> Iterator[str]:
     text = (REPOSITORY / source).read_text("utf-8")
-    named = [name for name in _FILE.findall(text) if is_ours(name) and not name.endswith(".flow")]
-    beside = (REPOSITORY / source).parent
-    missing = [name for name in [*named, *modules_in(text)] if not exists(name, beside)]
-    assert missing == []
+    named = (name for name in _FILE.findall(text) if not name.endswith(".flow"))
+    yield from filter(is_ours, named)
+    yield from modules_in(text)
+
+
+def missing(named: dict[str, Iterator[str]]) -> dict[str, list[str]]:
+    """Return what the files name that does not exist."""
+    found = {
+        file: [name for name in names if not exists(name, (REPOSITORY / file).parent)]
+        for file, names in named.items()
+    }
+    return {file: names for file, names in found.items() if names}
 
 
 def test_references_are_found() -> None:
