@@ -11,7 +11,7 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +42,6 @@ from mcp_tool_filter.adapters.mitmproxy.interception import (
 from mcp_tool_filter.adapters.mitmproxy.layer import (
     EngineLayer,
     RefusingLayer,
-    Unfinished,
     put_engine,
 )
 from mcp_tool_filter.adapters.mitmproxy.options import (
@@ -167,7 +166,7 @@ class ToolFilter:
             site.listener.keeps_host = ctx.options.keep_host_header
         self._hide_secrets()
         if self._is_running and "mode" in updated:
-            in_background(self._start())
+            in_background(self._try(self._start()))
 
     @property
     def _is_forward(self) -> bool:
@@ -175,7 +174,11 @@ class ToolFilter:
 
     def _hide_secrets(self) -> None:
         """Hide secrets in flows from now on if somebody can see flows."""
-        if self.proxy.config.shows_secrets or not _shows_flows():
+        addons, options = ctx.master.addons, ctx.options
+        prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
+        writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
+        is_shown = prints or writes or addons.get("view") is not None
+        if self.proxy.config.shows_secrets or not is_shown:
             self._flows.finder = None
         elif self._flows.finder is None:
             from mcp_tool_filter.observers.redaction.finder import SecretFinder
@@ -208,27 +211,31 @@ class ToolFilter:
         self.views.running()
         self._hide_secrets()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
-        in_background(self._start())
-        in_background(self._serve_dashboard())
+        in_background(self._try(self._start()))
+        in_background(self._try(self.proxy.serve_dashboard()))
 
     async def _start(self) -> None:
+        await self._loopback.rebind()
+        for mode in parse_modes(ctx.options.mode):
+            if mode.full_spec not in self.proxy.sites:
+                await self._open(mode)
+        if self._is_forward:
+            if self.interception is None:
+                endpoints = Endpoints(self.proxy, _make_tls)
+                self.interception = Interception(
+                    endpoints, self._flows, lambda: self.proxy.config.raw_hosts, _make_tls
+                )
+                self.interception.on_end = self.proxy.fail
+                ctx.master.addons.add(self.interception)
+            await self.interception.begin(self._report)
+        self.proxy.check_patterns()
+        self.proxy.announce()
+        self.proxy.ready.set()
+
+    async def _try(self, work: Coroutine[None, None, None]) -> None:
+        """Await a part of the start; end the process if it fails."""
         try:
-            await self._loopback.rebind()
-            for mode in parse_modes(ctx.options.mode):
-                if mode.full_spec not in self.proxy.sites:
-                    await self._open(mode)
-            if self._is_forward:
-                if self.interception is None:
-                    endpoints = Endpoints(self.proxy, _make_tls)
-                    self.interception = Interception(
-                        endpoints, self._flows, lambda: self.proxy.config.raw_hosts, _make_tls
-                    )
-                    self.interception.on_end = self.proxy.fail
-                    ctx.master.addons.add(self.interception)
-                await self.interception.begin(self._report)
-            self.proxy.check_patterns()
-            self.proxy.announce()
-            self.proxy.ready.set()
+            await work
         except StartError as error:
             self.proxy.fail(str(error))
         except Exception:
@@ -244,12 +251,6 @@ class ToolFilter:
             keeps_host=ctx.options.keep_host_header,
         )
         self.proxy.adopt(self.proxy.config)  # the options may have been edited meanwhile
-
-    async def _serve_dashboard(self) -> None:
-        try:
-            await self.proxy.serve_dashboard()
-        except StartError as error:
-            self.proxy.fail(str(error))
 
     async def started(self) -> bool:
         """Wait until clients are served; return False if the start has failed and the process
@@ -391,9 +392,9 @@ class ToolFilter:
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         connections.close_leftover(data)
 
-    async def tool_filter_waits(self, unfinished: Unfinished) -> None:
+    async def tool_filter_waits(self, work: asyncio.Future[None]) -> None:
         """Wait for the hooks of other addons; see ``layer.ToolFilterWaitsHook``."""
-        await unfinished.finish()
+        await work
 
 
 def say(text: str) -> None:
@@ -412,14 +413,6 @@ def _make_tls() -> ssl.SSLContext:
 def _name_of(exchange: Exchange) -> str:
     flow = flow_of(exchange)
     return flow.id if flow else ""
-
-
-def _shows_flows() -> bool:
-    """Tell whether anything but us can see flows."""
-    addons, options = ctx.master.addons, ctx.options
-    prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
-    writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
-    return prints or bool(writes) or addons.get("view") is not None
 
 
 # Replays

@@ -30,7 +30,7 @@ from mcp_tool_filter.engine.service import Seats
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from mitmproxy.proxy.server import ConnectionHandler
+    from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
 _MUCH_UNSENT = 1 << 20
 _LARGEST_PIECE = 1 << 20
@@ -41,6 +41,30 @@ def handler_of(client: Client) -> ConnectionHandler | None:
     """Return the connection handler of a client, while it is connected."""
     server = ctx.master.addons.get("proxyserver")
     return server.connections.get(client.id) if server else None
+
+
+def _io_of(client: Client, connection: Connection) -> ConnectionIO | None:
+    """Return mitmproxy's streams of a client's connection, or of one to its upstream."""
+    handler = handler_of(client)
+    return handler.transports.get(connection) if handler else None
+
+
+def _transport_of(client: Client, connection: Connection) -> asyncio.Transport | None:
+    io = _io_of(client, connection)
+    transport = getattr(io.writer, "transport", None) if io else None
+    return transport if isinstance(transport, asyncio.Transport) else None
+
+
+def _disconnect(handler: ConnectionHandler) -> None:
+    """Close a client's connection; one without a task still waits in ``client_connected``."""
+    io = handler.transports.get(handler.client)
+    if io and io.handler:
+        handler.close_connection(handler.client)
+
+
+def _handlers() -> list[ConnectionHandler]:
+    server = ctx.master.addons.get("proxyserver")
+    return list(server.connections.values()) if server else []
 
 
 def let_streams_be(client: Client) -> None:
@@ -65,8 +89,7 @@ class _LargePieces:
 
 def read_large_pieces(data: ServerConnectionHookData) -> None:
     """In the ``server_connected`` hook: let an answer of megabytes come in few pieces."""
-    handler = handler_of(data.client)
-    io = handler.transports.get(data.server) if handler else None
+    io = _io_of(data.client, data.server)
     if io and isinstance(io.reader, asyncio.StreamReader):
         io.reader = cast("asyncio.StreamReader", _LargePieces(io.reader))
 
@@ -80,7 +103,7 @@ class UpstreamRoom:
 
     @property
     def is_overfull(self) -> bool:
-        handlers = ctx.master.addons.get("proxyserver").connections.values()
+        handlers = _handlers()
         both = sum(len(one.transports) for one in handlers)
         clients = sum(one.client in one.transports for one in handlers)  # others are leaving
         most = most_upstream_connections(self._crowd.descriptors, clients)
@@ -99,15 +122,10 @@ class UpstreamRoom:
 
 
 def close_all_but(is_ours: Callable[[Client], bool]) -> None:
-    """Close connections that mitmproxy accepted before we were loaded: they are not filtered.
-
-    One without a task still waits in ``client_connected`` for us.
-    """
-    server = ctx.master.addons.get("proxyserver")
-    for handler in list(server.connections.values()) if server else ():
-        io = handler.transports.get(handler.client)
-        if io and io.handler and not is_ours(handler.client):
-            handler.close_connection(handler.client)
+    """Close connections that mitmproxy accepted before we were loaded: they are not filtered."""
+    for handler in _handlers():
+        if not is_ours(handler.client):
+            _disconnect(handler)
 
 
 def when_over(data: ServerConnectionHookData, call: Callable[[], None]) -> None:
@@ -136,8 +154,7 @@ def close_leftover(data: ServerConnectionHookData) -> None:
 
 def has_left(client: Client) -> bool:
     """Tell whether a client has left before mitmproxy reads from it, which would then crash."""
-    handler = handler_of(client)
-    io = handler.transports.get(client) if handler else None
+    io = _io_of(client, client)
     return bool(io and isinstance(io.reader, asyncio.StreamReader) and io.reader.at_eof())
 
 
@@ -147,8 +164,7 @@ async def close_client(client: Client) -> None:
     If mitmproxy closes a connection just before it reads from it, it forgets the socket, which
     stays open.
     """
-    handler = handler_of(client)
-    io = handler.transports.get(client) if handler else None
+    handler, io = handler_of(client), _io_of(client, client)
     if handler and io:
         client.state = ConnectionState.CLOSED
         await handler.server_event(ConnectionClosed(client))
@@ -167,21 +183,15 @@ class Holder:
     def held_bytes(self) -> int:
         """Bytes that wait to be sent to it, or to an upstream for it."""
         handler = handler_of(self.client)
-        writers = [io.writer for io in handler.transports.values()] if handler else []
-        transports = [getattr(one, "transport", None) for one in writers]
-        return sum(
-            one.get_write_buffer_size()
-            for one in transports
-            if isinstance(one, asyncio.WriteTransport)
-        )
+        connections = list(handler.transports) if handler else []
+        transports = [_transport_of(self.client, one) for one in connections]
+        return sum(one.get_write_buffer_size() for one in transports if one is not None)
 
     def give_up(self) -> None:
         """Disconnect it."""
-        handler = handler_of(self.client)
-        if handler and (io := handler.transports.get(self.client)):
-            transport = getattr(io.writer, "transport", None)
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+        if transport := _transport_of(self.client, self.client):
+            transport.abort()
+        if (handler := handler_of(self.client)) and self.client in handler.transports:
             handler.close_connection(self.client)
 
 
@@ -194,18 +204,15 @@ class Newcomer:
 
     def close_silent(self) -> None:
         """Give the seat to another client."""
-        handler = handler_of(self.client)
-        io = handler.transports.get(self.client) if handler else None
-        if handler and io and io.handler:
-            handler.close_connection(self.client)
+        if handler := handler_of(self.client):
+            _disconnect(handler)
 
 
 def close_silent(seats: Seats) -> None:
     """Close the clients that say nothing: the engine, which closes its own, does not know them."""
-    for handler in list(ctx.master.addons.get("proxyserver").connections.values()):
-        newcomer = Newcomer(handler.client)
-        if seats.silence_of(newcomer) >= DEFAULT_LIMITS.idle_time:
-            newcomer.close_silent()
+    for handler in _handlers():
+        if seats.silence_of(Newcomer(handler.client)) >= DEFAULT_LIMITS.idle_time:
+            _disconnect(handler)
 
 
 class Sockets:
@@ -217,14 +224,9 @@ class Sockets:
 
     def hold(self, client: Client, connection: Connection, on: bool) -> None:
         """Stop reading from a client or from one of its upstream connections, or read on."""
-        handler = handler_of(client)
-        io = handler.transports.get(connection) if handler else None
-        transport = getattr(io.writer, "transport", None) if io else None
-        if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
-            if on:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
+        transport = _transport_of(client, connection)
+        if transport and not transport.is_closing():
+            (transport.pause_reading if on else transport.resume_reading)()
 
     def is_slow(self, client: Client) -> bool:
         """Tell whether a client, or an upstream of its, has much to read that we have sent."""
@@ -233,11 +235,9 @@ class Sockets:
     def reset_when_closed(self, client: Client) -> None:
         """Make the connection end with a TCP reset: here a normal close would mean that the answer
         is complete."""
-        handler = handler_of(client)
-        if handler and (io := handler.transports.get(client)) and io.writer:
-            sock = io.writer.get_extra_info("socket", None)
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport = _transport_of(client, client)
+        if transport and (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 # The end of the process
@@ -288,15 +288,10 @@ def at_next_signal(act: Callable[[], None]) -> None:
 
 async def hang_up() -> None:
     """Accept no new clients, and close every connection when its last bytes are sent."""
-    server = ctx.master.addons.get("proxyserver")
-    if server is None:
-        return
     await close_doors()
-    for handler in list(server.connections.values()):
-        io = handler.transports.get(handler.client)
-        if io and io.handler:
-            handler.close_connection(handler.client)
+    for handler in _handlers():
+        _disconnect(handler)
     loop = asyncio.get_running_loop()
     end = loop.time() + 1.0
-    while server.connections and loop.time() < end:  # asyncio in Python 3.12 logs what it aborts
+    while _handlers() and loop.time() < end:  # asyncio in Python 3.12 logs what it aborts
         await asyncio.sleep(0.01)

@@ -53,7 +53,6 @@ from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Asking
 from mcp_tool_filter.engine.wire import RequestHead
-from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.logins_through import CALLBACK
 from mcp_tool_filter.observers.redaction.names import is_secret_header, is_secret_name
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
     from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.http.head import Fields
-    from mcp_tool_filter.http.listener import Listener
     from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
 log = logging.getLogger(__name__)
@@ -103,9 +101,7 @@ class Flows:
             show(picture)
         hooks = self.hooks
         if hooks.reads_secrets and name in _WITH_SECRETS:
-            picture.show_secrets(name)
-            hooks.run_with_secrets(name, picture.flow)
-            picture.hide_again(name)
+            picture.run_with_secrets(name)
         if name == "request" and self.watch.is_watched:
             self.watch.meet(picture.flow, picture.client_host)
         if name == "answered":
@@ -171,22 +167,6 @@ def _judge_injected(socket: Socket, message: websocket.WebSocketMessage) -> None
 class Picture:
     """One exchange as a flow."""
 
-    __slots__ = (
-        "_answer",
-        "_answered_at",
-        "_authority",
-        "_flows",
-        "_is_h2",
-        "_layer",
-        "_masks",
-        "_message_bytes",
-        "_request",
-        "_response",
-        "client_host",
-        "exchange",
-        "flow",
-    )
-
     def __init__(self, flows: Flows, exchange: Exchange, layer: EngineLayer) -> None:
         self._flows = flows
         self.exchange = exchange
@@ -197,12 +177,9 @@ class Picture:
         head = exchange.head
         hosts = [value for name, value in head.fields if name.lower() == b"host"]
         self.client_host = hosts[0].decode("latin-1") if len(hosts) == 1 else head.authority or ""
-        self._masks: Masks | None = None
-        if flows.finder is not None:
-            login = is_login(head.method, head.target, head.fields, exchange.service.listener)
-            self._masks = Masks(flows.finder, is_login=login)
+        self._masks = Masks(flows.finder, flows.finder is not None and is_login(exchange))
         self.flow = http.HTTPFlow(context.client, context.server, live=True)
-        if self._masks is not None:
+        if self._masks.hides:
             _masks[self.flow] = self._masks
         self._answered_at = 0.0
         self._message_bytes = 0
@@ -216,9 +193,6 @@ class Picture:
 
     def _make_request(self, head: RequestHead, context: Context) -> http.Request:
         upstream = upstream_of(context)
-        target, fields = head.target.encode("latin-1"), self._with_upstreams_host(head.fields)
-        if self._masks:
-            target, fields = self._masks.hide_target(target), self._masks.hide_fields(fields)
         version = b"HTTP/2.0" if self._is_h2 else b"HTTP/1.1" if head.is_11 else b"HTTP/1.0"
         return http.Request(
             host=upstream.host,
@@ -226,9 +200,9 @@ class Picture:
             method=head.method.encode("latin-1"),
             scheme=b"https" if upstream.is_tls else b"http",
             authority=b"",
-            path=target,
+            path=self._masks.hide_target(head.target.encode("latin-1")),
             http_version=version,
-            headers=http.Headers(fields),
+            headers=http.Headers(self._masks.hide_fields(self._with_upstreams_host(head.fields))),
             content=None,
             trailers=None,
             timestamp_start=time.time(),
@@ -253,7 +227,7 @@ class Picture:
         request.data.content = self._hide_body(self.exchange.body)
 
     def _hide_body(self, body: bytes) -> bytes:
-        return self._masks.hide_body(body, self._request[2]) if self._masks else body
+        return self._masks.hide_body(body, self._request[2])
 
     def adopt_head(self) -> None:
         """Take over a changed head and destination; it is judged next."""
@@ -262,12 +236,9 @@ class Picture:
         if seen != self._request:
             self._request = seen
             method, path, fields = seen
-            if self._masks:
-                path, fields = self._masks.show(path, Masks.PATH), self._masks.show_fields(fields)
-            fields = tuple([one for one in fields if one[0].lower() not in _FRAMING])
-            exchange.change_head(
-                method.decode("latin-1"), path.decode("latin-1"), self._with_clients_host(fields)
-            )
+            path = self._masks.show(path, Masks.PATH)
+            fields = self._with_clients_host(_unframed(self._masks.show_fields(fields)))
+            exchange.change_head(method.decode("latin-1"), path.decode("latin-1"), fields)
         chosen = Address(request.host, request.port, request.scheme == "https")
         if chosen != upstream_of(self._layer.context):
             exchange.address = chosen
@@ -293,8 +264,7 @@ class Picture:
         content = self.flow.request.data.content
         exchange = self.exchange
         if content != self._hide_body(exchange.body):
-            raw = content or b""
-            exchange.body = self._masks.show(raw, Masks.BODY) if self._masks else raw
+            exchange.body = self._masks.show(content or b"", Masks.BODY)
         if self.flow.response is not None:
             self._made_by_script(is_early=False)
 
@@ -341,10 +311,9 @@ class Picture:
             body = answer.body
             if answer.status not in (101, 204, 304):
                 fields = (*fields, (b"content-length", b"%d" % len(body)))
-        if self._masks:
-            fields = self._masks.hide_fields(fields, in_answer=True)
-            if body:
-                body = self._masks.hide_body(body, fields, in_answer=True)
+        fields = self._masks.hide_fields(fields, in_answer=True)
+        if body:
+            body = self._masks.hide_body(body, fields, in_answer=True)
         return fields, body
 
     def _put_answer(self, response: http.Response, answer: Answer) -> None:
@@ -383,16 +352,13 @@ class Picture:
 
     def _adopt_whole(self, response: http.Response) -> None:
         """Take over an answer; it is judged again."""
-        body = response.raw_content or b""
-        if self._masks:
-            body = self._masks.show(body, Masks.ANSWER)
+        body = self._masks.show(response.raw_content or b"", Masks.ANSWER)
         self.exchange.change_answer(
             response.status_code, response.data.reason, self._fields_in(response), body
         )
 
     def _fields_in(self, response: http.Response) -> Fields:
-        fields = tuple([f for f in response.headers.fields if f[0].lower() not in _FRAMING])
-        return self._masks.show_fields(fields, in_answer=True) if self._masks else fields
+        return self._masks.show_fields(_unframed(response.headers.fields), in_answer=True)
 
     def settle(self) -> None:
         """Show the answer as the client got it."""
@@ -415,37 +381,30 @@ class Picture:
 
     # Secrets
 
-    def show_secrets(self, name: str) -> None:
-        """Give mitmproxy's addons for credentials the real headers."""
-        if self._masks is None:
-            return
-        request, response = self.flow.request, self.flow.response
-        request.headers.fields = self._masks.show_fields(request.headers.fields)
-        if name == "response" and response is not None:
-            fields = self._masks.show_fields(response.headers.fields, in_answer=True)
-            response.headers.fields = fields
+    def run_with_secrets(self, name: str) -> None:
+        """Let mitmproxy's addons for credentials have the real headers."""
+        flow = self.flow
+        self._turn_fields(name, self._masks.show_fields)
+        self._flows.hooks.run_with_secrets(name, flow)
+        self._turn_fields(name, self._masks.hide_fields)
+        if self._masks.hides and (login := flow.metadata.get("proxyauth")):
+            flow.metadata["proxyauth"] = (login[0], "masked")
 
-    def hide_again(self, name: str) -> None:
-        if self._masks is None:
-            return
-        request, response = self.flow.request, self.flow.response
-        request.headers.fields = self._masks.hide_fields(request.headers.fields)
-        if login := self.flow.metadata.get("proxyauth"):
-            self.flow.metadata["proxyauth"] = (login[0], "masked")
+    def _turn_fields(self, name: str, turn: Callable[..., Fields]) -> None:
+        request, response = self.flow.request.headers, self.flow.response
+        request.fields = turn(request.fields)
         if name == "response" and response is not None:
-            fields = self._masks.hide_fields(response.headers.fields, in_answer=True)
-            response.headers.fields = fields
+            response.headers.fields = turn(response.headers.fields, in_answer=True)
 
     # What the engine lets us see: the upstream's answer before our changes, what the client gets
 
     def head(self, status: int, fields: Fields) -> None:
         self._answered_at = time.time()
-        if self._masks:
-            fields = self._masks.hide_fields(fields, in_answer=True)
+        fields = self._masks.hide_fields(fields, in_answer=True)
         self._flows.watch.note_head(self.flow, status, fields)
 
     def data(self, data: bytes) -> None:
-        if self._masks and data:
+        if data:
             data = self._masks.hide_body(data, self._answer[1], in_answer=True)
         self._flows.watch.note_chunk(self.flow, data)
 
@@ -516,9 +475,7 @@ def flow_of(origin: object) -> http.HTTPFlow | None:
 def shown_request(flow: http.HTTPFlow) -> tuple[bytes, Fields, bytes]:
     """Return target, fields and body of a flow's request with its secrets, so far as we know."""
     data = flow.request.data
-    masks = _masks.get(flow)
-    if masks is None:
-        return data.path, data.headers.fields, data.content or b""
+    masks = _masks.get(flow, _NO_MASKS)
     return (
         masks.show(data.path, Masks.PATH),
         masks.show_fields(data.headers.fields),
@@ -528,8 +485,12 @@ def shown_request(flow: http.HTTPFlow) -> tuple[bytes, Fields, bytes]:
 
 def hidden_target(flow: http.HTTPFlow, target: str) -> str:
     """Return a URL's path and query as the flow shows them."""
-    masks = _masks.get(flow)
-    return masks.hide_target(target.encode("latin-1")).decode("latin-1") if masks else target
+    masks = _masks.get(flow, _NO_MASKS)
+    return masks.hide_target(target.encode("latin-1")).decode("latin-1")
+
+
+def _unframed(fields: Fields) -> Fields:
+    return tuple([one for one in fields if one[0].lower() not in _FRAMING])
 
 
 def _is_killed(flow: Flow) -> bool:
@@ -576,14 +537,15 @@ _PARAMETER = re.compile(rb"[?&]([^=&#?]{1,200}+)=([^&#]++)")
 _LONGEST_BODY = 256 * 1024  # bytes; a longer body is hidden completely
 
 
-def is_login(method: str, target: str, fields: Fields, listener: Listener) -> bool:
+def is_login(exchange: Exchange) -> bool:
     """Tell whether the bodies of a request and of its answer may hold secrets."""
-    path = target.partition("?")[0]
+    head, listener = exchange.head, exchange.service.listener
+    path, fields = head.target.partition("?")[0], head.fields
     if path in _LOGIN_PATHS or path.startswith(CALLBACK):
         return True
     if any(n.lower() == b"content-type" and v.lower().startswith(_FORM) for n, v in fields):
         return True
-    return not listener.takes_headers(target) and listener.logins.has(method, target)
+    return not listener.takes_headers(head.target) and listener.logins.has(head.method, head.target)
 
 
 class Masks:
@@ -592,19 +554,24 @@ class Masks:
     PATH: ClassVar = b":path"
     BODY: ClassVar = b":body"
     ANSWER: ClassVar = b":answer"
-    __slots__ = ("_finder", "_places", "_secrets", "is_login")
 
-    def __init__(self, finder: SecretFinder, *, is_login: bool = False) -> None:
-        self._finder = finder
+    def __init__(self, finder: SecretFinder | None, is_login: bool = False) -> None:
+        """Without a ``finder`` nothing is hidden. ``is_login``: bodies may hold secrets, too."""
+        self._finder, self.is_login = finder, is_login
         self._secrets: dict[tuple[bytes, bytes], bytes] = {}
         """The secrets by place and mask."""
         self._places: set[bytes] = set()
-        self.is_login = is_login
+
+    @property
+    def hides(self) -> bool:
+        return self._finder is not None
 
     # Hiding
 
     def hide_target(self, target: bytes) -> bytes:
         """Hide the secrets in a URL; session ids stay, because they lead to a stream."""
+        if self._finder is None:
+            return target
         if self.is_login:
             found = self._finder.in_url(target.decode("latin-1"))
             return self._hide(target, found, self.PATH)
@@ -618,22 +585,28 @@ class Masks:
 
     def hide_fields(self, fields: Fields, *, in_answer: bool = False) -> Fields:
         """Hide the credentials in headers, and in an answer of a login the URLs."""
-        return tuple([(name, self._hide_value(name, value, in_answer)) for name, value in fields])
+        if (finder := self._finder) is None:
+            return fields
+        return tuple([
+            (name, self._hide_value(finder, name, value, in_answer)) for name, value in fields
+        ])  # fmt: skip
 
-    def _hide_value(self, name: bytes, value: bytes, in_answer: bool) -> bytes:
+    def _hide_value(
+        self, finder: SecretFinder, name: bytes, value: bytes, in_answer: bool
+    ) -> bytes:
         key = name.lower()
         plain = key.decode("latin-1")
         if key not in _NOT_TOKENS and is_secret_header(plain):
-            found = self._finder.in_header(plain, value.decode("latin-1"))
+            found = finder.in_header(plain, value.decode("latin-1"))
         elif in_answer and self.is_login and key in _WITH_URLS:
-            found = self._finder.in_url(value.decode("latin-1"))
+            found = finder.in_url(value.decode("latin-1"))
         else:
             return value
         return self._hide(value, found, (_IN_ANSWER if in_answer else b"") + key)
 
     def hide_body(self, body: bytes, fields: Fields, *, in_answer: bool = False) -> bytes:
         """Hide the secrets in the body of a login."""
-        if not self.is_login or not body:
+        if self._finder is None or not self.is_login or not body:
             return body
         place = self.ANSWER if in_answer else self.BODY
         kind, coding = (
@@ -674,5 +647,10 @@ class Masks:
         return _MASK.sub(lambda found: self._secrets.get((place, found[0]), found[0]), data)
 
     def show_fields(self, fields: Fields, *, in_answer: bool = False) -> Fields:
+        if not self._places:
+            return fields
         side = _IN_ANSWER if in_answer else b""
         return tuple([(name, self.show(value, side + name.lower())) for name, value in fields])
+
+
+_NO_MASKS = Masks(None)

@@ -30,12 +30,13 @@ type Hook = Callable[[Any], object]
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 """How often an intercepted flow is checked for having been killed, which wakes nobody."""
-NEED_SECRETS = frozenset({"proxyauth", "stickyauth", "stickycookie"})
-"""mitmproxy's own addons that read or write credentials; they get a flow before it is masked."""
-
-
-_AFTERWARDS = frozenset({"save", "savehar", "dumper"})
-"""mitmproxy's own addons that write an answer down; they get it as the client got it."""
+_NEED_SECRETS = ("proxyauth", "stickyauth", "stickycookie")
+_GROUPS = {
+    **dict.fromkeys(_NEED_SECRETS, "secrets"),  # they get a flow before it is masked
+    **dict.fromkeys(("save", "savehar", "dumper"), "writers"),  # they get an answer as it was sent
+    **dict.fromkeys(("nextlayer", "interception"), "ours"),  # what they do is our choice
+}
+"""mitmproxy's own addons that are not called like all others."""
 
 
 class Hooks:
@@ -49,17 +50,14 @@ class Hooks:
         self._chain: list[object] = []
         self._inner: list[tuple[Any, list[object]]] = []
         """The addons that hold others, such as the scripts, with those that they held."""
-        self._found: dict[str, list[Hook]] = {}
-        """Their functions by the names of hooks, until addons come or go."""
-        self._flat: list[object] = []
-        self._early: list[object] = []
-        self._writers: list[object] = []
-        self._with_secrets: list[object] = []
+        self._grouped: list[tuple[str, object]] = []
+        self._found: dict[tuple[str, str], list[Hook]] = {}
+        """Functions by the names of hooks and groups, until addons come or go."""
 
     def configure(self) -> None:
         """Look at the options again; to read one costs as much as a hook."""
         options = self._manager.master.options
-        self.reads_secrets = any(getattr(options, name, None) for name in NEED_SECRETS)
+        self.reads_secrets = any(getattr(options, name, None) for name in _NEED_SECRETS)
 
     def run(self, name: str, flow: Flow) -> Awaitable[None] | None:
         """Run a hook; return what to await if it has not finished."""
@@ -76,14 +74,17 @@ class Hooks:
 
     def run_with_secrets(self, name: str, flow: Flow) -> None:
         """Run a hook of mitmproxy's addons that need the real credentials."""
-        self._look()
-        _call_each(self._with_secrets, name, flow)
+        self._call_each(name, "secrets", flow)
 
     def tell_of_answer(self, flow: Flow) -> None:
         """Let mitmproxy's addons that write answers down have a complete one."""
-        self._look()
-        _call_each(self._writers, "response", flow)
+        self._call_each("response", "writers", flow)
         self._shown(flow)
+
+    def _call_each(self, name: str, group: str, flow: Flow) -> None:
+        for function in self._functions(name, group):
+            with suppress(AddonHalt), safecall():
+                function(flow)
 
     async def choose_layer(self, asked: object) -> None:
         """Run the users' own hooks ``next_layer``; what mitmproxy's addon would choose is ours."""
@@ -114,13 +115,14 @@ class Hooks:
                     keep(_tasks, asyncio.ensure_future(waiting))
         return until_resumed(flow) if flow.intercepted else None
 
-    def _functions(self, name: str) -> Sequence[Hook]:
+    def _functions(self, name: str, group: str = "") -> Sequence[Hook]:
+        """Return a hook's functions: by default of all addons that are called in the usual way."""
         self._look()
-        found = self._found.get(name)
+        found = self._found.get((name, group))
         if found is None:
-            addons = self._early if name == "response" else self._flat
-            every = (_function(addon, name) for addon in addons)
-            found = self._found[name] = [function for function in every if function]
+            groups = (group,) if group or name == "response" else ("", "writers")
+            every = [_function(one, name) for of, one in self._grouped if of in groups]
+            found = self._found[name, group] = [function for function in every if function]
         return found
 
     def _look(self) -> None:
@@ -132,12 +134,9 @@ class Hooks:
         self._found = {}
         self._inner, every = [], list(self._traverse(chain))
         named = [(getattr(one, "name", type(one).__name__.lower()), one) for one in every]
-        self._with_secrets = [one for name, one in named if name in NEED_SECRETS]
-        skipped = NEED_SECRETS | {"nextlayer", "interception"}  # what they do is our choice
-        others = [pair for pair in named if pair[0] not in skipped and pair[1] is not self._ours]
-        self._flat = [one for _, one in others]
-        self._early = [one for name, one in others if name not in _AFTERWARDS]
-        self._writers = [one for name, one in others if name in _AFTERWARDS]
+        self._grouped = [
+            (_GROUPS.get(name, ""), one) for name, one in named if one is not self._ours
+        ]
 
     def _traverse(self, chain: Sequence[object]) -> Iterator[object]:
         for one in chain:
@@ -153,13 +152,6 @@ async def _called(function: Hook, argument: object) -> None:
         came = function(argument)
         if inspect.isawaitable(came):
             await came
-
-
-def _call_each(addons: Sequence[object], name: str, flow: Flow) -> None:
-    for addon in addons:
-        if function := _function(addon, name):
-            with suppress(AddonHalt), safecall():
-                function(flow)
 
 
 def _function(addon: object, name: str) -> Hook | None:

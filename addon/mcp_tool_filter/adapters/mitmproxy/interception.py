@@ -69,19 +69,19 @@ log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ASKS = (b"proxy-authenticate", b"www-authenticate")
 _SHORTEST_QUIC, _DNS = 18, 53
-_REFUSED: dict[str, Callable[[Config], object]] = {
-    "upstream_headers": lambda config: config.upstream_headers,
-    "paths": lambda config: config.only_mcp,
-    "endpoint": lambda config: config.endpoint,
-    "require_list": lambda config: config.requires_list,
+_REFUSED = {
+    "upstream_headers": "upstream_headers",
+    "paths": "only_mcp",
+    "endpoint": "endpoint",
+    "require_list": "requires_list",
 }
-"""Options that concern a single upstream."""
+"""Options that concern a single upstream, and their names in ``Config``."""
 
 
 def refuse_options(config: Config) -> None:
     """Raise InvalidOption for an option that concerns a single upstream."""
-    for name, is_given in _REFUSED.items():
-        if is_given(config):
+    for name, field in _REFUSED.items():
+        if getattr(config, field):
             why = "It is for a single upstream, but a forward proxy has many. Leave it out."
             raise InvalidOption(name, "…", why=why)
 
@@ -108,7 +108,6 @@ class ForwardLayer(EngineLayer):
         super().__init__(context, interception.places.others, interception.flows)
         self._interception, self._tunnel = interception, tunnel
         self._via = partial(interception.via, context.client.proxy_mode)
-        """Returns the proxy behind us that leads to a host."""
         self._places = Connection(
             interception.places,
             tunnel,
@@ -127,7 +126,12 @@ class ForwardLayer(EngineLayer):
             yield from self.inner.handle_event(event)
         elif self._to is not None:
             yield from self._look_into_tunnel(event)
-        elif isinstance(event, events.Start) and self._begins_h2:
+        elif (
+            # At the start, when TLS is done: a script may say anything about a client later.
+            isinstance(event, events.Start)
+            and self._tunnel is not None
+            and self.context.client.alpn == b"h2"
+        ):
             self._interception.keep_seat(self.context)
             self.context.options = cast("Options", _H2Options(self.context.options))
             yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
@@ -135,11 +139,6 @@ class ForwardLayer(EngineLayer):
             yield from super()._handle_event(event)
             if self._is_ahead():
                 yield from self._look_into_tunnel(None)
-
-    @property
-    def _begins_h2(self) -> bool:
-        """Tell at the start, when TLS is done: a script may say anything about a client later."""
-        return self._tunnel is not None and self.context.client.alpn == b"h2"
 
     def _is_ahead(self) -> bool:
         """Tell whether the client has not waited for its tunnel."""
@@ -182,9 +181,8 @@ class ForwardLayer(EngineLayer):
         logins = ctx.master.addons.get("proxyauth")
         if logins is None or not getattr(ctx.options, "proxyauth", None):
             return
-        request = Request.make(head.method, "http://localhost/", headers=Headers(head.fields))
         flow = HTTPFlow(self.context.client, self.context.server)
-        flow.request = request
+        flow.request = Request.make(head.method, "http://localhost/", headers=Headers(head.fields))
         if not logins.authenticate_http(flow):
             assert flow.response
             asking = [one for one in flow.response.headers.fields if one[0].lower() in _ASKS]
@@ -214,11 +212,10 @@ class ForwardLayer(EngineLayer):
         while isinstance(inner.child_layer, TunnelLayer):
             inner = inner.child_layer
         seat = Seat(context, self._take)
+        inner.child_layer = seat
         if server.tls:
-            tls = ServerTLSLayer(context)
-            inner.child_layer, tls.child_layer = tls, seat
-        else:
-            inner.child_layer = seat
+            inner.child_layer = tls = ServerTLSLayer(context)
+            tls.child_layer = seat
         self._tls[server] = self._tls[stack.tunnel_connection] = stack, seat
         return None
 

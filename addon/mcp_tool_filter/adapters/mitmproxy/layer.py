@@ -20,6 +20,7 @@ A TLS connection to the upstream has a small stack of its own: mitmproxy's ``Ser
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -63,25 +64,11 @@ _MOST_AFTERWARDS = 1 << 22
 """How many bytes it may send meanwhile; they are thrown away."""
 
 
-class Unfinished:
-    """Something that a layer waits for, and whether it has finished."""
-
-    def __init__(self, work: Awaitable[None]) -> None:
-        self._work = work
-        self.is_done = False
-
-    async def finish(self) -> None:
-        try:
-            await self._work
-        finally:
-            self.is_done = True
-
-
 @dataclass
 class ToolFilterWaitsHook(commands.StartHook):
     """Runs in our addon, so that mitmproxy's watchdog knows that the connection is not idle."""
 
-    unfinished: Unfinished
+    work: asyncio.Future[None]
 
 
 class Wake(events.MessageInjected[None]):
@@ -328,15 +315,15 @@ class EngineLayer(layer.Layer):
         if work is None:
             go_on()
             return
-        unfinished = Unfinished(work)
+        task = asyncio.ensure_future(work)
 
         def finished(_reply: object) -> None:
-            if unfinished.is_done:
+            if task.done():
                 go_on()
             else:  # our addon is gone: nobody has waited
                 give_up()
 
-        self.order(ToolFilterWaitsHook(unfinished), finished)
+        self.order(ToolFilterWaitsHook(task), finished)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call this after other connections were served, or later; then carry out its orders.

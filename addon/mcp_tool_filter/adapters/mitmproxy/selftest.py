@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,9 +21,8 @@ from typing import Any
 from mitmproxy import version
 from mitmproxy.addonmanager import AddonManager
 from mitmproxy.addons.proxyserver import Proxyserver
-from mitmproxy.connection import Client, ConnectionState
+from mitmproxy.connection import Client, Connection, ConnectionState
 from mitmproxy.exceptions import AddonHalt
-from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.options import Options
 from mitmproxy.proxy import commands, events, layer
@@ -70,24 +69,6 @@ def _answer(body: bytes, kind: bytes = b"application/json") -> bytes:
     return head + body
 
 
-class _Scripts(Hooks):
-    """The hooks of a user's scripts, in a probe."""
-
-    reads_secrets = False
-
-    def __init__(self, **hooks: Callable[[HTTPFlow], None]) -> None:
-        self._hooks = hooks
-
-    def run(self, name: str, flow: Flow) -> Awaitable[None] | None:
-        if hook := self._hooks.get(name):
-            assert isinstance(flow, HTTPFlow)
-            hook(flow)
-        return None
-
-    def tell_of_answer(self, flow: Flow) -> None:
-        """Do nothing: nobody writes it down."""
-
-
 def _ignore(*_: Any) -> None:
     """Do nothing."""
 
@@ -100,23 +81,12 @@ _NO_SOCKETS: Any = SimpleNamespace(
 """A probe has no sockets, and ends before anything is called later."""
 
 
-class _Unsupported:
-    def carry_out(self, _decision: object, _done: object) -> Callable[[], None]:
-        raise AssertionError("nothing here has to wait")
-
-
-class _ChoosesTcp:
-    """A script that wants the bytes of each connection as they come."""
-
-    def next_layer(self, asked: layer.NextLayer) -> None:
-        asked.layer = TCPLayer(asked.context)
-
-
 class _ChoosesEngine:
     """Chooses the layers as our addon does."""
 
-    def __init__(self, service: Service, flows: Flows) -> None:
-        self._service, self._flows = service, flows
+    def __init__(self, service: Service, manager: AddonManager) -> None:
+        self._service = service
+        self._flows = Flows(Hooks(manager, self), _UNWATCHED, _NO_SOCKETS, _ignore)
 
     def next_layer(self, asked: layer.NextLayer) -> None:
         put_engine(asked, self._service, self._flows)
@@ -134,8 +104,8 @@ class Probe:
     not_to_upstream: tuple[bytes, ...] = (_HIDDEN,)
     to_client: tuple[bytes, ...] = ()
     not_to_client: tuple[bytes, ...] = (_MARK,)
-    scripts: _Scripts = field(default_factory=_Scripts)
-    others: tuple[object, ...] = ()
+    script: object = None
+    """An addon after ours."""
     options: tuple[tuple[str, object], ...] = ()
     pieces: int = 1
 
@@ -144,22 +114,18 @@ def _lists(flow: HTTPFlow) -> None:
     flow.response = Response.make(200, _LIST, {"content-type": "application/json"})
 
 
-def _changes_answer(flow: HTTPFlow) -> None:
-    if flow.response:
-        flow.response.content = _LIST
+def _script(hook: str, act: Callable[[Any], object]) -> object:
+    return SimpleNamespace(**{hook: act})
 
 
-def _changes_call(flow: HTTPFlow) -> None:
-    flow.request.content = _call(_HIDDEN)
+def _change(hook: str, part: str, name: str, value: object) -> object:
+    """Return a script that changes a flow's request or response."""
+    return _script(hook, lambda flow: setattr(getattr(flow, part), name, value))
 
 
-def _streams_request(flow: HTTPFlow) -> None:
-    flow.request.stream = True
-
-
-def _streams_answer(flow: HTTPFlow) -> None:
-    if flow.response:
-        flow.response.stream = True
+def _choose_tcp(asked: layer.NextLayer) -> None:
+    """Take the bytes of each connection as they come."""
+    asked.layer = TCPLayer(asked.context)
 
 
 _UPGRADE = b"connection: upgrade\r\nupgrade: raw\r\n"
@@ -191,20 +157,28 @@ PROBES = (
         to_client=(_KEPT,),
         not_to_client=(_HIDDEN, _MARK),
     ),
-    Probe("another script's answer", _post(_ASK), scripts=_Scripts(request=_lists)),
+    Probe("another script's answer", _post(_ASK), script=_script("request", _lists)),
     Probe(
-        "an early answer of another script", _post(_ASK), scripts=_Scripts(requestheaders=_lists)
+        "an early answer of another script", _post(_ASK), script=_script("requestheaders", _lists)
     ),
     Probe(
         "an answer changed after us",
         _post(_call(_KEPT)),
         to_upstream=(_KEPT,),
-        scripts=_Scripts(response=_changes_answer),
+        script=_change("response", "response", "content", _LIST),
     ),
-    Probe("a request changed before us", _post(_ASK), scripts=_Scripts(request=_changes_call)),
+    Probe(
+        "a request changed before us",
+        _post(_ASK),
+        script=_change("request", "request", "content", _call(_HIDDEN)),
+    ),
     Probe("an upgrade", _post(_ASK, _UPGRADE), _SWITCHED + _LIST),
     Probe("an error page", _post(_ASK), b"HTTP/1.1 200 OK\r\n" + _MARK + b"\r\n\r\n"),
-    Probe("a layer chosen by a script", _post(_call(_HIDDEN)), others=(_ChoosesTcp(),)),
+    Probe(
+        "a layer chosen by a script",
+        _post(_call(_HIDDEN)),
+        script=_script("next_layer", _choose_tcp),
+    ),
     Probe(
         "ignore_hosts",
         _post(_call(_HIDDEN)),
@@ -213,14 +187,14 @@ PROBES = (
     Probe(
         "a streamed request",
         _post(_call(_HIDDEN)),
-        scripts=_Scripts(requestheaders=_streams_request),
+        script=_change("requestheaders", "request", "stream", True),
         pieces=3,
     ),
     Probe(
         "a streamed answer",
         _post(_ASK),
         _answer(_LIST),
-        scripts=_Scripts(responseheaders=_streams_answer),
+        script=_change("responseheaders", "response", "stream", True),
         pieces=3,
     ),
 )
@@ -273,10 +247,9 @@ class Run:
             state=ConnectionState.OPEN,
         )
         self._context = Context(client, options)
-        self._service = _service()
-        flows = Flows(probe.scripts, _UNWATCHED, _NO_SOCKETS, _ignore)
         self._manager = AddonManager(SimpleNamespace(options=options))
-        self._manager.chain = [_ChoosesEngine(self._service, flows), *probe.others]
+        ours = _ChoosesEngine(_service(), self._manager)
+        self._manager.chain = [ours, probe.script]
         mode: Any = ServerInstance.make(_MODE, Proxyserver())
         self._top = mode.make_top_layer(self._context)
         self._events: deque[events.Event] = deque([events.Start()])
@@ -285,14 +258,17 @@ class Run:
         """True if we have closed the client's connection."""
 
     def play(self) -> None:
-        client, request = self._context.client, self._probe.request
-        size = -(-len(request) // self._probe.pieces)
-        for at in range(0, len(request), size):
-            self._events.append(events.DataReceived(client, request[at : at + size]))
+        client = self._context.client
+        self._bring(client, self._probe.request)
         self._handle_all()
         client.state = ConnectionState.CLOSED
         self._events.append(events.ConnectionClosed(client))
         self._handle_all()
+
+    def _bring(self, connection: Connection, data: bytes) -> None:
+        size = -(-len(data) // self._probe.pieces)
+        for at in range(0, len(data), size):
+            self._events.append(events.DataReceived(connection, data[at : at + size]))
 
     def _handle_all(self) -> None:
         for _ in range(_MOST_STEPS):
@@ -320,16 +296,13 @@ class Run:
             case commands.StartHook():
                 self._events.append(events.HookCompleted(command, None))
 
-    def _answer_from(self, connection: Any) -> None:
+    def _answer_from(self, connection: Connection) -> None:
         raw = bytes(self.to_upstream)
         head, _, body = raw.partition(b"\r\n\r\n")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-len")]
         if lengths and len(body) >= int(lengths[0].split(b":")[1]):
             self._has_answered = True
-            answer = self._probe.answer
-            size = -(-len(answer) // self._probe.pieces)
-            for at in range(0, len(answer), size):
-                self._events.append(events.DataReceived(connection, answer[at : at + size]))
+            self._bring(connection, self._probe.answer)
 
 
 def _options(given: tuple[tuple[str, object], ...]) -> Options:
@@ -358,7 +331,8 @@ def _service() -> Service:
         is_for_all=True,
     )
     listener = open_listener(upstream="http://upstream.invalid", config=_config(), fetched=fetched)
-    return Service(listener, b"upstream.invalid", _Unsupported())
+    nothing_waits: Any = None
+    return Service(listener, b"upstream.invalid", nothing_waits)
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:

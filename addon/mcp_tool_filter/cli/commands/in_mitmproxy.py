@@ -84,16 +84,12 @@ async def serve(settings: Settings) -> int:
                 command.attach_to(proxy, has_rules=in_front.may_have_rules)
             else:
                 master = await prepare(settings, report, activity)
-            clean = partial(_leave_soon, master)
+            clean = lambda: in_background(leave(master))  # noqa: E731
             on_signals(loop, at_second_call(clean, master.addons.get("toolfilter").hurry))
             await master.run()
     except CancelledError:
         pass
     return 0
-
-
-def _leave_soon(master: Master) -> None:
-    in_background(leave(master))
 
 
 async def leave(master: Master) -> None:
