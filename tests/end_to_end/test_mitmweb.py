@@ -285,11 +285,6 @@ class TestBrowser:
         page.wait_for("This page needs mitmweb's token")
         assert "file_delete" not in page.text
 
-    def test_the_list_of_flows_shows_tool_and_verdict(self, web: Web, page: Page) -> None:
-        web.client.call("file_read")
-        page.go(web.url(f"/?token={PASSWORD}"))
-        page.wait_for("tools/call file_read: forwarded")
-
     def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(
         self, web: Web, page: Page
     ) -> None:

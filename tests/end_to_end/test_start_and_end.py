@@ -14,7 +14,7 @@ from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import Peer, RawRequest
 
 TOOLS = ("mitmdump", "mitmweb", "mitmproxy")
 NOBODY = "reverse:http://127.0.0.1:1"
@@ -71,39 +71,6 @@ async def test_a_failed_start_says_why_in_two_lines(
     assert_says(said, text, name)
 
 
-async def test_a_silent_upstream_times_out(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.left()
-
-    async with raw_upstream(script) as upstream:
-        mode = f"reverse:{upstream.url}"
-        code, stderr = await end("mitmdump", tmp_path, mode, "connection_timeout=300")
-    what = f"Error: Failed to connect to upstream MCP at {upstream.url}"
-    assert_says((code, stderr), f"{what}\nConnection timeout after 300ms")
-
-
-async def test_a_missing_tool_list_has_its_own_timeout(tmp_path: Path) -> None:
-    text = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 300ms"
-    async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
-        mode = f"reverse:{upstream.url}"
-        found = await end("mitmdump", tmp_path, mode, "tool_list_timeout=300")
-    assert_says(found, text)
-
-
-async def test_a_refused_tool_list_is_reported(tmp_path: Path) -> None:
-    def lists(_request: RawRequest, _id: str) -> bytes:
-        return answer(b"no", status="503 Service Unavailable", kind="text/plain")
-
-    async with mcp_upstream(tools=[], lists=lists) as upstream:
-        code, stderr = await end("mitmdump", tmp_path, f"reverse:{upstream.url}")
-    assert (code, stderr.split("\n")[0]) == (
-        1,
-        "Error: Failed to fetch tool list from upstream MCP",
-    )
-    assert "HTTP 503" in stderr.split("\n")[1]
-    assert len(stderr.split("\n")) == 3
-
-
 async def test_a_configuration_file_that_overrides_a_flag_stops_the_start(
     tmp_path: Path,
 ) -> None:
@@ -148,31 +115,6 @@ async def test_a_lost_upstream_ends_the_process_after_all_waiting_clients_are_an
     assert got == [LOST % 1, LOST % 2]
     assert code == 1
     assert stderr.rstrip().endswith("Error: Lost connection to upstream MCP\nShutting down proxy")
-
-
-async def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=[tool("read_file")]) as upstream,
-        serving("mitmdump", tmp_path, upstream, "fail_fast=false") as it,
-    ):
-        async with raw_client(it.port) as client:
-            await client.ask(post(CALL % 1))
-            await upstream.raw.stop()
-        for number in (2, 3):
-            async with raw_client(it.port) as client:
-                assert (await client.ask(post(CALL % number))).body == LOST % number
-
-
-async def test_a_signal_ends_the_process_with_success(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=[tool("read_file")]) as upstream,
-        serving("mitmdump", tmp_path, upstream) as it,
-    ):
-        async with raw_client(it.port) as client:
-            await client.ask(post(CALL % 1))
-        it.interrupt()
-        found = await it.exit_code()
-    assert found == 0
 
 
 async def test_the_report_names_hidden_tools_and_why(tmp_path: Path) -> None:

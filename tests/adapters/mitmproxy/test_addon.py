@@ -18,10 +18,10 @@ from tests.adapters.mitmproxy.filtered import (
     filtered,
     not_found,
 )
-from tests.mcp_upstream import RESULT, mcp_upstream, tool_list
+from tests.mcp_upstream import RESULT, mcp_upstream
 from tests.proxy import proxy
-from tests.raw_client import get, raw_client
-from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
+from tests.raw_client import raw_client
+from tests.raw_upstream import TIMEOUT
 
 
 class TestEditedOptions:
@@ -33,30 +33,6 @@ class TestEditedOptions:
             ctx.options.update(deny=["^read_"])
             assert (await between.ask(call("read_file"))).body == not_found("read_file")
             assert (await between.ask(call("delete_file"))).body == RESULT
-
-    async def test_an_open_stream_follows_edited_patterns(self, tmp_path: Path) -> None:
-        """A list may be asked for, or said again, on a stream that was opened before the edit."""
-        streams: list[Peer] = []
-
-        async def respond(request: RawRequest, peer: Peer) -> None:
-            if not request.line.startswith("GET /sse"):
-                await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-                return
-            streams.append(peer)
-            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?session=1\n\n"))
-            await peer.left()
-
-        async with filtered(tmp_path, respond=respond) as between:
-            await between.client.say(get(path="/sse"))
-            await between.client.head()
-            await between.client.chunk()
-            said = chunk(b"data: " + tool_list([READ, DELETE], id="5") + b"\n\n")
-            await streams[0].say(said)
-            assert await between.client.chunk() == b"data: " + tool_list([READ], id="5") + b"\n\n"
-            ctx.options.update(deny=["^read_"])
-            await streams[0].say(said)
-            shown = await between.client.chunk()
-            assert shown == b"data: " + tool_list([DELETE], id="5") + b"\n\n"
 
     @pytest.mark.parametrize(
         "bad", [{"deny": ["("]}, {"deny": ["(a+)+"]}, {"tools_list": ["x"]}, {"fail_fast": ["?"]}]

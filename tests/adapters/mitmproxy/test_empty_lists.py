@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from mitmproxy import optmanager
+from mitmproxy.addonmanager import Loader
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.options import (
+    ConfigReader,
+    declare_options,
+    overruled_option,
+)
+from mcp_tool_filter.errors import StartError
 from tests.cli.launched import launched, run
-from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
-from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as host
 from tests.raw_upstream import free_port
 
@@ -23,84 +32,78 @@ TOOLS = [tool("read_file"), tool("rm_rf")]
 MODE = ("-s", SCRIPT, "--mode", "reverse:http://127.0.0.1:1")
 WARNING = "Warning: nothing is denied: there is no deny or allow pattern\n"
 NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
+EMPTY = f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), "
 
 
-@pytest.mark.rest(but=2)
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("words", "said"),
     [
-        (name, ["deny"], f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), ")
-        for name in ("mitmdump", "mitmweb")
-    ]
-    + [
-        ("mitmdump", words, said)
-        for words, said in (
-            (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
-            (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
-            (["deny", "deny=^rm"], f"Error: --set deny {NO_PATTERN}"),
-            (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
-            (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
-            (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
-            (["lock="], "Error: Invalid value for --set lock: ''\nName a file, or leave it out\n"),
-            (["deny=^rm", "rules"], "Error: Invalid value for --set rules: ''\n"),
-            (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
-        )
+        (["deny"], EMPTY),
+        (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
+        (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
+        (["deny", "deny=^rm"], f"Error: --set deny {NO_PATTERN}"),
+        (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
+        (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
+        (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
+        (["lock="], "Error: Invalid value for --set lock: ''\nName a file, or leave it out"),
+        (["deny=^rm", "rules"], "Error: Invalid value for --set rules: ''\n"),
+        (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
+        (["deny_hint=opn-world"], "Error: Invalid value for deny_hint: 'opn-world'\nDid you"),
+        (["read_only"], "Error: Invalid value for read_only: ''\nWrite read_only=true or"),
+        (["strict"], "Error: Invalid value for strict: ''\nWrite strict=true or strict=false"),
+        ("deny: []", EMPTY),
+        ("deny: ['']", "Error: "),
+        ("allow: []", "Error: "),
     ],
     ids=str,
 )
+def test_an_option_without_its_value_is_an_error(words: list[str] | str, said: str) -> None:
+    """In what is typed, and in mitmproxy's configuration file."""
+    with pytest.raises((StartError, OptionsError)) as caught:
+        read(words)
+    assert str(caught.value).startswith(said)
+
+
+def read(words: list[str] | str) -> None:
+    """Read options that are typed, or in a file, as mitmdump and our addon do."""
+    options = Options()
+    master: Any = SimpleNamespace(options=options)
+    declare_options(Loader(master))
+    if isinstance(words, str):
+        optmanager.load(options, words)
+    else:
+        options.set(*words)
+    ConfigReader().read(options)
+    typed = [word for text in words for word in ("--set", text)]
+    if problem := overruled_option(options, typed):
+        raise problem
+
+
+@pytest.mark.rest(but=1)
+@pytest.mark.parametrize(("name", "words"), [("mitmdump", ["--set", "deny"]), ("mitmweb", [])])
 async def test_a_list_without_a_pattern_stops_the_start(
-    name: str, words: list[str], said: str, tmp_path: Path
+    name: str, words: list[str], tmp_path: Path
 ) -> None:
-    sets = [word for text in words for word in ("--set", text)]
-    async with host(name, *MODE, *sets, home=tmp_path) as running:
+    (tmp_path / "config.yaml").write_text("" if words else "deny: []")
+    async with host(name, *MODE, *words, home=tmp_path) as running:
         assert await running.exit_code() == 1
-        assert said in running.stderr
+        assert EMPTY in running.stderr
 
 
 @pytest.mark.rest(but=1)
-@pytest.mark.parametrize("text", ["deny: []", "deny:", 'deny: ""', "deny: ['']", "allow: []"])
-async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_start(
-    text: str, tmp_path: Path
-) -> None:
-    (tmp_path / "config.yaml").write_text(text)
-
-    async with host("mitmdump", *MODE, home=tmp_path) as running:
-        assert await running.exit_code() == 1
-        assert running.stderr.startswith("Error: ")
-
-
-@pytest.mark.rest(but=1)
-@pytest.mark.parametrize(
-    ("name", "quiet"), [("mitmdump", []), ("mitmdump", ["-q"]), ("mitmweb", [])], ids=str
-)
-async def test_a_host_without_any_pattern_warns_once(
-    name: str, quiet: list[str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("words", [["mitmdump", "-q"], ["mitmweb"]], ids=str)
+async def test_a_host_without_any_pattern_warns_once(words: list[str], tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
+        port = free_port()
         modes = [
-            f"--mode=reverse:{upstream.url}@127.0.0.1:{free_port()}",
+            f"--mode=reverse:{upstream.url}@127.0.0.1:{port}",
             f"--mode=reverse:{upstream.url}",
         ]
-        async with host(name, "-s", SCRIPT, *modes, *quiet, home=tmp_path) as running:
+        async with host(words[0], "-s", SCRIPT, *modes, *words[1:], home=tmp_path) as running:
             await running.says("nothing is denied")
             running.interrupt()
             assert await running.exit_code() == 0
             assert (running.stdout + running.stderr).count(WARNING) == 1
-
-
-@pytest.mark.rest(but=1)
-@pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
-async def test_the_launcher_without_any_pattern_warns_even_if_it_is_quiet(
-    words: list[str], tmp_path: Path
-) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
-    ):
-        await running.says("nothing is denied")
-        running.interrupt()
-        assert await running.exit_code() == 0
-        assert running.stderr.count(WARNING) == 1
 
 
 STRICT = (
@@ -111,62 +114,45 @@ UNMATCHED = (
     'Error: The pattern "^no" matches no tool\nWith the option strict, every pattern must match a'
     " tool\n"
 )
+strictly = pytest.mark.parametrize(
+    ("words", "said"), [([], STRICT), (["deny=^rm", "allow=^no"], UNMATCHED)], ids=str
+)
 
 
 @pytest.mark.rest(but=1)
-@pytest.mark.parametrize(
-    ("name", "words", "said"),
-    [
-        ("mitmdump", [], STRICT),
-        ("mitmdump", ["deny=^no"], UNMATCHED),
-        ("mitmdump", ["deny=^RM", "ignore_case=true"], ""),
-        ("mcp-tool-filter", [], STRICT),
-        ("mcp-tool-filter", ["deny=^rm", "allow=^no"], UNMATCHED),
-        ("mcp-tool-filter", ["deny_glob=rm_*"], ""),
-        ("mcp-tool-filter", ["deny=^RM", "ignore_case=true"], ""),
-    ],
-    ids=str,
-)
+@strictly
 async def test_strict_refuses_a_pattern_that_matches_no_tool(
-    name: str, words: list[str], said: str, tmp_path: Path
+    words: list[str], said: str, tmp_path: Path
 ) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        strictly(name, words, upstream, tmp_path) as running,
-    ):
-        if said:
+    sets = [word for text in ("strict=true", *words) for word in ("--set", text)]
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        mode = f"reverse:{upstream.url}"
+        async with host("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=tmp_path) as running:
             assert await running.exit_code() == 1
             assert running.stderr.endswith(said)
-        else:
-            await running.says("MCP tool filter: ")
-            assert "Warning" not in running.stderr
-
-
-def strictly(
-    name: str, words: list[str], upstream: McpUpstream, home: Path
-) -> AbstractAsyncContextManager[RunningTool]:
-    """Start a host with what our options are called in mitmproxy."""
-    if name == "mitmdump":
-        sets = [word for text in ("strict=true", *words) for word in ("--set", text)]
-        return host(name, "-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *sets, home=home)
-    flags = [f"--{text.removesuffix('=true')}" for text in words]
-    flags = [
-        flag.replace("_", "-", 1) if flag[2:7] in ("deny_", "ignor") else flag for flag in flags
-    ]
-    return launched("-u", f"{upstream.url}/mcp", "--strict", *flags, home=home)
 
 
 @pytest.mark.rest(but=1)
-@pytest.mark.parametrize("way", [["--stdio"], ["--list-tools"], ["--dry-run"]], ids=str)
-@pytest.mark.parametrize(("words", "said"), [([], STRICT), (["--deny", "^no"], UNMATCHED)], ids=str)
+@pytest.mark.parametrize("way", ["--port=0", "--stdio", "--list-tools", "--dry-run"])
+@strictly
 async def test_strict_applies_to_every_way_to_start(
-    way: list[str], words: list[str], said: str, tmp_path: Path
+    way: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
-        flags = ["-u", f"{upstream.url}/mcp", "--strict", *words, *way]
+        flags = ["-u", f"{upstream.url}/mcp", "--strict", *(f"--{one}" for one in words), way]
         ended = await asyncio.to_thread(run, *flags, home=tmp_path)
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert ended.stderr == said
+        assert ended.stderr.endswith(said)
+
+
+async def test_strict_accepts_patterns_that_match(tmp_path: Path) -> None:
+    words = ("--strict", "--deny-glob", "rm_*", "--deny", "^RM", "--ignore-case")
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
+    ):
+        await running.says("MCP tool filter: ")
+        assert "Warning" not in running.stderr
 
 
 ODD = {
@@ -176,31 +162,21 @@ ODD = {
 }
 
 
-@pytest.mark.rest(but=1)
-@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=str)
-async def test_each_odd_pattern_gets_a_warning_even_if_quiet(
-    quiet: list[str], tmp_path: Path
+@pytest.mark.parametrize(("denied", "warnings"), [(ODD, ODD.values()), ({}, [WARNING])], ids=len)
+async def test_warnings_about_patterns_are_shown_even_if_quiet(
+    denied: dict[str, str], warnings: list[str], tmp_path: Path
 ) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        denied = [word for pattern in ODD for word in ("--deny", pattern)]
-        async with launched("-u", f"{upstream.url}/mcp", *denied, *quiet, home=tmp_path) as running:
-            for warning in ODD.values():
-                await running.says(re.escape(warning))
-            running.interrupt()
-            assert await running.exit_code() == 0
-            for warning in ODD.values():
-                assert running.stderr.count(warning) == 1
-            assert ("MCP tool filter: " in running.stderr) != bool(quiet)
-
-
-@pytest.mark.parametrize("words", [["--deny", "^rm"], ["--allow", "^read"]], ids=str)
-async def test_a_filter_with_a_pattern_does_not_warn(words: list[str], tmp_path: Path) -> None:
+    words = [word for pattern in denied for word in ("--deny", pattern)]
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
-        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
+        launched("-qu", f"{upstream.url}/mcp", *words, home=tmp_path) as running,
     ):
-        await running.serving()
-        assert "nothing is denied" not in running.stderr
+        for warning in warnings:
+            await running.says(re.escape(warning))
+        running.interrupt()
+        assert await running.exit_code() == 0
+        assert [running.stderr.count(warning) for warning in warnings] == [1] * len(warnings)
+        assert "MCP tool filter: " not in running.stderr
 
 
 def reset(options: Options, name: str) -> None:
@@ -223,34 +199,17 @@ def reset(options: Options, name: str) -> None:
 async def test_an_edit_that_removes_the_last_pattern_is_refused(
     option: str, edit: Callable[[Options], None], tmp_path: Path
 ) -> None:
-    """The filter that was in force stays."""
-
-    async def main(running: RunningProxy, addon: ToolFilter) -> None:
-        with pytest.raises(OptionsError, match=r"no pattern|pattern in deny list"):
-            edit(running.master.options)
-        [listener] = addon.proxy.listeners.values()
-        assert list(listener.snapshot.allowed) == ["read_file"]
-
-    patterns = {"deny": ["^rm"], "allow": ["^read"]}
-    await beside(main, tmp_path, **{option: patterns[option]})
-
-
-async def test_a_pattern_that_matches_no_name_denies_nothing_on_purpose(tmp_path: Path) -> None:
-    async def main(running: RunningProxy, addon: ToolFilter) -> None:
-        running.master.options.update(deny=["(?!)"])
-        [listener] = addon.proxy.listeners.values()
-        assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
-
-    await beside(main, tmp_path, deny=["^rm"])
-
-
-async def beside(
-    main: Callable[[RunningProxy, ToolFilter], Awaitable[None]], home: Path, **options: object
-) -> None:
+    """The filter that was in force stays. A pattern that matches no name is meant."""
     addon = ToolFilter(report=lambda _report: None)
+    given = {option: {"deny": ["^rm"], "allow": ["^read"]}[option]}
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
-        proxy(addon, to=upstream.url, home=home, **options) as running,
+        proxy(addon, to=upstream.url, home=tmp_path, **given) as running,
     ):
         await addon.proxy.ready.wait()
-        await main(running, addon)
+        [listener] = addon.proxy.listeners.values()
+        with pytest.raises(OptionsError, match=r"no pattern|pattern in deny list"):
+            edit(running.master.options)
+        assert list(listener.snapshot.allowed) == ["read_file"]
+        running.master.options.update(allow=["^"], deny=["(?!)"])
+        assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]

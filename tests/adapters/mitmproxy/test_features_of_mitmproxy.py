@@ -15,7 +15,7 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.io import FlowReader
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import ANSWERING, Filtered, call, not_found
+from tests.adapters.mitmproxy.filtered import call
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
@@ -50,7 +50,13 @@ async def hosted(
     home: Path, *scripts: object, respond: Respond | None = None, **options: Any
 ) -> AsyncIterator[Hosted]:
     """Run all of mitmdump's addons and ours; the scripts come after ours, as with ``-s``."""
-    given = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"], **options}
+    given = {
+        "deny": ["^delete_"],
+        "endpoint": ["/mcp"],
+        "fail_fast": ["false"],
+        "tools_list": ["upstream"],
+        **options,
+    }
     async with (
         mcp_upstream(tools=[READ, DELETE], respond=respond or saying(RESULT)) as upstream,
         proxy(ToolFilter(), *scripts, to=upstream.url, home=home, host="dump", **given) as it,
@@ -131,7 +137,7 @@ async def test_headers_and_bodies_are_modified_and_judged_again(tmp_path: Path) 
 async def test_a_list_from_a_file_is_filtered(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_bytes(LISTED)
-    async with hosted(tmp_path, map_local=[f"|/mcp|{file}"], tools_list=["upstream"]) as it:
+    async with hosted(tmp_path, map_local=[f"|/mcp|{file}"]) as it:
         said = await it.ask(LIST)
         assert b"read_file" in said.body
         assert b"delete_file" not in said.body
@@ -359,27 +365,6 @@ class Script:
         setattr(self, hook, change)
 
 
-@asynccontextmanager
-async def filtered_before(
-    home: Path, hook: str, change: Change, respond: Respond = ANSWERING
-) -> AsyncIterator[Filtered]:
-    """Run a filter with a script behind it; ``respond`` is the upstream."""
-    async with (
-        mcp_upstream(tools=[READ, DELETE], respond=respond) as upstream,
-        proxy(
-            ToolFilter(),
-            Script(hook, change),
-            to=upstream.url,
-            home=home,
-            deny=["^delete_"],
-            endpoint=["/mcp"],
-            tools_list=["upstream"],
-        ) as running,
-        raw_client(running.port) as client,
-    ):
-        yield Filtered(upstream, client, running.port)
-
-
 def answered(body: bytes, kind: str = "application/json") -> Change:
     def change(flow: HTTPFlow) -> None:
         flow.response = Response.make(200, body, {"content-type": kind})
@@ -396,39 +381,28 @@ def asked(body: bytes) -> Change:
 
 async def test_a_request_that_becomes_another_allowed_call_passes(tmp_path: Path) -> None:
     other = call("read_file", '{"changed":true}')
-    async with filtered_before(tmp_path, "request", asked(other)) as it:
+    async with hosted(tmp_path, Script("request", asked(other))) as it:
         assert (await it.ask(call("read_file"))).body == RESULT
         assert [one.body for one in it.upstream.of("tools/call")] == [other]
 
 
-async def test_a_request_that_becomes_a_denied_call_is_answered(tmp_path: Path) -> None:
-    async with filtered_before(tmp_path, "request", asked(call("delete_file"))) as it:
-        assert (await it.ask(call("read_file"))).body == not_found("delete_file")
-        assert it.upstream.of("tools/call") == []
-
-
-async def test_a_list_that_a_script_puts_into_an_answer_is_filtered(tmp_path: Path) -> None:
-    async with filtered_before(tmp_path, "response", answered(BOTH)) as it:
-        assert (await it.ask(LIST)).body == tool_list([READ], id="5")
-
-
 async def test_an_answer_that_a_script_changes_passes_if_it_may(tmp_path: Path) -> None:
     other = RESULT.replace(b"[]", b'[{"type":"text","text":"changed"}]')
-    async with filtered_before(tmp_path, "response", answered(other)) as it:
+    async with hosted(tmp_path, Script("response", answered(other))) as it:
         assert (await it.ask(call("read_file"))).body == other
 
 
 async def test_an_answer_that_becomes_an_event_stream_is_not_shown(tmp_path: Path) -> None:
     """It is there as a whole, too late to be judged event by event."""
     stream = answered(b"data: " + BOTH + b"\n\n", "text/event-stream")
-    async with filtered_before(tmp_path, "response", stream) as it:
+    async with hosted(tmp_path, Script("response", stream)) as it:
         got = await it.ask(LIST)
         assert b"delete_file" not in got.head + got.body
         assert b'"error"' in got.body
 
 
 async def test_an_answer_to_head_stays_without_a_body(tmp_path: Path) -> None:
-    async with filtered_before(tmp_path, "response", answered(BOTH)) as it:
+    async with hosted(tmp_path, Script("response", answered(BOTH))) as it:
         got = await it.client.ask(get().replace(b"GET", b"HEAD"))
         assert got.status == 200
         assert (await it.ask(LIST)).body == tool_list([READ], id="5")
@@ -451,7 +425,7 @@ async def test_a_header_that_a_script_gives_a_stream_passes_unless_it_carries_a_
 ) -> None:
     for value, passes in (("harmless", True), ('{"name":"delete_file","inputSchema":{}}', False)):
         change = with_header("x-tools", value)
-        async with filtered_before(tmp_path, "responseheaders", change, streaming) as it:
+        async with hosted(tmp_path, Script("responseheaders", change), respond=streaming) as it:
             got = await it.ask(call("read_file"))
             assert bool(got.all("x-tools")) is passes
             assert RESULT in got.body
@@ -460,7 +434,7 @@ async def test_a_header_that_a_script_gives_a_stream_passes_unless_it_carries_a_
 async def test_a_stream_that_a_script_calls_something_else_is_not_shown(tmp_path: Path) -> None:
     """A client would read it in another way than we have judged it."""
     change = with_header("content-type", "application/json")
-    async with filtered_before(tmp_path, "responseheaders", change, streaming) as it:
+    async with hosted(tmp_path, Script("responseheaders", change), respond=streaming) as it:
         got = await it.ask(call("read_file"))
         assert b"The server sent an invalid response" in got.body
         assert RESULT not in got.body

@@ -60,7 +60,11 @@ class Looking:
     def look(self, flow: Any) -> None:
         self.seen.append(repr(flow.get_state()))
 
-    requestheaders = request = responseheaders = response = error = look
+    requestheaders = request = responseheaders = error = look
+
+    def response(self, flow: Any) -> None:
+        self.look(flow)
+        flow.response.headers["x-added"] = "by a script"
 
 
 async def log_in(client: RawClient) -> list[str]:
@@ -112,6 +116,7 @@ async def ask_token(client: RawClient, asked: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_flow_has_masks_for_all_secrets_of_a_login(tmp_path: Path, place: str) -> None:
+    """Also if a script changes the answers."""
     recording, looking = tmp_path / "all.flow", Looking()
     given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
     with oauth_upstream(**PLACES[place]) as upstream:
@@ -124,6 +129,7 @@ async def test_a_flow_has_masks_for_all_secrets_of_a_login(tmp_path: Path, place
     shown = "".join(looking.seen) + recording.read_bytes().decode("latin-1")
     assert "masked-" in shown
     assert "grant_type=refresh_token" in shown  # what is no secret can be seen
+    assert "x-added" in shown
     assert [one for one in found if one in shown] == []
 
 
@@ -208,32 +214,7 @@ KEY = b"X-Api-Key: from-the-client\r\nCookie: sid=s-1; theme=dark\r\n"
 
 
 async def test_the_upstream_gets_what_the_client_sent(tmp_path: Path) -> None:
-    """And the user's own headers; a flow has masks for both."""
-    heard: list[bytes] = []
-
-    async def respond(request: RawRequest, peer: Any) -> None:
-        heard.append(request.head)
-        await saying(RESULT)(request, peer)
-
-    recording = tmp_path / "all.flow"
-    ours = ["X-Tenant-Token: t-0815"]
-    async with recorded(recording, respond, upstream_headers=ours) as (_, client):
-        target = "/mcp?session_id=s-9&access_token=in-the-url"
-        await client.ask(post(CALL, path=target, headers=MCP_HEADERS + KEY))
-        await client.ask(post(CALL))
-    first, second = heard
-    for sent in (b"X-Api-Key: from-the-client", b"sid=s-1; theme=dark", target.encode()):
-        assert sent in first
-    assert b"X-Tenant-Token: t-0815" in second
-    one, _ = read_flows(recording)
-    assert "session_id=s-9" in one.request.path
-    shown = recording.read_bytes()
-    for secret in (b"from-the-client", b"s-1;", b"in-the-url", b"t-0815"):
-        assert secret not in shown
-
-
-async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> None:
-    """It is judged again, and then sent with its secrets."""
+    """And the user's own headers; a flow has masks for both. A script may change it."""
 
     class Changing:
         def request(self, flow: Any) -> None:
@@ -245,10 +226,22 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
         heard.append(request.head)
         await saying(RESULT)(request, peer)
 
-    async with recorded(tmp_path / "a.flow", respond, Changing()) as (_, client):
-        await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
-    assert b"X-Api-Key: from-the-client" in heard[0]
-    assert b"x-added: by a script" in heard[0]
+    recording = tmp_path / "all.flow"
+    ours = ["X-Tenant-Token: t-0815"]
+    async with recorded(recording, respond, Changing(), upstream_headers=ours) as (_, client):
+        target = "/mcp?session_id=s-9&access_token=in-the-url"
+        await client.ask(post(CALL, path=target, headers=MCP_HEADERS + KEY))
+        await client.ask(post(CALL))
+    first, second = heard
+    own = (b"X-Api-Key: from-the-client", b"sid=s-1; theme=dark", target.encode())
+    for sent in (*own, b"x-added: by a script"):
+        assert sent in first
+    assert b"X-Tenant-Token: t-0815" in second
+    one, _ = read_flows(recording)
+    assert "session_id=s-9" in one.request.path
+    shown = recording.read_bytes()
+    for secret in (b"from-the-client", b"s-1;", b"in-the-url", b"t-0815"):
+        assert secret not in shown
 
 
 async def test_a_client_that_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
@@ -288,13 +281,7 @@ async def test_a_client_gets_the_unmasked_answer(tmp_path: Path) -> None:
             await peer.say(answer(RESULT).replace(b"\r\n", cookie, 1))
 
     recording = tmp_path / "all.flow"
-    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
-    async with (
-        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
-        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
-        raw_client(it.port) as client,
-        h2_client(it.port) as other,
-    ):
+    async with recorded(recording, respond) as (it, client), h2_client(it.port) as other:
         got = await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
         streamed = await client.ask(post(CALL, headers=MCP_HEADERS + KEY + b"X-Stream: yes\r\n"))
         asked = [(b"content-type", b"application/json"), (b"x-api-key", b"from-the-client")]
@@ -306,26 +293,6 @@ async def test_a_client_gets_the_unmasked_answer(tmp_path: Path) -> None:
     assert b"sid=masked-" in shown
     assert b"c-4711" not in shown
     assert b"from-the-client" not in shown
-
-
-@pytest.mark.parametrize("place", PLACES)
-async def test_a_script_may_change_the_answers_of_a_login(tmp_path: Path, place: str) -> None:
-    class Changing:
-        def response(self, flow: Any) -> None:
-            flow.response.headers["x-added"] = "by a script"
-
-    recording = tmp_path / "all.flow"
-    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
-    with oauth_upstream(**PLACES[place]) as upstream:
-        addons = (ToolFilter(fetch=fetched), Changing(), Save())
-        async with (
-            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
-            found = await log_in(client)
-    shown = recording.read_bytes().decode("latin-1")
-    assert "x-added" in shown
-    assert [one for one in found if one in shown] == []
 
 
 @pytest.mark.parametrize("piece", [b"?", b"&", b"=", b"?a", b"&a=", b"%41"])

@@ -22,7 +22,7 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.serving import endpoints
 from tests.h2_upstream import UpstreamStream, h2_upstream
-from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool, tool_list
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
 from tests.proxy import SCRIPT, RunningProxy, certified, proxy
 from tests.proxy import tool as tool_process
 from tests.raw_client import Answer, H2Client, RawClient, raw_client, trusting
@@ -37,7 +37,6 @@ from tests.raw_upstream import (
     chunk,
     raw_upstream,
 )
-from tests.websocket import accept, connect
 
 READ, DELETE = tool("read_file"), tool("delete_file")
 
@@ -165,14 +164,6 @@ async def test_mcp_is_filtered(tmp_path: Path, way: str, host: str) -> None:
         assert [one.body for one in it.upstream.of("tools/call")] == [call("read_file")]
 
 
-@ways
-async def test_a_denied_tool_is_not_found_before_any_list(tmp_path: Path, way: str) -> None:
-    async with between(tmp_path, way) as it:
-        got = await it.send(call("delete_file"))
-        assert json.loads(got.body) == not_found("delete_file")
-        assert not it.upstream.of("tools/call")
-
-
 # More bodies that some server reads as a call: tests/http/test_recognise.py
 TRICKS = {
     "no content type": (call("delete_file"), b""),
@@ -211,18 +202,6 @@ async def test_no_method_lets_a_denied_call_pass(tmp_path: Path, method: str) ->
         assert not it.passed()
 
 
-async def test_a_body_in_small_chunks_is_recognised(tmp_path: Path) -> None:
-    async with between(tmp_path) as it:
-        head = it.written(b"", "/mcp", JSON + b"Transfer-Encoding: chunked\r\n")
-        await it.client.say(head)
-        for at in range(0, len(call("delete_file")), 3):
-            await it.client.say(chunk(call("delete_file")[at : at + 3]))
-            await asyncio.sleep(0)
-        await it.client.say(LAST_CHUNK)
-        assert json.loads((await it.client.answer()).body) == not_found("delete_file")
-        assert not it.passed()
-
-
 async def test_a_client_that_leaves_early_does_no_harm(tmp_path: Path) -> None:
     async with between(tmp_path, respond=echo) as it:
         whole = it.written(call("delete_file"), "/mcp", JSON)
@@ -233,14 +212,6 @@ async def test_a_client_that_leaves_early_does_no_harm(tmp_path: Path) -> None:
                 client.abort()
         assert (await it.send(b"{}", path="/v1")).body == b"{}"
         assert not it.proxy.errors()
-
-
-async def test_trailers_of_other_traffic_are_dropped(tmp_path: Path) -> None:
-    async with between(tmp_path, respond=echo) as it:
-        head = it.written(b"", "/v1", b"Transfer-Encoding: chunked\r\n")
-        for _ in range(2):
-            got = await it.client.ask(head + chunk(b"hi") + b"0\r\nX-A: b\r\n\r\n")
-            assert (got.status, got.body) == (200, b"hi")
 
 
 @pytest.mark.parametrize("way", ["absolute", "tunnel"])
@@ -261,25 +232,6 @@ async def test_unfinished_bodies_are_held_within_the_budget(tmp_path: Path, way:
         got = await it.send(call("delete_file"))
         assert json.loads(got.body) == not_found("delete_file")
         assert not it.passed()
-
-
-async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -> None:
-    def lists(asked: RawRequest, id: str) -> bytes:
-        is_first = asked.line.startswith("POST /a ")
-        return answer(tool_list([READ if is_first else tool("look")], id=id))
-
-    async with (
-        mcp_upstream(lists=lists) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path) as running,
-        raw_client(running.port) as client,
-    ):
-        host = upstream.url.partition("//")[2]
-        await tunnel(client, host, None)
-        it = Between(upstream, running, client, "")
-        first = await it.send(request("tools/list"), path="/a")
-        second = await it.send(request("tools/list"), path="/b")
-        assert b"read_file" in first.body
-        assert b"look" in second.body
 
 
 async def test_forgetting_an_endpoint_frees_its_counts(
@@ -339,13 +291,6 @@ async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None
             assert (await client.answer()).status == 200
 
 
-async def test_blank_lines_before_a_request_are_none_of_it(tmp_path: Path) -> None:
-    async with between(tmp_path, "absolute") as it:
-        plain = it.written(b"", "/readme", b"", "GET")
-        assert (await it.client.ask(b"\r\n\r\n" + plain)).status != 400
-        assert it.upstream.raw.requests[-1].line == "GET /readme HTTP/1.1"
-
-
 class _Lying:
     """A script that says that the client speaks HTTP/2."""
 
@@ -371,43 +316,6 @@ async def test_a_dump_shows_no_secret_of_an_endpoints_url(tmp_path: Path) -> Non
 # Forward proxies: the older transport, GET streams and WebSockets are recognised and filtered.
 
 
-async def test_the_older_transport_is_recognised_by_its_first_event(tmp_path: Path) -> None:
-    """Nothing in its GET says that it is MCP."""
-    peers: list[Peer] = []
-
-    async def respond(asked: RawRequest, peer: Peer) -> None:
-        if asked.line.startswith("GET"):
-            peers.append(peer)
-            await peer.say(SSE_HEAD + chunk(b": hi\n\nevent: endpoint\ndata: /m?s=1\n\n"))
-            return
-        await peer.say(answer(b"", status="202 Accepted"))
-        if b"read_file" in asked.body:
-            await peers[0].say(chunk(b"data: " + RESULT + b"\n\n"))
-        if b"resources/list" in asked.body:
-            await peers[0].say(chunk(b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"))
-
-    async with (
-        between(tmp_path, respond=respond) as it,
-        raw_client(it.proxy.port) as poster,
-    ):
-        host = it.upstream.url.partition("//")[2]
-        await tunnel(poster, host, None)
-        await it.client.say(it.written(b"", "/sse", b"Accept: text/event-stream\r\n", "GET"))
-        await it.client.head()
-        assert await it.client.until(b"data: /m?s=1\n\n")
-        listed = await poster.ask(it.written(request("tools/list"), "/m?s=1", JSON))
-        assert b"read_file" in listed.body
-        assert b"delete_file" not in listed.body
-        for body in (call("delete_file"), request("resources/list"), call("read_file")):
-            got = await poster.ask(it.written(body, "/m?s=1", JSON))
-            assert (got.status, got.body) == (202, b"")
-        said = await it.client.until(RESULT + b"\n\n")
-        assert b"Tool not found: delete_file" in said
-        assert b"read_file" in said
-        assert said.count(b"delete_file") == 1
-        assert not [one for one in it.upstream.raw.requests if b"delete_file" in one.body]
-
-
 async def test_no_url_is_rewritten(tmp_path: Path) -> None:
     """Clients call the upstream by its own name, and find us all the same."""
     urls: list[str] = []
@@ -430,20 +338,6 @@ async def test_no_url_is_rewritten(tmp_path: Path) -> None:
         assert f"data: {it.upstream.url}/m\n".encode() in await it.client.chunks()
         got = await it.send(call("delete_file"), path="/m")
         assert json.loads(got.body) == not_found("delete_file")
-
-
-async def test_a_list_on_the_get_stream_of_an_endpoint_is_filtered(tmp_path: Path) -> None:
-    async def respond(_asked: RawRequest, peer: Peer) -> None:
-        listed = b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"
-        await peer.say(SSE_HEAD + chunk(listed) + LAST_CHUNK)
-
-    async with between(tmp_path, respond=respond) as it:
-        for headers in (b"", b"Mcp-Session-Id: 1\r\n", b"Last-Event-ID: 1\r\n"):
-            await it.client.say(it.written(b"", "/mcp", headers, "GET"))
-            await it.client.head()
-            said = await it.client.chunks()
-            assert b"read_file" in said
-            assert b"delete_file" not in said
 
 
 @ways
@@ -512,35 +406,6 @@ async def test_calls_over_the_older_transport_need_no_list_before_them(
         asked = [one.body for one in upstream.requests]
         assert sum(b"tools/list" in one for one in asked) == 1
         assert not [one for one in asked if b"delete_file" in one]
-
-
-@pytest.mark.parametrize("subprotocol", ["mcp", None])
-async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str | None) -> None:
-    heard: list[bytes] = []
-
-    async def script(peer: Peer) -> None:
-        head = await peer.reader.readuntil(b"\r\n\r\n")
-        there = await accept(peer.reader, peer.writer, head)
-        while (text := await there.hear()) is not None:
-            heard.append(text)
-            is_other = text == b"hello" or b"tools/call" in text
-            await there.say(text if is_other else tool_list([READ, DELETE], id="7"))
-
-    async with tunnelled(tmp_path, script) as (_, client):
-        offered = [subprotocol] if subprotocol else []
-        here = await connect(client.reader, client.writer, subprotocols=offered)
-        if not subprotocol:
-            await here.say(b"hello")
-            assert await here.hear() == b"hello"
-        for is_listed in (False, True):
-            await here.say(call("delete_file"))
-            assert json.loads(await here.hear() or b"") == not_found("delete_file")
-            await here.say(call("read_file"))
-            assert await here.hear() == call("read_file")
-            if not is_listed:
-                await here.say(request("tools/list"))
-                assert b"delete_file" not in (await here.hear() or b"")
-    assert not [one for one in heard if b"delete_file" in one]
 
 
 # A forward proxy in front of another proxy: requests in tunnels go through tunnels of that one.
@@ -659,32 +524,6 @@ async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
 # Forward proxies: bytes that only some servers read as a request, or no HTTP at all.
 
 
-async def test_an_unusual_transfer_coding_is_refused(tmp_path: Path) -> None:
-    async with between(tmp_path) as it:
-        coded = gzip.compress(call("delete_file"))
-        headers = JSON + b"Transfer-Encoding: gzip, chunked\r\n"
-        await it.client.say(it.written(b"", "/mcp", headers) + chunk(coded) + LAST_CHUNK)
-        assert b" 400 " in await it.client.head()
-        assert not it.passed()
-
-
-@pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_a_call_under_a_false_coding_is_refused_wherever_it_is_cut(
-    tmp_path: Path, coding: bytes
-) -> None:
-    """Its first bytes alone could be those of compressed data, and some servers do not care."""
-    async with between(tmp_path) as it:
-        headers = JSON + b"Content-Encoding: " + coding + b"\r\nTransfer-Encoding: chunked\r\n"
-        await it.client.say(it.written(b"", "/mcp", headers))
-        body = call("delete_file")
-        for part in (body[:5], body[5:]):
-            await it.client.say(chunk(part))
-            await asyncio.sleep(0.02)
-        await it.client.say(LAST_CHUNK)
-        assert b" 400 " in await it.client.head()
-        assert not it.passed()
-
-
 @pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
 async def test_a_server_that_speaks_first_cannot_open_a_bypass(
     tmp_path: Path, greeting: bytes
@@ -705,44 +544,6 @@ async def test_a_server_that_speaks_first_cannot_open_a_bypass(
             while said and b"delete_file" not in said:  # an answer of ours, or the end
                 said = await client.reader.read(65536)
         assert not upstream.requests
-
-
-@pytest.mark.parametrize("line", [b"POST\x0b/mcp\x0bHTTP/1.1", b"POST /mcp RTSP/1.1"])
-async def test_a_request_line_that_only_some_servers_read_does_not_pass(
-    tmp_path: Path, line: bytes
-) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(answer(b"reached"))
-
-    async with tunnelled(tmp_path, script) as (upstream, client):
-        body = call("delete_file")
-        await client.say(line + b"\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        async with asyncio.timeout(TIMEOUT):
-            said = await client.reader.read(65536)
-        assert b"reached" not in said
-        assert not upstream.requests
-
-
-async def test_a_line_that_only_some_servers_see_does_not_pass(tmp_path: Path) -> None:
-    """Python's http.server reads a length there, and the next request as this one's body."""
-    async with between(tmp_path) as it:
-        headers = b"X: y\rContent-Length: 100\r\n"
-        await it.client.say(it.written(b"", "/other", headers, "GET"))
-        assert b" 400 " in await it.client.head()
-        assert not it.passed()
-
-
-@pytest.mark.parametrize("wanted", [b"h2c", b"TLS/1.0, HTTP/1.1"])
-async def test_no_connection_is_upgraded_to_http_that_we_do_not_read(
-    tmp_path: Path, wanted: bytes
-) -> None:
-    async with between(tmp_path) as it:
-        headers = b"Connection: Upgrade\r\nUpgrade: " + wanted + b"\r\n"
-        await it.client.say(it.written(b"", "/other", headers, "GET"))
-        await it.client.head()
-        (seen,) = it.upstream.raw.requests
-        assert not seen.all("Upgrade")
 
 
 @pytest.mark.parametrize("record", [b"\x16\x04\x01", b"\x16\x02\x00", b"\x16\x03\x05", b"\x16P "])

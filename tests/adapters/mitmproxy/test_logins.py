@@ -6,10 +6,9 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import time
 from typing import Any
@@ -26,7 +25,7 @@ from tests.oauth_server import Grant, OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import TIMEOUT, Peer, answer, raw_upstream
 
 PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
 
@@ -77,21 +76,6 @@ async def logged_in(
 def error_of(got: Answer) -> tuple[int, object, str]:
     body = json.loads(got.body)
     return got.status, body["id"], body["error"]["message"]
-
-
-async def test_a_client_needs_no_login_of_its_own(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as between:
-        got = await between.ask(CALL)
-        assert json.loads(got.body)["result"]["content"][0]["text"] == "done"
-        (value,) = between.sent()
-        assert between.upstream.grant_of(value)
-
-
-async def test_tools_are_denied_with_a_login_too(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as between:
-        got = await between.ask(CALL.replace(b"read_file", b"delete_file"))
-        assert json.loads(got.body)["error"]["code"] == -32601
-        assert between.sent() == []
 
 
 @pytest.mark.parametrize(
@@ -406,52 +390,6 @@ def query_of(got: Answer) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(there).query).items()}
 
 
-@contextmanager
-def answering(pages: dict[str, bytes], status: int = 200, **headers: str) -> Iterator[str]:
-    """An upstream with these pages."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            body = pages.get(self.path)
-            self.send_response(404 if body is None else status)
-            for name, value in headers.items() if body is not None else ():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            self.wfile.write(body or b"")
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
-def listening() -> Iterator[tuple[str, list[str]]]:
-    """A trap: its URL, and the connections that it got."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def handle(self) -> None:
-            asked.append(str(self.client_address))
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 # Logins that pass through us, in a real mitmproxy: what each side gets, byte by byte.
 
 
@@ -515,17 +453,16 @@ async def test_the_callback_may_come_from_another_site(tmp_path: Path) -> None:
 async def test_addresses_named_by_a_client_are_never_requested(tmp_path: Path) -> None:
     """The addresses that we ask are those in the upstream's metadata."""
 
-    async with between(tmp_path, elsewhere=True) as it:
-        with listening() as (trap, asked):
-            await it.authorize(client_id=trap, resource=trap, redirect_uri=trap, request_uri=trap)
-            body = {"redirect_uris": [trap], "jwks_uri": trap, "logo_uri": trap}
-            await it.client.ask(post(json.dumps(body).encode(), path="/register", headers=JSON))
-            await it.ask_token(grant_type="authorization_code", resource=trap, redirect_uri=trap)
-            host = trap.removeprefix("http://").encode()
-            headers = MCP_HEADERS.replace(b"localhost", host)
-            await it.see(PLACE, headers)
-            await it.see(f"{PLACE}/{trap}")
-            assert asked == []
+    async with between(tmp_path, elsewhere=True) as it, raw_upstream(Peer.left) as asked:
+        trap = asked.url
+        await it.authorize(client_id=trap, resource=trap, redirect_uri=trap, request_uri=trap)
+        body = {"redirect_uris": [trap], "jwks_uri": trap, "logo_uri": trap}
+        await it.client.ask(post(json.dumps(body).encode(), path="/register", headers=JSON))
+        await it.ask_token(grant_type="authorization_code", resource=trap, redirect_uri=trap)
+        host = trap.removeprefix("http://").encode()
+        await it.see(PLACE, MCP_HEADERS.replace(b"localhost", host))
+        await it.see(f"{PLACE}/{trap}")
+        assert asked.peers == []
 
 
 @pytest.mark.parametrize("path", ["/register", "/token", "/token?a=b", "/authorize"])
@@ -666,36 +603,27 @@ async def test_an_odd_host_header_is_in_no_document(tmp_path: Path, host: bytes)
                 assert not got.all("location")
 
 
-async def test_metadata_with_another_success_status_names_us(tmp_path: Path) -> None:
+async def test_metadata_is_rewritten_also_if_it_is_compressed_and_not_cached(
+    tmp_path: Path,
+) -> None:
     """Clients read each answer that says success."""
 
-    pages = dict[str, bytes]()
-    with answering(pages, status=203) as url:
-        pages[PLACE] = json.dumps({"resource": url + "/mcp"}).encode()
-        async with (
-            proxy(ToolFilter(fetch=fetched), to=url, home=tmp_path, deny=["^d"]) as it,
-            raw_client(it.port) as client,
-        ):
-            got = await client.ask(get(path=PLACE))
-            assert json.loads(got.body)["resource"] == "http://localhost/mcp"
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        url = peer.upstream.url
+        document = json.dumps({"resource": f"{url}/mcp", "authorization_servers": [url]})
+        more = "\r\nContent-Encoding: gzip\r\nETag: x\r\nLast-Modified: yesterday"
+        said = answer(gzip.compress(document.encode()), status="203 Other" + more)
+        await peer.say(said)
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(fetch=fetched), to=upstream.url, home=tmp_path, deny=["^d"]) as it,
+        raw_client(it.port) as client,
+    ):
+        got = await client.ask(get(path=PLACE))
+        assert json.loads(got.body)["resource"] == "http://localhost/mcp"
+        assert not [got.all(name) for name in VALIDATORS if got.all(name)]
 
 
-async def test_compressed_metadata_is_rewritten_and_not_cached(tmp_path: Path) -> None:
-    pages = dict[str, bytes]()
-    said: dict[str, Any] = {
-        "Content-Encoding": "gzip",
-        "ETag": '"x"',
-        "Last-Modified": "yesterday",
-    }
-    with answering(pages, **said) as url:
-        pages[PLACE] = gzip.compress(
-            json.dumps({"resource": url + "/mcp", "authorization_servers": [url]}).encode()
-        )
-        async with (
-            proxy(ToolFilter(fetch=fetched), to=url, home=tmp_path, deny=["^d"]) as it,
-            raw_client(it.port) as client,
-        ):
-            got = await client.ask(get(path=PLACE))
-            assert json.loads(got.body)["resource"] == "http://localhost/mcp"
-            assert not got.all("etag") + got.all("last-modified")
-            assert not got.all("content-encoding")
+VALIDATORS = ("etag", "last-modified", "content-encoding")

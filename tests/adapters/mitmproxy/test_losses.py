@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import struct
 from contextlib import AsyncExitStack, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream, lost, not_found
+from tests.adapters.mitmproxy.filtered import call, filtered, lost
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import certified, proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
@@ -33,22 +32,6 @@ def _reset_connection() -> socket.socket:
 
 
 class TestLosses:
-    async def test_each_waiting_request_on_a_stream_gets_an_error_event(
-        self, tmp_path: Path
-    ) -> None:
-        async with filtered(tmp_path, respond=legacy_upstream, fail_fast=["false"]) as between:
-            async with raw_client(between.port) as poster:
-                await between.client.say(get(path="/sse"))
-                await between.client.head()
-                await between.client.chunk()
-                for id in ("1", "2"):
-                    body = call("read_file", id=id)
-                    await poster.ask(post(body, path="/messages?session=1"))
-            await between.upstream.raw.stop()
-            heard, clean = await between.client.rest_of_chunks()
-            assert clean
-            assert heard == b"".join(b"data: " + lost(id) + b"\n\n" for id in ("1", "2"))
-
     async def test_a_closed_idle_connection_is_no_loss(self, tmp_path: Path) -> None:
         """The upstream may close a quiet connection just as the next request is under way."""
 
@@ -92,42 +75,6 @@ class TestLosses:
 
 
 # An upstream that was lost and is back is filtered by its new list; the user reads what is new.
-
-
-async def test_a_returned_upstream_gets_a_new_snapshot(tmp_path: Path) -> None:
-    names = ["stays", "goes"]
-
-    def lists(request: RawRequest, id: str) -> bytes:
-        assert json.loads(request.body)["method"] == "tools/list"
-        return answer(tool_list([tool(name) for name in names], id=id))
-
-    said: list[str] = []
-    tool_filter = ToolFilter(report=lambda _text: None, warn=said.append)
-    options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
-    async with (
-        mcp_upstream(tools=[], respond=saying(RESULT), lists=lists) as upstream,
-        proxy(tool_filter, to=upstream.url, home=tmp_path, **options) as running,
-    ):
-
-        async def ask(name: str) -> bytes:
-            async with raw_client(running.port) as client:
-                return (await client.ask(post(call(name), headers=MCP_HEADERS))).body
-
-        assert await ask("goes") == RESULT
-        names[:] = ["stays", "comes", "delete_all"]
-        [site] = tool_filter.proxy.sites.values()
-        tool_filter.proxy.changes.lose(site)
-        assert await ask("stays") == RESULT
-        async with asyncio.timeout(TIMEOUT):
-            while len(said) < 2:
-                await asyncio.sleep(0.01)
-        assert await ask("comes") == RESULT
-        for name in ("goes", "delete_all"):
-            assert await ask(name) == not_found(name)
-        [gone, back] = said
-        assert "waiting for it to come back" in gone
-        assert "new tool comes" in back
-        assert "tool goes is gone" in back
 
 
 async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -> None:

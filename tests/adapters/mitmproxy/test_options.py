@@ -14,10 +14,13 @@ import pytest
 from mitmproxy import options
 from mitmproxy.addons import default_addons
 from mitmproxy.master import Master
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test import tflow
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.options import (
     ConfigReader,
+    Loopback,
     idle_options,
     keep_quiet_streams_alive,
     problem_in_options,
@@ -35,25 +38,21 @@ from tests.adapters.mitmproxy.filtered import (
     LIST,
     READ,
     call,
-    filtered,
     not_found,
 )
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
-from tests.proxy import REPOSITORY, SCRIPT, proxy
+from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
-from tests.raw_client import get, post, raw_client
+from tests.raw_client import post, raw_client
 from tests.raw_upstream import (
-    SSE_HEAD,
     TIMEOUT,
     Peer,
-    RawRequest,
-    answer,
-    chunk,
     free_port,
     raw_upstream,
 )
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
+FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
 
 
 @pytest.fixture
@@ -148,10 +147,6 @@ async def stock_options(**given: object) -> options.Options:
     return master.options
 
 
-async def test_mitmproxys_own_defaults_are_not_refused() -> None:
-    assert problem_in_options(await stock_options()) is None
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -183,6 +178,7 @@ async def test_the_user_hears_once_which_options_have_no_effect() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("listen_port", None),  # the default
         ("rawtcp", True),
         ("show_ignored_hosts", True),
         ("map_remote", ["|a|b"]),
@@ -212,39 +208,19 @@ async def test_a_users_setting_is_kept_even_if_it_is_the_default() -> None:
     assert (given.tcp_timeout, given.connection_strategy) == (default, "eager")
 
 
-ADDON = """
-import sys
-sys.path.insert(0, {path!r})
-import logging
-from mitmproxy import ctx, http
-from mcp_tool_filter.adapters.mitmproxy.options import Loopback
-
-class Filter:
-    def __init__(self):
-        self.loopback = Loopback()
-
-    def load(self, loader):
-        self.loopback.load(ctx.options)
-
-    def client_connected(self, client):
-        self.loopback.client_connected(client)
-
-    async def running(self):
-        if {rebind}:
-            await self.loopback.rebind()
-        logging.info("ready")
-
-    def request(self, flow):
-        flow.response = http.Response.make(200, b"served")
-
-addons = [Filter()]
-"""
+MODE = "reverse:http://127.0.0.1:1"
 
 
-def script(home: Path, *, rebind: bool = True) -> str:
-    path = home / "script.py"
-    path.write_text(ADDON.format(path=str(REPOSITORY / "addon"), rebind=rebind))
-    return str(path)
+def test_remote_clients_from_before_the_rebind_are_refused() -> None:
+    """mitmdump listens everywhere before it loads a script."""
+    loopback = Loopback()
+    loopback.load(options.Options())
+    for peer, is_refused in (("127.0.0.1", False), ("::1", False), ("192.0.2.1", True)):
+        client = tflow.tclient_conn()
+        client.peername, client.proxy_mode = (peer, 1), ProxyMode.parse(MODE)
+        client.error = None
+        loopback.client_connected(client)
+        assert bool(client.error) is is_refused
 
 
 def own_address() -> str:
@@ -257,101 +233,34 @@ def own_address() -> str:
         return str(sock.getsockname()[0])
 
 
-async def served(host: str, port: int) -> str:
-    try:
-        async with raw_client(port, host=host) as client:
-            await client.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            return "served" if b"served" in await client.rest() else "hung up on"
-    except ConnectionRefusedError:
-        return "refused"
-    except ConnectionError:
-        return "hung up on"
-
-
-async def outcome(home: Path, mode: str, *arguments: str, rebind: bool = True) -> tuple[str, str]:
-    """What a local client and a remote one get."""
+@pytest.mark.parametrize(
+    ("address", "given", "is_served"),
+    [
+        ("", [], False),
+        ("", ["--listen-host", ""], True),
+        ("", ["--listen-host", "0.0.0.0"], True),
+        ("@0.0.0.0:PORT", [], True),
+    ],
+)
+async def test_only_the_loopback_is_listened_on_unless_the_user_names_an_address(
+    address: str, given: list[str], is_served: bool, tmp_path: Path
+) -> None:
     port = free_port()
-    loaded = script(home, rebind=rebind)
-    start = ["-s", loaded, "--mode", mode.replace("PORT", str(port)), *arguments]
-    more = ["--set", "connection_strategy=lazy", "--listen-port", str(port)]
-    async with mitmproxys("mitmdump", *start, *more, home=home, listen_host=None) as running:
-        await running.says("ready")
-        return await served("127.0.0.1", port), await served(own_address(), port)
-
-
-MODE = "reverse:http://127.0.0.1:1"
-
-ANYWHERE = "reverse:http://127.0.0.1:1@0.0.0.0:PORT"
-
-
-async def test_only_the_loopback_is_listened_on(tmp_path: Path) -> None:
-    assert await outcome(tmp_path, MODE) == ("served", "refused")
-
-
-async def test_a_connection_from_before_the_rebind_is_closed(tmp_path: Path) -> None:
-    """mitmdump listens everywhere before it loads a script."""
-    assert await outcome(tmp_path, MODE, rebind=False) == ("served", "hung up on")
-
-
-@pytest.mark.parametrize("address", ["", "0.0.0.0"])
-async def test_listening_on_every_address_can_be_chosen(address: str, tmp_path: Path) -> None:
-    given = ("--listen-host", address)
-    assert await outcome(tmp_path, MODE, *given) == ("served", "served")
-
-
-async def test_an_address_named_in_a_mode_is_used(tmp_path: Path) -> None:
-    assert await outcome(tmp_path, ANYWHERE) == ("served", "served")
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        mode = f"reverse:{upstream.url}{address.replace('PORT', str(port))}"
+        words = ["-s", SCRIPT, "--mode", mode, "--listen-port", str(port), "--set", "deny=^rm"]
+        async with mitmproxys("mitmdump", *words, *given, home=tmp_path, listen_host=None) as it:
+            await it.says("MCP tool filter: ")
+            async with raw_client(port) as client:
+                assert (await client.ask(FINE)).body == RESULT
+            with socket.socket() as other:
+                assert (other.connect_ex((own_address(), port)) == 0) is is_served
 
 
 # One listener for each upstream, ready before the first client is served.
 
 
 class TestConnections:
-    async def test_events_arrive_one_by_one_and_a_client_that_leaves_is_noticed(
-        self, tmp_path: Path
-    ) -> None:
-        left = asyncio.Event()
-
-        async def respond(_request: RawRequest, peer: Peer) -> None:
-            await peer.say(SSE_HEAD)
-            await peer.say_event(RESULT)
-            await peer.left()
-            left.set()
-
-        async with filtered(tmp_path, respond=respond) as between:
-            await between.client.say(get())
-            await between.client.head()
-            assert await between.client.chunk() == b"data: " + RESULT + b"\n\n"
-            between.client.close()
-            await asyncio.wait_for(left.wait(), TIMEOUT)
-
-    async def test_a_comment_without_a_blank_line_is_not_held_back(self, tmp_path: Path) -> None:
-        """It is all that keeps a quiet stream alive."""
-
-        async def respond(_request: RawRequest, peer: Peer) -> None:
-            await peer.say(SSE_HEAD + chunk(b":\r\n"))
-            await peer.left()
-
-        async with filtered(tmp_path, respond=respond) as between:
-            await between.client.say(get())
-            await between.client.head()
-            assert await between.client.chunk() == b":\r\n"
-
-    async def test_twenty_concurrent_calls_get_their_own_answers(self, tmp_path: Path) -> None:
-        async def respond(request: RawRequest, peer: Peer) -> None:
-            id = json.loads(request.body)["id"]
-            await asyncio.sleep(0.02 * (20 - id))
-            await peer.say(answer(RESULT.replace(b'"id":1', b'"id":%d' % id)))
-
-        async with filtered(tmp_path, respond=respond) as between:
-
-            async def one(number: int) -> int:
-                async with raw_client(between.port) as client:
-                    got = await client.ask(post(call("read_file", id=str(number))))
-                    return int(json.loads(got.body)["id"])
-
-            assert await asyncio.gather(*map(one, range(20))) == list(range(20))
-
     async def test_each_listener_has_its_own_upstream_and_snapshot(self, tmp_path: Path) -> None:
         async with (
             mcp_upstream(tools=[tool("one"), tool("delete_1")]) as one,
@@ -396,8 +305,6 @@ class TestConnections:
 
 
 # What a start refuses, and edits of the options while mitmproxy runs.
-
-FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
 
 EDITS = """
 import asyncio, logging
@@ -447,33 +354,11 @@ async def test_a_refused_edit_of_the_mode_closes_no_listener(
                 assert (await client.ask(FINE)).body == RESULT
 
 
-async def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
-    broken = [b'{"name":"broken"}'] * 7
-
-    async with mcp_upstream(tools=[tool("read_file"), *broken]) as upstream:
-        start = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
-        start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
-        async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
-            await it.listening()
-            await it.says("Warning: ")
-            async with raw_client(it.port) as client:
-                await client.ask(FINE)
-            said = (it.stdout + it.stderr).splitlines()
-            assert sum("without an object inputSchema" in line for line in said) == 1
-
-
-async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
-    """A user who forgets it would believe that the upstream is filtered."""
-    async with mitmproxys("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
-        assert await it.exit_code() == 1
-        assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr
-
-
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Error: There is no --mode\n"),
+        ((), "Error: There is no --mode\n--mode reverse:http://host:port filters"),
         (("--mode", "reverse:http://127.0.0.1:1", "--set", "deny=(a+)+"), "Error: Unsafe regex"),
     ],
     ids=["no mode", "a wrong option"],
@@ -491,27 +376,6 @@ async def test_a_start_that_must_fail_never_listens(
             assert await it.exit_code() == 1
             assert it.stderr.startswith(said)
             assert "in use" not in it.stdout + it.stderr
-
-
-async def test_a_call_under_way_is_answered_before_the_process_ends(tmp_path: Path) -> None:
-    may_answer = asyncio.Event()
-
-    async def slowly(_request: RawRequest, peer: Peer) -> None:
-        await may_answer.wait()
-        await peer.say(answer(RESULT))
-
-    async with mcp_upstream(tools=[tool("read_file")], respond=slowly) as upstream:
-        words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", "--set", "deny=^rm_"]
-        async with mitmproxys("mitmdump", *words, "--set", "endpoint=/mcp", home=tmp_path) as it:
-            found = await it.says(r"MCP tool filter: http://127.0.0.1:(\d+)")
-            async with raw_client(int(found[1])) as client:
-                await client.say(FINE)
-                while not upstream.of("tools/call"):
-                    await asyncio.sleep(0.01)
-                it.interrupt()
-                may_answer.set()
-                assert (await client.answer()).body == RESULT
-            assert await it.exit_code() == 0
 
 
 async def test_a_client_that_leaves_during_the_start_does_no_harm(tmp_path: Path) -> None:

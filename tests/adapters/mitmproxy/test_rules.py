@@ -13,7 +13,7 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, READ, Filtered, call
+from tests.adapters.mitmproxy.filtered import INITIALIZE, READ, Filtered, call
 from tests.adapters.mitmproxy.ruled import (
     BLOCK,
     HIDDEN,
@@ -22,13 +22,12 @@ from tests.adapters.mitmproxy.ruled import (
     SECRET,
     blocked,
     ruled,
-    streaming,
     write,
 )
 from tests.cli.launched import launched
-from tests.mcp_upstream import mcp_upstream, saying
+from tests.mcp_upstream import mcp_upstream
 from tests.proxy import SCRIPT, proxy, tool
-from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
 from tests.websocket import accept, connect
 
@@ -168,51 +167,6 @@ async def test_the_commands_show_the_rules_and_their_hits(tmp_path: Path) -> Non
 # What rules do with requests; what each action does is in test_rules_everywhere.py.
 
 
-OK = b'{"jsonrpc":"2.0","id":2,"result":{}}'
-
-UNCLEAR = [
-    '{"path":"/home","path":"/etc/x"}',
-    '{"path":"/home","Path":"/etc/x"}',
-    '{"PATH":"/etc/x"}',
-]
-
-
-CHANGE = """
-  - id: safe
-    conditions: [tool_equals: read_file]
-    actions: [set_param: {field: arguments.safe, value: true}]
-"""
-
-
-async def test_headers_of_arguments_follow_a_changed_message(tmp_path: Path) -> None:
-    """Since 2026-07-28: servers refuse a header that says something else than the body."""
-    rules = """
-  - id: freeze
-    conditions: [tool_equals: read_file]
-    actions: [set_param: {field: arguments.region, value: eu}]
-"""
-    schema = b'{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}'
-    tool = b'{"name":"read_file","inputSchema":%s}' % schema
-    headers = b"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
-    headers += b"Mcp-Name: read_file\r\nMcp-Param-Region: us\r\n"
-    meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
-    params = b'{"name":"read_file","arguments":{"region":"us"},%s}' % meta
-    said = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%s}' % params
-
-    async with (
-        mcp_upstream(tools=[tool]) as upstream,
-        proxy(
-            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
-            rules=[write(tmp_path, rules)],
-        ) as it,
-        raw_client(it.port) as client,
-    ):  # fmt: skip
-        await client.ask(post(said, headers=MCP_HEADERS + headers))
-    request = upstream.asked[-1]
-    assert b'"region":"eu"' in request.body
-    assert request.all("mcp-param-region") == ["eu"]
-
-
 HOLD = """
 import asyncio
 from pathlib import Path
@@ -287,80 +241,7 @@ async def test_nobody_cancels_the_call_of_another_session(tmp_path: Path) -> Non
         assert b"result" in (await between.client.answer()).body
 
 
-async def test_a_held_call_whose_client_leaves_is_never_sent(tmp_path: Path) -> None:
-    async with (
-        ruled(tmp_path, holding(tmp_path)) as between,
-        raw_client(between.port) as other,
-    ):
-        await between.client.say(post(call("read_file")))
-        await exists(tmp_path / "held")
-        between.client.writer.close()
-        await asyncio.sleep(0.1)  # so that the proxy sees it
-        (tmp_path / "go").touch()
-        await exists(tmp_path / "gone")
-        await other.ask(post(PING))
-        assert [request.body for request in between.upstream.asked] == [PING]
-
-
 # What rules do with responses: JSON, events, cached results, and the snapshot's lists.
-
-
-async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path: Path) -> None:
-    """What answers a request may come on another stream, after Last-Event-ID."""
-
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        if request.line.startswith("GET"):
-            await streaming(b"data: " + SECRET + b"\n\n")(request, peer)
-        else:
-            await peer.say(answer(b"", status="202 Accepted"))
-
-    async with ruled(tmp_path, REDACT, respond=respond, session=b"s1") as between:
-        await between.ask(INITIALIZE)
-        session = b"Mcp-Session-Id: s1\r\n"
-        await between.ask(call("read_file"), session)
-        got = await between.client.ask(get(headers=MCP_HEADERS + session))
-        assert HIDDEN in got.body
-
-
-CACHE = """
-  - id: cache
-    conditions: [method_equals: vendor/get]
-    actions: [cache: {key: "${params_hash}", ttl: 1m}]
-  - id: mask
-    conditions: [method_equals: vendor/get, result_exists: x]
-    actions: [redact: {pattern: "sk-."}]
-"""
-
-GET = b'{"jsonrpc":"2.0","id":%s,"method":"vendor/get","params":{"a":1}}'
-
-
-async def test_a_cached_result_answers_and_passes_the_response_rules(tmp_path: Path) -> None:
-    respond = saying(b'{"jsonrpc":"2.0","id":1,"result":{"x":"sk-1"}}')
-    async with ruled(tmp_path, CACHE, respond=respond) as between:
-        first = await between.ask(GET % b"1")
-        second = await between.ask(GET % b'"two"')
-        assert first.body == b'{"jsonrpc":"2.0","id":1,"result":{"x":"***"}}'
-        assert second.body == b'{"jsonrpc":"2.0","id":"two","result":{"x":"***"}}'
-        assert len(between.upstream.asked) == 1
-        other = await between.ask(GET % b"3", b"Authorization: Bearer other\r\n")
-        assert other.status == 200
-        assert len(between.upstream.asked) == 2
-
-
-async def test_a_list_that_the_snapshot_answers_passes_the_rules(tmp_path: Path) -> None:
-    rules = """
-  - {id: mask, conditions: [method_equals: tools/list, result_exists: tools],
-     actions: [redact: {pattern: "object"}]}
-  - {id: limit, conditions: [method_equals: tools/list],
-     actions: [rate_limit: {key: k, limit: 1, window: 1h}]}
-"""
-
-    async with ruled(tmp_path, rules, tools_list=["cache"]) as between:
-        got = await between.ask(LIST)
-        assert b'"type":"***"' in got.body
-        assert between.upstream.asked == []
-        again = await between.ask(LIST)
-        assert json.loads(again.body)["error"]["data"]["action"] == "rate_limit"
 
 
 OWN_ERRORS = """
@@ -404,16 +285,6 @@ async def test_the_errors_of_what_no_rule_decided_stay_as_they_are(
     async with ruled(tmp_path, OWN_ERRORS) as between:
         got = json.loads((await between.ask(b'{"jsonrpc":"2.0","id":1,%s}' % said)).body)
         assert got["error"]["code"] == code
-
-
-async def test_the_errors_of_rules_in_a_batch_pass_the_response_rules(tmp_path: Path) -> None:
-    member = b'{"jsonrpc":"2.0","id":%d,"method":"vendor/block","params":{"x":%d}}'
-    async with ruled(tmp_path, OWN_ERRORS) as between:
-        got = json.loads((await between.ask(b"[%s,%s]" % (member % (1, 1), member % (2, 2)))).body)
-        assert [one["error"]["message"] for one in got] == [
-            "told vendor/block 1",
-            "told vendor/block 2",
-        ]
 
 
 # What rules do with messages on a WebSocket.

@@ -19,8 +19,8 @@ from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, InOrder
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
-from tests.adapters.mitmproxy.filtered import ENDPOINT, call, lost, not_found
-from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool, tool_list
+from tests.adapters.mitmproxy.filtered import ENDPOINT, call, not_found
+from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
@@ -140,49 +140,6 @@ async def test_only_the_waiting_request_is_held_back(
 
 
 @hosts
-async def test_only_the_waiting_answer_is_held_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    async with gated(tmp_path, monkeypatch, echo, host) as on:
-        monkeypatch.setattr(DelaysSlow, "decide", _only_results)
-        waiting = asyncio.create_task(on.ask(call("read_file", '{"x":"slowly"}')))
-        await on.gate.reached()
-        assert (await on.ask(call("read_file"))).body == result("result")
-        assert not waiting.done()
-        on.gate.opened.set()
-        assert (await waiting).body == result("slow result")
-
-
-def _only_results(self: DelaysSlow, message: Single, situation: Situation) -> Decision[Verdict]:
-    return self._wait() if b"slow result" in message.place.raw else Forward()
-
-
-@hosts
-async def test_a_batch_waits_for_all_its_members_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    batch = b"[%s,%s,%s]" % (slow("1"), call("delete_file", id="2"), slow("3"))
-
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(answer(b"[" + result("a", "1") + b"," + result("slow", "3") + b"]"))
-
-    async with gated(tmp_path, monkeypatch, respond, host) as on:
-        waiting = asyncio.create_task(on.ask(batch))
-        await on.gate.reached(2)
-        assert on.upstream.asked == []
-        on.gate.opened.set()
-        answered = (await waiting).body
-        assert [one.body for one in on.upstream.asked] == [
-            b"[" + slow("1") + b"," + slow("3") + b"]"
-        ]
-        assert answered == b"[%s,%s,%s]" % (
-            result("a", "1"),
-            result("slow", "3"),
-            not_found("delete_file", "2"),
-        )
-
-
-@hosts
 async def test_a_message_that_waits_on_a_socket_holds_only_its_own_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
@@ -239,26 +196,6 @@ async def test_a_request_is_sent_as_it_was_judged(
         assert [one.body for one in on.upstream.asked] == [slow("1")]
 
 
-async def test_a_list_that_waits_is_judged_by_the_patterns_in_force_when_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slowly = tool_list([READ, DELETE], id="5").replace(b"{", b'{"slow":1,', 1)
-
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(SSE_HEAD + chunk(event(slowly)) + LAST_CHUNK)
-
-    async with gated(tmp_path, monkeypatch, respond) as on:
-        client = await on.client()
-        await client.say(get(path="/mcp"))
-        await client.head()
-        await on.gate.reached()
-        ctx.options.update(deny=["^read_"])
-        on.gate.opened.set()
-        rest, _ = await client.rest_of_chunks()
-        assert b'"tools"' in rest
-        assert b'"read_file"' not in rest
-
-
 async def test_a_delay_sleeps_for_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
 
@@ -299,49 +236,6 @@ async def test_a_waiting_event_holds_back_only_later_events(
                 result("last")
             )
         assert len(on.tool_filter.proxy.effects.background) == 0
-
-
-@hosts
-async def test_an_event_that_has_waited_is_sent_before_the_stream_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    peers: list[Peer] = []
-
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        peers.append(peer)
-        await peer.say(SSE_HEAD + chunk(event(news("slow"))))
-        await peer.left()
-
-    async with gated(tmp_path, monkeypatch, respond, host) as on:
-        client = await on.client()
-        await client.say(get(path="/mcp"))
-        await client.head()
-        await on.gate.reached()
-        on.gate.opened.set()
-        assert await client.chunk() == event(news("slow"))
-        await peers[0].say(chunk(event(news("later"))))
-        assert await client.chunk() == event(news("later"))
-
-
-async def test_an_event_that_waits_is_sent_after_the_upstream_has_hung_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The upstream did answer; other requests that wait on the stream get an error."""
-
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        said = event(result("slow", id="1"))
-        await peer.say(SSE_HEAD + chunk(said))
-        peer.close()
-
-    async with gated(tmp_path, monkeypatch, respond) as on:
-        client = await on.client()
-        batch = b"[" + call("read_file", id="1") + b"," + call("read_file", id="2") + b"]"
-        await client.say(post(batch, headers=MCP_HEADERS))
-        await client.head()
-        await on.gate.reached()
-        on.gate.opened.set()
-        rest, _ = await client.rest_of_chunks()
-        assert rest == event(result("slow", id="1")) + event(lost("2"))
 
 
 async def waiting_client(on: Gated) -> RawClient:

@@ -44,18 +44,6 @@ async def test_a_client_with_tls_gets_the_configured_certificate(tmp_path: Path)
     assert found.strip() in pem.read_text()
 
 
-async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.left()
-
-    async with (
-        raw_upstream(script, tls=certified(tmp_path)) as upstream,
-        launched("-u", upstream.url, home=tmp_path) as it,
-    ):
-        assert await it.exit_code() == 1
-        assert "certificate" in it.stderr.lower()
-
-
 async def test_an_upstream_with_tls_is_reachable_with_its_ca(tmp_path: Path) -> None:
     tls = certified(tmp_path)
     ca = str(tmp_path / "upstream-ca-cert.pem")
