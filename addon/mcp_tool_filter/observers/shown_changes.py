@@ -33,7 +33,6 @@ from mcp_tool_filter.observers.changes import (
     Absent,
     Changes,
     Kind,
-    MemberChange,
     ToolChange,
     members_changed,
 )
@@ -96,24 +95,19 @@ def lines_of_instructions(changes: Changes) -> Iterator[Line]:
 
 def lines_of_tool(tool: ToolChange) -> Iterator[Line]:
     """Yield what differs in one tool."""
-    name = (
-        f"{_name(tool.was)} -> {_name(tool.name)}"
-        if tool.kind is Kind.RENAMED
-        else _name(tool.name)
-    )
-    yield _line(0, Piece(f"{tool.kind}: {name}", HEAD))
+    names = dict.fromkeys((tool.was, tool.name))  # one, unless it is renamed
+    yield _line(0, Piece(f"{tool.kind}: {' -> '.join(map(_name, names))}", HEAD))
     yield from _introduced(tool.introduced)
     if tool.kind is Kind.REMOVED:
         return
     before = {} if tool.kind is Kind.ADDED else tool.before
-    number = 0
-    for number, member in enumerate(members_changed(before, tool.after), 1):
-        if number <= _MOST_MEMBERS and not (
-            member.path == "name" and tool.kind is not Kind.CHANGED
-        ):
-            yield from _member(member)
-    if number > _MOST_MEMBERS:
-        yield _line(2, Piece(f"… and {number - _MOST_MEMBERS:,} more members"))
+    members = list(members_changed(before, tool.after))
+    for path, was, now in members[:_MOST_MEMBERS]:
+        if path != "name" or tool.kind is Kind.CHANGED:
+            yield _line(2, Piece(visible(path) or "the whole definition"))
+            yield from _values(was, now, 4)
+    if (more := len(members) - _MOST_MEMBERS) > 0:
+        yield _line(2, Piece(f"… and {more:,} more members"))
 
 
 def _name(name: str) -> str:
@@ -128,28 +122,18 @@ def _introduced(found: Iterable[Introduced]) -> Iterator[Line]:
         yield _line(2, Piece(f"introduces {one}", LOUD))
 
 
-def _member(member: MemberChange) -> Iterator[Line]:
-    yield _line(2, Piece(visible(member.path) or "the whole definition"))
-    yield from _values(member.before, member.after, 4)
-
-
 def _values(before: Json | Absent, after: Json | Absent, indent: int) -> Iterator[Line]:
-    if isinstance(before, str) and isinstance(after, str) and _has_words(before, after):
+    if isinstance(before, str) and isinstance(after, str) and _have_words(before, after):
         yield Line(indent, tuple(_in_words(before, after)), marks=True)
         return
     for value, style in ((before, GONE), (after, FRESH)):
-        if value is not ABSENT and not (value is None and ABSENT not in (before, after)):
-            yield _line(indent, Piece(f"{style} {_cut(_said(value))}", style))
+        if not isinstance(value, Absent) and (value is not None or ABSENT in (before, after)):
+            said = f'"{_on_one_line(value)}"' if isinstance(value, str) else visible(compact(value))
+            yield _line(indent, Piece(f"{style} {_cut(said)}", style))
 
 
-def _has_words(before: str, after: str) -> bool:
-    return all(_BETWEEN_WORDS.search(one.strip()) for one in (before, after))
-
-
-def _said(value: Json | Absent) -> str:
-    if isinstance(value, str):
-        return f'"{_on_one_line(value)}"'
-    return visible(compact(value)) if not isinstance(value, Absent) else ""
+def _have_words(*texts: str) -> bool:
+    return all(_BETWEEN_WORDS.search(one.strip()) for one in texts)
 
 
 def _line(indent: int, *pieces: Piece) -> Line:
@@ -192,17 +176,10 @@ def _near(text: str, *, is_first: bool, is_last: bool) -> str:
 def _joined(edited: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Join neighbours, across spaces; what is gone comes before what is fresh."""
     joined: list[tuple[str, str]] = []
-    last = len(edited) - 1
-    between = [
-        not style
-        and text.isspace()
-        and 0 < number < last
-        and all(edited[beside][0] for beside in (number - 1, number + 1))
-        for number, (style, text) in enumerate(edited)
-    ]
+    styles = ["", *(style for style, _ in edited), ""]
     marked = [
-        (style or "both" * is_between, text)
-        for (style, text), is_between in zip(edited, between, strict=True)
+        (style or ("both" if text.isspace() and before and after else ""), text)
+        for before, (style, text), after in zip(styles, edited, styles[2:], strict=False)
     ]
     for is_same, group in groupby(marked, key=lambda one: not one[0]):
         parts = list(group)
@@ -229,42 +206,41 @@ def edits(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, str]]:
     return [*same_before, *_between(old, new), *same_after]
 
 
+type _Trail = tuple[_Trail | None, int, int, bool]
+"""The edits before the last one, and of this where it leads in the old text and on which diagonal,
+and whether it adds a word."""
+
+
 def _between(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
     most = _MOST_STEPS // (len(old) + len(new) + 1)
-    steps = _steps(old, new, max(_FEWEST_EDITS, min(_MOST_EDITS, most)))
-    if steps is None:
+    most = max(_FEWEST_EDITS, min(_MOST_EDITS, most))
+    if (trail := _shortest(old, new, most)) is None:
         return [*((GONE, one) for one in old), *((FRESH, one) for one in new)]
     found: list[tuple[str, str]] = []
-    at, other = len(old), len(new)
-    for d in range(len(steps) - 1, -1, -1):
-        reached, k = steps[d], at - other
-        is_down = k == -d or (k != d and reached.get(k - 1, -1) < reached.get(k + 1, -1))
-        before_k = k + 1 if is_down else k - 1
-        begin = reached.get(before_k, 0) if d else 0
-        turn = (begin if is_down else begin + 1) if d else 0
-        while at > turn:
-            found.append(("", old[at - 1]))
-            at, other = at - 1, other - 1
-        if d:
-            found.append((FRESH, new[other - 1]) if is_down else (GONE, old[at - 1]))
-            at, other = begin, begin - before_k
-    return found[::-1]
+    end = len(old)
+    while (earlier := trail[0]) is not None:  # from the last one back to the beginning
+        _, x, k, is_fresh = trail
+        found += [("", one) for one in reversed(old[x:end])]
+        found.append((FRESH, new[x - k - 1]) if is_fresh else (GONE, old[x - 1]))
+        end, trail = x if is_fresh else x - 1, earlier
+    return [*(("", one) for one in old[:end]), *reversed(found)]
 
 
-def _steps(old: Sequence[str], new: Sequence[str], most: int) -> list[dict[int, int]] | None:
-    """Return how far each number of edits gets on each diagonal; None if it takes more of them."""
-    reached = {1: 0}
-    steps: list[dict[int, int]] = []
+def _shortest(old: Sequence[str], new: Sequence[str], most: int) -> _Trail | None:
+    """Return the fewest edits that lead from one text to the other; None if it takes more."""
+    # How far the edits so far get on each diagonal, and which they are.
+    reached: dict[int, tuple[int, _Trail | None]] = {1: (0, None)}
     for d in range(most + 1):
-        steps.append(dict(reached))
         for k in range(-d, d + 1, 2):
-            is_down = k == -d or (k != d and reached.get(k - 1, -1) < reached.get(k + 1, -1))
-            x = reached[k + 1] if is_down else reached[k - 1] + 1
-            while x < len(old) and x - k < len(new) and x - k >= 0 and old[x] == new[x - k]:
+            is_fresh = k == -d or (k != d and reached[k - 1][0] < reached[k + 1][0])
+            x, trail = reached[k + 1 if is_fresh else k - 1]
+            x = x if is_fresh else x + 1
+            trail = (trail, x, k, is_fresh)
+            while x < len(old) and x - k < len(new) and old[x] == new[x - k]:
                 x += 1
-            reached[k] = x
+            reached[k] = x, trail
             if x >= len(old) and x - k >= len(new):
-                return steps
+                return trail
     return None
 
 
