@@ -43,7 +43,7 @@ from mcp_tool_filter.http.urls import (
     parse_origin,
     plain_hosts,
 )
-from mcp_tool_filter.observers.introduced import Names, introduced
+from mcp_tool_filter.observers.changes import Names, introduced
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.protocol.large import (

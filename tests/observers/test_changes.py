@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.changes import Changes, compare, members_changed
-from mcp_tool_filter.observers.introduced import Names, introduced, visible
+from mcp_tool_filter.observers.changes import (
+    Changes,
+    Names,
+    compare,
+    introduced,
+    members_changed,
+    visible,
+)
 from mcp_tool_filter.observers.shown_changes import (
     WIDTH,
     Line,

@@ -32,11 +32,12 @@ from mcp_tool_filter.observers.changes import (
     ABSENT,
     Absent,
     Changes,
+    Introduced,
     Kind,
     ToolChange,
     members_changed,
+    visible,
 )
-from mcp_tool_filter.observers.introduced import Introduced, visible
 from mcp_tool_filter.policy.lock import Json, compact, escaped
 from mcp_tool_filter.policy.snapshot import shown
 

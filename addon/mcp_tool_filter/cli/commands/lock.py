@@ -26,15 +26,17 @@ from mcp_tool_filter.cli.terminal import count, has_colour, say
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers import sentences
 from mcp_tool_filter.observers.changes import (
+    KINDS,
     Absent,
     Changes,
+    Introduced,
     Kind,
     ToolChange,
     compare,
     members_changed,
     problem_in,
+    visible,
 )
-from mcp_tool_filter.observers.introduced import KINDS, Introduced, visible
 from mcp_tool_filter.observers.shown_changes import (
     coloured,
     lines_of,
