@@ -182,14 +182,15 @@ def _problem_in(entry: Entry) -> str:
 def _why_unanswered(entry: Entry) -> str:
     if status := entry.get("status"):
         return f" (HTTP {status})"
-    match entry.get("answer_why"):
-        case "cancelled":
-            return " (cancelled)"
-        case "client_left":
-            return " (the client left)"
-        case "upstream_failed":
-            return " (the upstream failed)"
-    return ""
+    why = _ENDS.get(str(entry.get("answer_why")))
+    return f" ({why})" if why else ""
+
+
+_ENDS = {
+    "cancelled": "cancelled",
+    "client_left": "the client left",
+    "upstream_failed": "the upstream failed",
+}
 
 
 def duration(took: object) -> str:

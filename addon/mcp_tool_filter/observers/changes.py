@@ -14,9 +14,9 @@
 A tool that is gone and a new one are the same tool with another name if they are much alike, in
 words and parameters that no other tool has.
 
-What a new definition introduces may harm: somebody who changes a tool under its users writes for the
-model. An address to send data to, an order, the name of another tool, and characters that people do
-not see are searched in every text of the definition. This finds what is written plainly, so it
+What a new definition introduces may harm: somebody who changes a tool under its users writes for
+the model. We search every text of the definition for an address to send data to, an order, the name
+of another tool, and characters that people do not see. This finds what is written plainly, so it
 helps a reviewer and replaces none.
 
 >>> from mcp_tool_filter.policy.lock import parse_json

@@ -195,15 +195,17 @@ def _hidden(count: int, what: str = TOOL) -> str:
 
 
 def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
+    hiders = ((tool, snapshot.hiding(tool)) for tool in tools)
+    named = ((tool, (by.text or by.says) if by else "not in the snapshot") for tool, by in hiders)
+    return "".join(f"\n  {text}: {_listed(found)}" for text, found in _grouped(named))
+
+
+def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    """Return each label with the names that have it."""
     names: dict[str, list[str]] = {}
-    for tool in tools:
-        names.setdefault(_label(tool, snapshot), []).append(tool)
-    return "".join(f"\n  {text}: {_listed(found)}" for text, found in names.items())
-
-
-def _label(tool: str, snapshot: Snapshot) -> str:
-    by = snapshot.hiding(tool)
-    return (by.text or by.says) if by else "not in the snapshot"
+    for name, label in named:
+        names.setdefault(label, []).append(name)
+    return names.items()
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:
@@ -336,16 +338,13 @@ class VerdictLog:
 
     def tell_of(self, judged: Judged) -> None:
         """Log the verdict on a message, and for which kind of asker a tool is hidden."""
-        verdict = judged.verdict
-        if isinstance(verdict, Forward):
-            if judged.would is not None:
-                self._tell_of_lock(judged.would)
-            if judged.would is not None and log.isEnabledFor(logging.INFO):
-                log.info("Only reported: %s", describe_reported(judged.would, judged.snapshot))
-            return
-        if verdict.reason.drift:
-            self.warn_of(verdict.reason.drift, _kind_of(judged))
-        self.tell(verdict, with_drift=False)
+        verdict, would = judged.verdict, judged.would
+        if not isinstance(verdict, Forward):
+            self.tell(verdict, _kind_of(judged) if verdict.reason.drift else "")
+        elif would is not None:
+            self._tell_of_lock(would)
+            if log.isEnabledFor(logging.INFO):
+                log.info("Only reported: %s", describe_reported(would, judged.snapshot))
 
     def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
         """Log the tools that cannot be exposed in a list that was fetched for a client."""
@@ -384,12 +383,12 @@ class VerdictLog:
             self._tell_of_lock(judged.would)
         self.tell(judged.verdict)
 
-    def tell(self, verdict: Verdict, *, with_drift: bool = True) -> None:
+    def tell(self, verdict: Verdict, kind: str = "") -> None:
+        """Log a verdict; its drift is that of one ``kind`` of asker, or of all."""
         if isinstance(verdict, Forward):
             return
         reason = verdict.reason
-        if with_drift:
-            self.warn_of(reason.drift)
+        self.warn_of(reason.drift, kind)
         if reason.why is Why.INVALID:
             text = "The upstream sent an invalid message: %s"
             self._once.log(log, logging.WARNING, text, reason.detail)
@@ -573,21 +572,17 @@ def counted_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[tupl
 def _lines_about_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[str]:
     for kind, said in counted_things(things, is_shadow=is_shadow):
         yield f"  {said}"
-        hidden: dict[str, list[str]] = {}
-        for one in things:
-            if one.pattern and one.kind == kind:
-                hidden.setdefault(one.pattern, []).append(one.name)
-        for pattern, names in hidden.items():
+        hidden = ((one.name, one.pattern) for one in things if one.pattern and one.kind == kind)
+        for pattern, names in _grouped(hidden):
             yield f'    "{pattern}": {_listed(names, _MOST_IN_REPORT)}'
 
 
 def hidden_by(snapshot: Snapshot) -> Iterator[str]:
     """Yield each pattern or flag that hides tools, with their names."""
-    hidden: dict[str, list[str]] = {}
-    for name, by in snapshot.denied.items():
+
+    def label(by: Hider) -> str:
         text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
-        if isinstance(by, Cause) and is_locked(by):
-            text = f"{text}, {by.says}"
-        hidden.setdefault(text, []).append(name)
-    for text, names in hidden.items():
+        return f"{text}, {by.says}" if isinstance(by, Cause) and is_locked(by) else text
+
+    for text, names in _grouped((name, label(by)) for name, by in snapshot.denied.items()):
         yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

@@ -325,21 +325,21 @@ class AuditWriter:
         return entries, is_open
 
     def _append(self, entries: list[_Queued]) -> None:
-        if self._handle >= 0 and self._is_moved():
+        if self._handle >= 0 and not _leads_to(self._path, self._handle):  # moved or removed
             os.close(self._handle)
             self._handle = -1
         if self._handle < 0:
             self._open()
+        rendered = [one if isinstance(one, bytes) else render(one) for one in entries]
         if dropped := self.dropped:
-            self._told += dropped
-            entries.insert(0, self._event("dropped", count=dropped))
-        if not entries:
+            rendered.insert(0, render(self._event("dropped", count=dropped)))
+        if not rendered:
             self._rotate_if_due()
             return
-        rendered = [one if isinstance(one, bytes) else render(one) for one in entries]
         lines, last = link_all(rendered, self._before)
         self._put(lines)
         self._before = last
+        self._told += dropped
         self._forget(entries)  # they are written, whatever happens now
         if self._has_failed:
             self._has_failed = False
@@ -367,7 +367,7 @@ class AuditWriter:
             self._sync()
 
     def _fail(self, entries: list[_Queued], error: Exception) -> None:
-        self._failed += sum(map(_count_of, entries))
+        self._failed += len(entries)
         self._forget(entries)
         if not self._has_failed:
             self._has_failed = True
@@ -391,14 +391,6 @@ class AuditWriter:
         os.fsync(self._handle)
         self._is_synced, self._synced_at = True, time.monotonic()
 
-    def _is_moved(self) -> bool:
-        """Tell whether the path no longer leads to our file, because it was moved or removed."""
-        try:
-            there, ours = os.stat(self._path), os.fstat(self._handle)
-        except OSError:
-            return True
-        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
-
     def _open(self) -> None:
         """Open the file; if another process writes it, a part. Raises OSError."""
         if not self._file.name:  # / or .
@@ -411,29 +403,27 @@ class AuditWriter:
                 if path in beside[:-_MOST_PARTS]:  # it may be something else
                     continue
                 raise
-            if _has_lock(handle, path):
-                return self._begin(handle, path)
-        raise OSError(errno.EMFILE, "Too many other processes write it")
-
-    def _begin(self, handle: int, path: Path) -> None:
-        try:
-            self._size = os.fstat(handle).st_size
-            self._begun = self._begun_at(handle)
-            self._continue(handle, path)
-        except BaseException:
+            try:
+                if lock(handle) and _leads_to(path, handle):  # no other process has replaced it
+                    self._size = os.fstat(handle).st_size
+                    self._begun = self._begun_at(handle)
+                    self._continue(handle, path)
+                    self._handle, self._path = handle, path
+                    return
+            except BaseException:
+                os.close(handle)
+                raise
             os.close(handle)
-            raise
-        self._handle, self._path = handle, path
+        raise OSError(errno.EMFILE, "Too many other processes write it")
 
     def _begun_at(self, handle: int) -> float:
         """Return the time of the first line, so that the age counts across restarts."""
         now = self._now()
         first = os.pread(handle, _LONGEST_LINE, 0).partition(b"\n")[0]
-        try:
+        with suppress(ValueError, KeyError, TypeError):
             said = datetime.fromisoformat(orjson.loads(first)["time"]).timestamp()
-        except (ValueError, KeyError, TypeError):
-            return now
-        return min(said, now)  # the clock may have been set back
+            return min(said, now)  # the clock may have been set back
+        return now
 
     def _continue(self, handle: int, path: Path) -> None:
         """Continue the chain of an existing file; log it if its last line was cut."""
@@ -475,14 +465,6 @@ class AuditWriter:
         Thread(target=compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
-def _count_of(entry: _Queued) -> int:
-    """Return how many entries a line stands for: 1, or the number of dropped ones it reports."""
-    if isinstance(entry, bytes) or entry.get("event") != "dropped":
-        return 1
-    count = entry.get("count")
-    return count if isinstance(count, int) else 1
-
-
 def _open_log(path: Path) -> int:
     """Open a file for appending. Raises OSError if it is something else than a log."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -499,15 +481,13 @@ def _open_log(path: Path) -> int:
     return handle
 
 
-def _has_lock(handle: int, path: Path) -> bool:
-    """Lock a file; False, with the file closed, if another process has it, or has replaced it."""
-    if lock(handle):
-        with suppress(OSError):
-            there, ours = os.stat(path), os.fstat(handle)
-            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
-                return True
-    os.close(handle)
-    return False
+def _leads_to(path: Path, handle: int) -> bool:
+    """Tell whether a path leads to an open file."""
+    try:
+        there, ours = os.stat(path), os.fstat(handle)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def _new_parts(path: Path) -> list[Path]:

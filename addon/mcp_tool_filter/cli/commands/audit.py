@@ -434,10 +434,9 @@ def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
     """
     if not any(map(_is_like_ours, lines_of(paths, _ignore))) and any(lines_of(paths, _ignore)):
         raise not_a_log(paths)
-    found = chains_in(paths)
     chains = [
         _Chain(files, f"{files[-1].name}: " if index else "", known.lower())
-        for index, files in enumerate(found)
+        for index, files in enumerate(chains_in(paths))
     ]
     for chain in chains:
         chain.check(after.lower() if chain is chains[0] else "")
