@@ -47,7 +47,7 @@ from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
-from mcp_tool_filter.observers.statistics import JsonObject, RefusedMessage, Statistics, Timeline
+from mcp_tool_filter.observers.statistics import JsonObject, Statistics, Timeline
 from mcp_tool_filter.policy.choice import NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.policy.config import AllowedHosts, Config
 from mcp_tool_filter.policy.exchange import Session
@@ -59,6 +59,14 @@ _FILES = Path(__file__).parents[1] / "mitmproxy" / "web" / "files"
 _HTML = "text/html; charset=UTF-8"
 _PLAIN = "text/plain; charset=UTF-8"
 _JSON = "application/json; charset=UTF-8"
+_TYPES = {
+    ".html": _HTML,
+    ".js": "text/javascript; charset=UTF-8",
+    ".css": "text/css; charset=UTF-8",
+}
+_FILES_BY_NAME = {"": "page.html", "mcp": "page.html"} | {
+    name: name for name in ("page.js", "page.css", "mitmweb.css")
+}
 _MOST_UNDONE = 50
 
 
@@ -97,12 +105,10 @@ class Overview:
     def render(self) -> list[JsonObject]:
         return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
 
-    def statistics_of(self, mode: str) -> Statistics:
-        return self.statistics.get(mode) or Statistics()
-
     def _lines(self, mode: str, listener: Listener) -> JsonObject:
-        snapshot, counted = listener.snapshot, self.statistics_of(mode)
-        fetched = listener.fetched
+        snapshot, fetched = listener.snapshot, listener.fetched
+        counted = self.statistics.get(mode) or Statistics()
+        now = self.clock()
         at_work = listener.policy.rules_at_work()
         return {
             "mode": mode,
@@ -124,11 +130,17 @@ class Overview:
             "shadow": listener.policy.config.shadow,
             "reported": counted.reported,
             "sessions": list(_session_lines(listener)),
-            "refusals": [_refusal_line(one, self.clock()) for one in counted.refusals],
+            "refusals": [
+                {"seconds_ago": round(now - one.at, 1), "tool": one.tool, "why": one.why}
+                for one in counted.refusals
+            ],
             "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
             "metrics": {shown(name): value for name, value in at_work.metrics},
             "rule_sessions": [_rule_session_line(one) for one in at_work.sessions],
-            "warnings": list(_warnings(snapshot)),
+            "warnings": [
+                *(said[0].upper() + said[1:] for said in pattern_warnings(snapshot)),
+                *snapshot.faults,
+            ],
         }
 
 
@@ -266,17 +278,6 @@ def _rule_session_line(one: SessionAtWork) -> JsonObject:
     }
 
 
-def _refusal_line(refusal: RefusedMessage, now: float) -> JsonObject:
-    seconds = round(now - refusal.at, 1)
-    return {"seconds_ago": seconds, "tool": refusal.tool, "why": refusal.why}
-
-
-def _warnings(snapshot: Snapshot) -> Iterator[str]:
-    for said in pattern_warnings(snapshot):
-        yield said[0].upper() + said[1:]
-    yield from snapshot.faults
-
-
 def _short(id: str) -> str:
     """Show enough of a session's id to recognise it, but too little to hijack the session.
 
@@ -343,7 +344,9 @@ class Switches:
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
         """Return patterns that hide and expose these tools, and how to make them permanent."""
         snapshots = self._snapshots()
-        names = list(dict.fromkeys(name for one in snapshots for name in _names_in(one)))
+        names = list(
+            dict.fromkeys(name for one in snapshots for name in (*one.allowed, *one.denied))
+        )
         choice, hinted = self._own(), {name for one in snapshots for name in one.hinted}
         if self._server:
             shared = self._shared()
@@ -455,10 +458,6 @@ class Dashboard:
         return self._servers()[str(server)] if server else self._switches
 
 
-def _names_in(snapshot: Snapshot) -> list[str]:
-    return [*snapshot.allowed, *snapshot.denied]
-
-
 def _flags(deny: Sequence[str], exceptions: Sequence[str]) -> list[str]:
     flags = [*(("--deny", one) for one in deny), *(("--except", one) for one in exceptions)]
     return [word for flag in flags for word in flag]
@@ -481,19 +480,14 @@ def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answer
         except (ValueError, KeyError, TypeError, RecursionError):
             return Answered(400, b"Bad request", content_type=_PLAIN)
     match name:
-        case "" | "mcp":
-            return Answered(200, (_FILES / "page.html").read_bytes(), content_type=_HTML)
-        case "page.js":
-            kind = "text/javascript; charset=UTF-8"
-            return Answered(200, (_FILES / name).read_bytes(), content_type=kind)
-        case "page.css" | "mitmweb.css":
-            kind = "text/css; charset=UTF-8"
-            return Answered(200, (_FILES / name).read_bytes(), content_type=kind)
         case "state":
             return _json(board.state())
         case "favicon.ico":
             return Answered(204, content_type=_PLAIN)
-    return Answered(404, b"Not found", content_type=_PLAIN)
+    file = _FILES_BY_NAME.get(name)
+    if file is None:
+        return Answered(404, b"Not found", content_type=_PLAIN)
+    return Answered(200, (_FILES / file).read_bytes(), content_type=_TYPES[Path(file).suffix])
 
 
 RUNNING = "/mcp/running"
@@ -555,10 +549,6 @@ class DashboardServer:
         self._dashboard = dashboard
         self.token = secrets.token_urlsafe(24)
 
-    def address(self, port: int) -> str:
-        """Return the address for the user to open."""
-        return f"http://127.0.0.1:{port}/mcp?token={self.token}"
-
     def judge_head(self, request: ServedRequest) -> ServedResponse | None:
         """Refuse, or let in, by the head alone: strangers cannot make us read a body."""
         if not comes_from_here(request, _HOSTS):
@@ -567,11 +557,15 @@ class DashboardServer:
             given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
         except ValueError:  # for example //[
             return _plain(400, b"Bad request")
-        cookie = _cookie_name(request)
-        if given and self._is_token(given):
-            return self._let_in(cookie)
-        if request.method == "GET" and request.path == "/mcp/page.css":
-            return self._page(request)  # also for the page about the missing token
+        # With the port: browsers share cookies between ports.
+        port = (request.header(b"host") or "").rpartition(":")[2]
+        cookie = f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
+        if given and self._is_token(given):  # store it in a cookie, and remove it from the address
+            kept = f"{cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            headers = [(b"location", b"/mcp"), (b"set-cookie", kept.encode()), *_SAFE]
+            return ServedResponse(303, headers)
+        if request.method == "GET" and request.path == "/mcp/page.css":  # also without a token
+            return _served(answer_page(self._dashboard, "GET", request.path, b""))
         if not self._is_token(_cookie_in(request, cookie)):
             return _served(Answered(403, _NO_TOKEN, content_type=_HTML))
         if request.method not in ("GET", "HEAD", "POST"):
@@ -582,25 +576,10 @@ class DashboardServer:
         """Answer a request whose head has passed."""
         if request.path == RUNNING and request.method != "POST":
             return _served(await answer_running())
-        return self._page(request)
+        return _served(answer_page(self._dashboard, request.method, request.path, request.body))
 
     def _is_token(self, text: str) -> bool:
         return compare_digest(text.encode(), self.token.encode())
-
-    def _let_in(self, name: str) -> ServedResponse:
-        """Store the token in a cookie, and remove it from the address."""
-        cookie = f"{name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-        headers = [(b"location", b"/mcp"), (b"set-cookie", cookie.encode()), *_SAFE]
-        return ServedResponse(303, headers)
-
-    def _page(self, request: ServedRequest) -> ServedResponse:
-        return _served(answer_page(self._dashboard, request.method, request.path, request.body))
-
-
-def _cookie_name(request: ServedRequest) -> str:
-    """Return the cookie's name, with the port: browsers share cookies between ports."""
-    port = (request.header(b"host") or "").rpartition(":")[2]
-    return f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
 
 
 def _cookie_in(request: ServedRequest, cookie: str) -> str:
@@ -632,9 +611,9 @@ async def dashboard_server(
             page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
         )
         async with running as server:
-            address = page.address(server.port)
-            say(f"Dashboard: {address}")
-            yield address.partition("?")[0]
+            address = f"http://127.0.0.1:{server.port}/mcp"
+            say(f"Dashboard: {address}?token={page.token}")
+            yield address
     except OSError as error:
         what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
         raise StartError(what, why=reason_of(error)) from error
