@@ -16,6 +16,7 @@ from mcp_tool_filter.cli.activity import Activity, line_of
 from mcp_tool_filter.cli.terminal import leads_nowhere
 from tests.cli.launched import launched
 from tests.cli.screen import Screen
+from tests.hosts import LAUNCHER, filtering
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import post, raw_client
 
@@ -75,17 +76,12 @@ def test_dev_null_is_recognised() -> None:
     assert not leads_nowhere(io.StringIO())
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["text", "json", "none"])
 async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_path: Path) -> None:
-    async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--log-format", form]
-        async with launched(*flags, home=tmp_path) as it:
-            async with raw_client(await it.serving()) as client:
-                for body in (CALL % b"read", CALL % b"rm", LIST):
-                    await client.ask(post(body))
-            await it.says("tools/list")
-            it.interrupt()
-            assert await it.exit_code() == 0
+    async with filtering(LAUNCHER, tmp_path, "deny=^rm$", f"log_format={form}") as it:
+        await it.hear(*map(post, (CALL % b"read", CALL % b"rm", LIST)))
+        if form != "none":
+            await it.it.says("tools/list")
     if form == "json":
         report, *told, summary = map(json.loads, it.stderr.splitlines())  # each line is JSON
         assert report["level"] == "info"
@@ -94,6 +90,8 @@ async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_pa
         assert summary["event"] == "summary"
         assert (summary["calls"], summary["refused"]) == ({"read": 1}, {"rm": 1})
         assert summary["saved_bytes"] > 0
+    elif form == "none":
+        assert "tools/call" not in it.stderr
     else:
         lines = it.stderr.partition("per tools/list\n")[2].splitlines()
         assert re.fullmatch(r"\S+ 127\.0\.0\.1:\d+ tools/call read: ok, \S+ ms, .*", lines[0])
@@ -105,27 +103,10 @@ async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_pa
 
 async def test_a_warning_is_written_as_all_other_lines_are(tmp_path: Path) -> None:
     """One that is written past them is no JSON, and garbles the status line of a terminal."""
-    async with (
-        mcp_upstream(tools=[tool("read")]) as upstream,
-        launched("-u", upstream.url, "--log-format", "json", home=tmp_path) as it,
-    ):
-        await it.serving()
-        await it.says("nothing is denied")
-        it.interrupt()
-        assert await it.exit_code() == 0
+    async with filtering(LAUNCHER, tmp_path, "log_format=json") as it:
+        await it.it.says("nothing is denied")
     warnings = [json.loads(line) for line in it.stderr.splitlines()]
     assert [one["level"] for one in warnings] == ["info", "warning"]
-
-
-async def test_log_format_none_shows_no_lines(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=[tool("read")]) as upstream:
-        flags = ["-u", upstream.url, "-d", "^rm$", "--log-format", "none"]
-        async with launched(*flags, home=tmp_path) as it:
-            async with raw_client(await it.serving()) as client:
-                await client.ask(post(CALL % b"read"))
-            it.interrupt()
-            assert await it.exit_code() == 0
-    assert "tools/call" not in it.stderr
 
 
 @pytest.mark.parametrize(
@@ -157,18 +138,6 @@ def test_a_line_says_how_a_call_failed(entry: dict[str, object], said: str) -> N
 def test_a_forbidden_head_is_not_reported_as_unreadable() -> None:
     entry: dict[str, object] = {"verdict": "refused", "why": "forbidden", "detail": "Host"}
     assert line_of(entry)[0].endswith(" request: refused (forbidden: Host)")
-
-
-def test_a_status_never_needs_a_second_row(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Only the row that the cursor is on can be cleared; the rest would stay in the log."""
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
-    terminal.set_status("11 sessions · 7 calls · 3 refused")
-    terminal.say("a line")
-    terminal.set_status("")
-    drawn = re.split(r"\r\x1b\[J|\n", capfd.readouterr().err)
-    assert drawn == ["11 sessions · 7 cal\r", "a line", "11 sessions · 7 cal\r", ""]
 
 
 @pytest.mark.parametrize("breaks_rows", [True, False])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from tests.cli.launched import launched
-from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, saying, tool
-from tests.proxy import SCRIPT, RunningTool
+from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
+from tests.mcp_upstream import Respond, mcp_upstream, saying, tool
+from tests.proxy import SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
@@ -44,29 +44,11 @@ SAID = [
 ]
 
 
-@asynccontextmanager
-async def filtering(
+def filtered(
     host: str, home: Path, *options: str, tools: Sequence[bytes] = TOOLS, respond: Respond
-) -> AsyncIterator[tuple[int, McpUpstream]]:
-    """Run a filter that hides one tool and has an audit log; yield its port and its upstream."""
-    sets = [f"deny={HIDDEN}", f"audit_log={home / 'audit.jsonl'}", *options]
-    async with AsyncExitStack() as stack:
-        run = stack.enter_async_context
-        upstream = await run(mcp_upstream(tools=tools, respond=respond))
-        it: RunningTool
-        if host == "mitmdump":
-            words = [word for each in sets for word in ("--set", each)]
-            words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *words]
-            it = await run(started(host, *words, home=home))
-            port = await it.listening()
-        else:
-            pairs = [each.split("=", 1) for each in sets]
-            flags = [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
-            it = launcher = await run(launched("-u", f"{upstream.url}/mcp", *flags, home=home))
-            port = await launcher.serving()
-        yield port, upstream
-        it.interrupt()
-        assert await it.exit_code() == 0
+) -> AbstractAsyncContextManager[Filtering]:
+    options = (f"deny={HIDDEN}", f"audit_log={home / 'audit.jsonl'}", *options)
+    return filtering(host, home, *options, tools=tools, respond=respond)
 
 
 def entries_in(home: Path) -> list[dict[str, Any]]:
@@ -79,18 +61,13 @@ def entries_in(home: Path) -> list[dict[str, Any]]:
 
 async def audited(host: str, home: Path, *options: str) -> list[dict[str, Any]]:
     """Say it all to a filter; return the entries of its audit log."""
-    async with (
-        filtering(host, home, *options, respond=saying(ANSWER)) as (port, _),
-        raw_client(port) as client,
-    ):
-        for body in SAID:
-            await client.ask(post(body))
-        await client.ask(get(path="/not-mcp"))
+    async with filtered(host, home, *options, respond=saying(ANSWER)) as it:
+        await it.hear(*map(post, SAID), get(path="/not-mcp"))
     assert main(["audit", "verify", str(home / "audit.jsonl")]) == 0
     return entries_in(home)
 
 
-@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+@pytest.mark.parametrize("host", HOSTS)
 async def test_each_relevant_message_is_one_line(host: str, tmp_path: Path) -> None:
     entries = await audited(host, tmp_path)
     rows = [
@@ -114,14 +91,14 @@ async def test_each_relevant_message_is_one_line(host: str, tmp_path: Path) -> N
 
 
 async def test_arguments_can_be_logged_in_full_except_secrets(tmp_path: Path) -> None:
-    call = (await audited("mcp-tool-filter", tmp_path, "audit_arguments=full"))[0]
+    call = (await audited(LAUNCHER, tmp_path, "audit_arguments=full"))[0]
     assert '"/a"' in call["arguments"]["text"]
     assert "s3cret-key" not in call["arguments"]["text"]
     assert "it is" in call["result"]["text"]
 
 
 async def test_arguments_can_be_left_out(tmp_path: Path) -> None:
-    call = (await audited("mcp-tool-filter", tmp_path, "audit_arguments=none"))[0]
+    call = (await audited(LAUNCHER, tmp_path, "audit_arguments=none"))[0]
     assert not {"arguments", "result"} & call.keys()
 
 
@@ -138,7 +115,7 @@ interceptor:
 """
 
 
-@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+@pytest.mark.parametrize("host", HOSTS)
 async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(LOGS)
@@ -152,16 +129,16 @@ async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
     assert [one.get("tool") for one in entries if "event" not in one][:2] == ["read_file", HIDDEN]
 
 
-@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+@pytest.mark.parametrize("host", HOSTS)
 async def test_requests_refused_before_they_are_read_are_entered(host: str, tmp_path: Path) -> None:
     """Nobody read of a request that was too large, as its head said, or that was no HTTP."""
     limit = "message_limit=2KB"
-    async with filtering(host, tmp_path, limit, respond=saying(ANSWER)) as (port, _):
+    async with filtered(host, tmp_path, limit, respond=saying(ANSWER)) as it:
         too_large = message("tools/call", name="read_file", arguments={"x": "y" * 9000})
         two_lengths = post(b"{}", headers=MCP_HEADERS + b"Content-Length: 1\r\n")
         evil = post(message("ping")).replace(b"localhost", b"evil.example")
         for asked, status in ((post(too_large), 413), (two_lengths, 400), (evil, 403)):
-            async with raw_client(port) as client:
+            async with raw_client(it.port) as client:
                 assert (await client.ask(asked)).status == status
     entries = entries_in(tmp_path)
     assert [(one["verdict"], one["why"]) for one in entries] == [
@@ -197,22 +174,22 @@ async def fails(request: RawRequest, peer: Peer) -> None:
         await peer.say(answer(b"oops", status="500 Broken", kind="text/plain"))
 
 
-@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+@pytest.mark.parametrize("host", HOSTS)
 async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
     host: str, tmp_path: Path
 ) -> None:
     """It was entered when the filter ended, which may be months later."""
     tools = [tool("hang"), tool("fail"), tool("reset")]
-    running = filtering(host, tmp_path, tools=tools, respond=fails)
-    async with running as (port, upstream), asyncio.timeout(TIMEOUT):
-        async with raw_client(port) as client:
+    running = filtered(host, tmp_path, tools=tools, respond=fails)
+    async with running as it, asyncio.timeout(TIMEOUT):
+        async with raw_client(it.port) as client:
             assert (await client.ask(post(message("tools/call", name="fail")))).status == 500
-        async with raw_client(port) as client:
+        async with raw_client(it.port) as client:
             lost = await client.ask(post(message("tools/call", name="reset")))
             assert b"Upstream connection lost" in lost.body
-        async with raw_client(port) as leaving:
+        async with raw_client(it.port) as leaving:
             await leaving.say(post(message("tools/call", name="hang")))
-            while not any(b"hang" in one.body for one in upstream.asked):
+            while not any(b"hang" in one.body for one in it.upstream.asked):
                 await asyncio.sleep(0.05)
         while (tmp_path / "audit.jsonl").read_bytes().count(b"\n") < 3:
             await asyncio.sleep(0.05)

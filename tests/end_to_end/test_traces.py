@@ -8,8 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,15 @@ import pytest
 from tests.cli.commands.test_look import SERVER
 from tests.cli.launched import launched, run
 from tests.collector import Collector, attributes, collector
-from tests.mcp_upstream import McpUpstream, mcp_upstream, saying, tool
-from tests.proxy import REPOSITORY, SCRIPT
-from tests.proxy import tool as started
+from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
+from tests.mcp_upstream import saying
+from tests.proxy import REPOSITORY
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.session_upstream import session_upstream
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
 FAILED = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"No such file"}}'
-HOSTS = ["mitmdump", "mcp-tool-filter"]
 
 
 def call(name: str, id: int = 7, **meta: str) -> bytes:
@@ -37,37 +35,20 @@ def call(name: str, id: int = 7, **meta: str) -> bytes:
     return f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{{params}}} }}'.encode()
 
 
-@asynccontextmanager
-async def filtering(
-    host: str, home: Path, sent_to: Collector, answer: bytes, *more: str
-) -> AsyncIterator[tuple[int, McpUpstream]]:
-    """Run a filter that traces; yield its port and its upstream."""
-    async with mcp_upstream(tools=[tool("read"), tool("rm")], respond=saying(answer)) as upstream:
-        if host == "mitmdump":
-            words = ["--set", "deny=^rm$", "--set", "otel=true"]
-            words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *words]
-            env = sent_to.environment
-            async with started(host, *words, home=home, environment=env) as one:
-                yield await one.listening(), upstream
-        else:
-            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel", *more]
-            async with launched(*words, home=home, environment=sent_to.environment) as it:
-                yield await it.serving(), upstream
-
-
-async def say(port: int, *requests: bytes) -> None:
-    async with raw_client(port) as client:
-        for one in requests:
-            await client.ask(one)
+def traced(
+    host: str, home: Path, environment: dict[str, str], answer: bytes = FAILED
+) -> AbstractAsyncContextManager[Filtering]:
+    options = ("deny=^rm$", "otel=true")
+    return filtering(host, home, *options, respond=saying(answer), environment=environment)
 
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_each_request_is_a_span_in_the_clients_trace(host: str, tmp_path: Path) -> None:
     with collector() as sent_to:
-        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
+        async with traced(host, tmp_path, sent_to.environment) as it:
             asked = [call("read", traceparent=CONTEXT), call("rm", 8)]
             headers = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-06-18\r\n"
-            await say(port, *(post(body, headers=headers) for body in asked))
+            await it.hear(*(post(body, headers=headers) for body in asked))
             spans = await asyncio.to_thread(sent_to.wait_for, 2)
         read, refused = spans
         assert sent_to.services == {"mcp-tool-filter"}
@@ -88,7 +69,7 @@ async def test_each_request_is_a_span_in_the_clients_trace(host: str, tmp_path: 
         said = attributes(refused)
         assert said["mcp_tool_filter.pattern"] == "^rm$"
         assert said["error.type"] == "-32601"
-        assert len(upstream.of("tools/call")) == 1
+        assert len(it.upstream.of("tools/call")) == 1
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -97,14 +78,14 @@ async def test_our_span_replaces_the_clients_as_the_upstreams_parent(
 ) -> None:
     """Nothing else of the message changes."""
     with collector() as sent_to:
-        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
+        async with traced(host, tmp_path, sent_to.environment) as it:
             in_meta = call("read", traceparent=CONTEXT, tracestate="a=b")
             in_header = MCP_HEADERS + f"traceparent: {CONTEXT}\r\ntracestate: c=d\r\n".encode()
-            await say(port, post(in_meta), post(call("read"), headers=in_header))
-            await say(port, post(call("read")))
+            await it.hear(post(in_meta), post(call("read"), headers=in_header))
+            await it.hear(post(call("read")))
             spans = await asyncio.to_thread(sent_to.wait_for, 3)
         ours = [f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01" for span in spans]
-        first, second, third = upstream.of("tools/call")
+        first, second, third = it.upstream.of("tools/call")
         assert first.body == in_meta.replace(CONTEXT.encode(), ours[0].encode())
         assert first.all("traceparent") == []
         assert second.body == call("read")
@@ -120,23 +101,23 @@ async def test_a_message_and_its_http_request_may_belong_to_two_traces(tmp_path:
     """The message's own is the parent, the request's is linked, and goes on as it came."""
     other = f"00-{'a' * 32}-{'b' * 16}-01"
     with collector() as sent_to:
-        async with filtering("mcp-tool-filter", tmp_path, sent_to, FAILED) as (port, upstream):
+        async with traced(LAUNCHER, tmp_path, sent_to.environment) as it:
             headers = MCP_HEADERS + f"traceparent: {other}\r\n".encode()
-            await say(port, post(call("read", traceparent=CONTEXT), headers=headers))
+            await it.hear(post(call("read", traceparent=CONTEXT), headers=headers))
             (span,) = await asyncio.to_thread(sent_to.wait_for, 1)
         assert span.trace_id.hex() == TRACE
         assert [one.trace_id.hex() for one in span.links] == ["a" * 32]
-        assert upstream.of("tools/call")[0].all("traceparent") == [other]
+        assert it.upstream.of("tools/call")[0].all("traceparent") == [other]
 
 
 async def test_an_unrecorded_trace_passes_unchanged(tmp_path: Path) -> None:
     not_sampled = f"00-{TRACE}-{PARENT}-00"
     with collector() as sent_to:
-        async with filtering("mcp-tool-filter", tmp_path, sent_to, FAILED) as (port, upstream):
+        async with traced(LAUNCHER, tmp_path, sent_to.environment) as it:
             body = call("read", traceparent=not_sampled)
-            await say(port, post(body), post(call("read")))
+            await it.hear(post(body), post(call("read")))
             await asyncio.to_thread(sent_to.wait_for, 1)
-        assert upstream.of("tools/call")[0].body == body
+        assert it.upstream.of("tools/call")[0].body == body
         assert len(sent_to.spans) == 1
 
 
@@ -158,8 +139,8 @@ async def test_audit_entries_and_durations_are_sent_too(host: str, tmp_path: Pat
     """Also without an audit log; clients cannot make up series or see arguments there."""
     secret = call("read").replace(b'"s":"', b'"s":"hunter2')
     with collector() as sent_to:
-        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
-            await say(port, *map(post, (call("read"), call("rm", 8), call("made-up", 5), secret)))
+        async with traced(host, tmp_path, sent_to.environment) as it:
+            await it.hear(*map(post, (call("read"), call("rm", 8), call("made-up", 5), secret)))
             await asyncio.to_thread(sent_to.until, lambda one: len(one.logs) >= 4)
             await asyncio.to_thread(
                 sent_to.until, lambda one: sum(timed_by(one, SERVER_TIMES).values()) >= 4
@@ -190,7 +171,7 @@ async def test_audit_entries_and_durations_are_sent_too(host: str, tmp_path: Pat
         [point] = sent_to.durations[CLIENT_TIMES]
         assert attributes(point)["server.address"] == "127.0.0.1"
         ports = [one.value.int_value for one in point.attributes if one.key == "server.port"]
-        assert ports == [int(upstream.url.rpartition(":")[2])]
+        assert ports == [int(it.upstream.url.rpartition(":")[2])]
 
 
 async def test_no_secret_of_a_uri_or_an_error_is_sent(tmp_path: Path) -> None:
@@ -201,9 +182,9 @@ async def test_no_secret_of_a_uri_or_an_error_is_sent(tmp_path: Path) -> None:
         {"jsonrpc": "2.0", "id": 7, "method": "resources/read", "params": {"uri": uri}}
     )
     with collector() as sent_to:
-        async with filtering("mcp-tool-filter", tmp_path, sent_to, failed) as (port, upstream):
-            await say(port, post(read.encode()))
-            assert uri in upstream.of("resources/read")[0].body.decode()
+        async with traced(LAUNCHER, tmp_path, sent_to.environment, failed) as it:
+            await it.hear(post(read.encode()))
+            assert uri in it.upstream.of("resources/read")[0].body.decode()
             [span] = await asyncio.to_thread(sent_to.wait_for, 1)
             await asyncio.to_thread(sent_to.until, lambda one: len(one.logs) >= 1)
     assert attributes(span)["mcp.resource.uri"] == "https://…@files.example/a?key=…"
@@ -241,19 +222,13 @@ async def test_the_length_of_sessions_is_sent_when_they_end(tmp_path: Path) -> N
 
 async def test_a_collector_that_takes_only_traces_costs_one_warning(tmp_path: Path) -> None:
     with collector(takes="/v1/traces") as sent_to:
-        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
-            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
-            for off in ({}, {"OTEL_LOGS_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}):
-                env = sent_to.environment | off
-                async with launched(*words, home=tmp_path, environment=env) as it:
-                    port = await it.serving()
-                    for _ in range(4):
-                        await say(port, post(call("read")))
-                        await asyncio.sleep(0.2)
-                    it.interrupt()
-                    assert await it.exit_code() == 0
-                    assert it.stderr.count("Cannot send traces") == (0 if off else 1)
-                    assert "sent again" not in it.stderr
+        for off in ({}, {"OTEL_LOGS_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}):
+            async with traced(LAUNCHER, tmp_path, sent_to.environment | off) as it:
+                for _ in range(4):
+                    await it.hear(post(call("read")))
+                    await asyncio.sleep(0.2)
+            assert it.stderr.count("Cannot send traces") == (0 if off else 1)
+            assert "sent again" not in it.stderr
     assert len(sent_to.spans) == 8
 
 
@@ -267,30 +242,20 @@ async def test_a_collector_that_is_not_there_costs_one_warning(
         if is_deaf:  # it accepts connections and says nothing
             hole.listen()
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}"}
-        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
-            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
-            async with launched(*words, home=tmp_path, environment=env) as it:
-                await say(await it.serving(), post(call("read")))
-                it.interrupt()
-                assert await it.exit_code() == 0
-                assert it.stderr.count("Cannot send traces") == 1
-                assert "Traceback" not in it.stderr
+        async with traced(LAUNCHER, tmp_path, env) as it:
+            await it.hear(post(call("read")))
+    assert it.stderr.count("Cannot send traces") == 1
+    assert "Traceback" not in it.stderr
 
 
 async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path: Path) -> None:
     with collector(status=400) as sent_to:
-        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
-            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
-            env = sent_to.environment
-            async with launched(*words, home=tmp_path, environment=env) as it:
-                port = await it.serving()
-                for _ in range(5):
-                    await say(port, post(call("read")))
-                    await asyncio.sleep(0.2)
-                it.interrupt()
-                assert await it.exit_code() == 0
-                assert it.stderr.count("Cannot send traces") == 1
-                assert "Traceback" not in it.stderr
+        async with traced(LAUNCHER, tmp_path, sent_to.environment) as it:
+            for _ in range(5):
+                await it.hear(post(call("read")))
+                await asyncio.sleep(0.2)
+    assert it.stderr.count("Cannot send traces") == 1
+    assert "Traceback" not in it.stderr
 
 
 def test_our_span_reaches_the_upstream_over_stdio_too(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from mcp_tool_filter.adapters.watch.dashboard import (
     Overview,
     render_sessions,
     render_statistics,
     render_tools,
 )
-from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
+from mcp_tool_filter.conversation.policy_in_force import RulesAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
 from mcp_tool_filter.policy.config import parse_config
@@ -109,30 +107,12 @@ def test_a_session_is_shown_without_enough_of_its_id_to_take_it_over() -> None:
     assert next(render_sessions(overview.render())) == f"{WHERE}: 1 sessions"
 
 
-def test_sessions_as_rules_know_them_are_shown() -> None:
-    door = listener()
-    known = SessionAtWork("s\x1b-0123456789", 12.34, 5, 1, 0.0256)
-    door.policy.rules_at_work = lambda: RulesAtWork(sessions=(known,))
-    overview = watched(door)
-    _, line = render_sessions(overview.render())
-    assert line.endswith("as the rules know it: 5 messages in 12 s, 1 errors, 26 ms per answer")
-    assert line.isprintable()
-
-
 def test_a_name_that_could_draw_on_the_terminal_is_shown_escaped_and_kept_as_it_is() -> None:
     """A click on a tool needs its real name."""
     door = listener(answering('{"tools":[{"name":"a\\u001b[2J","inputSchema":{"type":"object"}}]}'))
     (tool,) = lines_of(watched(door))["tools"]
     assert tool["id"] == "a\x1b[2J"
     assert tool["name"].isprintable()
-
-
-def test_all_of_it_is_json() -> None:
-    overview = watched(listener())
-    overview.refused_edit = "Error: no"
-    said = json.loads(json.dumps(overview.as_json()))
-    assert said["refused_edit"] == "Error: no"
-    assert said["listeners"][0]["upstream"] == WHERE
 
 
 def test_a_command_is_shown_as_people_call_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.policy.config import Audit, MetricsAt, parse_config
+from mcp_tool_filter.policy.config import Audit, parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
 from tests.make import answering, asking, calling
-from tests.raw_upstream import TIMEOUT
 
 
 def audit(file: Path, fsync: str = "interval") -> Audit:
@@ -59,16 +57,6 @@ def test_each_sink_gets_the_messages_that_matter_until_it_is_closed() -> None:
     assert told(one) == told(other) == CALLS
 
 
-def test_the_audit_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
-    file = tmp_path / "audit.jsonl"
-    shown: list[Entry] = []
-    watching = Watching(audit(file), [shown.append])
-    talk(watching)
-    watching.close()
-    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
-    assert told(entries) == told(shown) == CALLS
-
-
 @pytest.mark.parametrize(
     ("fsync", "is_shown", "waits"),
     [("interval", False, True), ("always", False, False), ("interval", True, False)],
@@ -103,22 +91,6 @@ def test_a_rules_log_line_is_not_kept_without_an_audit_log() -> None:
     watching.enter_log(WriteLog("warn", "look here", "r"))
     watching.close()
     assert shown == []
-
-
-def test_the_metrics_also_count_messages_that_other_sinks_do_not_get() -> None:
-    said: list[str] = []
-    shown: list[Entry] = []
-    watching = Watching(None, [shown.append], metrics=MetricsAt(port=0), say=said.append)
-    talk(watching)
-    (where,) = said
-    host = where.partition("http://")[2].partition("/")[0]
-    connection = HTTPConnection(host, timeout=TIMEOUT)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    watching.close()
-    assert told(shown) == CALLS
-    assert 'method="ping"' in text
 
 
 def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
