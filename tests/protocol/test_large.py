@@ -16,7 +16,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.tool_filter import decide_listing
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import large as long_lists
-from mcp_tool_filter.protocol import large as tool_results
+from mcp_tool_filter.protocol import skim
 from mcp_tool_filter.protocol.large import (
     LongList,
     ToolResult,
@@ -121,10 +121,10 @@ SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
 HIDDEN = definition("wipe_disk").decode()
 
 
-@pytest.fixture(autouse=True, params=[0, tool_results._COUNTED], ids=["limited", "counted"])
+@pytest.fixture(autouse=True, params=[0, skim._COUNTED], ids=["limited", "counted"])
 def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Both ways to see that a result is not too deep."""
-    monkeypatch.setattr(tool_results, "_COUNTED", request.param)
+    monkeypatch.setattr(skim, "_COUNTED", request.param)
 
 
 def short_way(raw: bytes, limits: Limits = LIMITS) -> ToolResult | None:

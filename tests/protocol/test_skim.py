@@ -6,15 +6,14 @@ import random
 from collections.abc import Callable
 
 import pytest
-from msgspec import DecodeError, Raw
-from msgspec.json import Decoder
+from msgspec import DecodeError
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol import scan
 from mcp_tool_filter.protocol import skim as long_values
 from mcp_tool_filter.protocol.limits import MOST_PARTS
 from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
-from mcp_tool_filter.protocol.skim import ExactDepth, find_ends
+from mcp_tool_filter.protocol.skim import MemberReader, find_ends
 from tests.conversation.test_tool_results import bodies
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
 from tests.protocol.test_large import random_message, random_value
@@ -120,14 +119,17 @@ def test_members_that_are_not_plain_have_no_known_ends(raw: bytes) -> None:
     assert find_ends(long, 128) == {0: len(long)}
 
 
-def reader(most: int) -> ExactDepth[dict[str, Raw]]:
-    return ExactDepth(Decoder(dict[str, Raw]).decode, most)
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit msgspec's recursion for short texts, too, instead of counting their brackets."""
+    monkeypatch.setattr(long_values, "_COUNTED", -1)
 
 
-def is_read(by: ExactDepth[dict[str, Raw]], written: bytes) -> bool:
-    return by.read(memoryview(written)) is not None
+def is_read(by: MemberReader, written: bytes) -> bool:
+    return by.read(written, 0, len(written)) is not None
 
 
+@pytest.mark.usefixtures("limited")
 @pytest.mark.parametrize("around", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("inside", [b"1", b'"[["', b'{"a":[]}', b"[{}]"])
 @pytest.mark.parametrize("most", [4, 20, 128, 1000])
@@ -137,17 +139,18 @@ def test_the_depth_limit_is_exact(around: tuple[bytes, bytes], inside: bytes, mo
     levels = most - 1 - (2 if inside[:1] in (b"[", b"{") else 0)
     fits = b'{"a":%s%s%s}' % (opening * levels, inside, closing * levels)
     too_deep = b'{"a":%s%s%s}' % (opening * (levels + 1), inside, closing * (levels + 1))
-    assert is_read(reader(most), fits)
-    assert not is_read(reader(most), too_deep)
-    used = reader(most)
+    assert is_read(MemberReader(most), fits)
+    assert not is_read(MemberReader(most), too_deep)
+    used = MemberReader(most)
     for _ in range(100):
         assert is_read(used, fits)
         assert not is_read(used, too_deep)
 
 
+@pytest.mark.usefixtures("limited")
 def test_arrays_and_objects_count_alike() -> None:
     chance = random.Random(7)
-    readers = {most: reader(most) for most in (3, 8, 21, 127)}
+    readers = {most: MemberReader(most) for most in (3, 8, 21, 127)}
     seen = set()
     for _ in range(4000):
         most = chance.choice(list(readers))
@@ -168,9 +171,10 @@ def nested(chance: random.Random, levels: int) -> tuple[bytes, int]:
     return b'{"[":%s,"k":%d}' % (value, levels), depth + 1
 
 
+@pytest.mark.usefixtures("limited")
 def test_the_depth_limit_does_not_depend_on_pythons_stack() -> None:
     fits, too_deep = b'{"a":%s}' % (b"[" * 9 + b"]" * 9), b'{"a":%s}' % (b"[" * 10 + b"]" * 10)
-    ours = reader(10)
+    ours = MemberReader(10)
 
     def within(levels: int) -> tuple[bool, bool]:
         if levels:
@@ -180,9 +184,9 @@ def test_the_depth_limit_does_not_depend_on_pythons_stack() -> None:
     for levels in (50, 0, 20, 150, 0, 100):
         assert not within(levels)[1]
     assert within(0) == (True, False)
-    assert ours.read(memoryview(b"{}")) == {}
+    assert ours.read(b"{}", 0, 2) == {}
 
 
 def test_invalid_json_raises_the_readers_own_error() -> None:
     with pytest.raises(DecodeError):
-        reader(5).read(memoryview(b'{"a":[}'))
+        MemberReader(5).read(b'{"a":[}', 0, 7)

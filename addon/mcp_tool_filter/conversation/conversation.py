@@ -895,10 +895,10 @@ class Conversation:
             response = envelope.response_in(raw) if verdict else None
         elif asked.method == "tools/call":
             found = read_tool_result(raw, envelope, self.policy.config.limits)
-            if found is None or shows_tool(found.rest, kind.snapshot.never_shown):
-                return None
-            if len(raw) < _LEAST and '"isError":true' in found.rest:
+            if found is None or (found.is_error and len(raw) < _LEAST):
                 return None  # we read what a short error says
+            if found.rest and shows_tool(found.rest, kind.snapshot.never_shown):
+                return None
             verdict, response = FORWARD, found.response
         else:
             return None

@@ -27,12 +27,11 @@ around the tools, and together they see what one read of the whole would see.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from codecs import utf_8_decode
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol.scan does
-from typing import TYPE_CHECKING
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits, OverLimit, frozen
 from mcp_tool_filter.protocol.messages import (
     Message,
@@ -41,20 +40,9 @@ from mcp_tool_filter.protocol.messages import (
     UnreadPlace,
     parse_message,
 )
-from mcp_tool_filter.protocol.scan import (
-    Value,
-    after_space,
-    count_characters,
-    decode,
-    opens_more,
-    skip_value,
-)
+from mcp_tool_filter.protocol.scan import Value, after_space, decode, skip_value
 from mcp_tool_filter.protocol.skim import member_reader, spans_of
 from mcp_tool_filter.protocol.tools import Definition, Listing, parse_listing
-
-if TYPE_CHECKING:
-    from msgspec import Raw
-
 
 SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
 """An id in the only usual spelling."""
@@ -75,8 +63,9 @@ _ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
 _ENDS = 512  # bytes at each end that may belong to the envelope
 _CONTENT = frozenset({"content", "structuredContent"})
 _KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
-_COUNTED = 128 * 1024  # bytes; in fewer, counting brackets is quick
 _LONGEST_REST = 16 * 1024  # bytes
+_SHORT = 16 * 1024  # bytes; a longer text is not decoded as a whole before somebody reads it
+_PIECE = 64 * 1024  # bytes; they stay in the processor's cache
 
 
 @frozen
@@ -90,11 +79,18 @@ class ResultEnvelope:
     """White space before and after the message."""
 
     def response_in(self, raw: bytes) -> Response:
-        """Return the response, with a result that is not parsed."""
-        text = raw.decode()
+        """Return the response, with a result that is not parsed. Raises ValueError for what is not
+        UTF-8."""
         before, after = self.space
-        result = Value(self.start, len(text) - (len(raw) - self.end))  # only ASCII is around it
-        return Response(self.id, result, Place(text, before, len(text) - after))
+        if len(raw) <= _SHORT:
+            text = raw.decode()
+            length = len(text)
+            place = Place(text, before, length - after)
+        else:
+            length = _count_characters(raw)
+            place = UnreadPlace(raw, before, length - after)
+        result = Value(self.start, length - (len(raw) - self.end))  # only ASCII is around it
+        return Response(self.id, result, place)
 
 
 @frozen
@@ -102,7 +98,8 @@ class ToolResult:
     response: Response
     """Its result is not parsed further."""
     rest: str
-    """The result's members other than the content, as JSON."""
+    """The result's members other than the content, as JSON; empty if none is an object or array."""
+    is_error: bool
 
 
 def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
@@ -126,36 +123,39 @@ def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
 
 def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
     """Return the result if it is unambiguous; None if it must be read as usual."""
-    reader = member_reader()
+    reader = member_reader(limits.depth - 1)  # the message itself is the first level
     if reader is None or len(raw) > limits.message:
         return None
-    most = limits.depth - 1  # the message itself is the first level
     start, end = envelope.start, envelope.end
-    written = memoryview(raw)[start:end]
     try:
-        may_be_deep = len(raw) > _COUNTED or opens_more(raw, (b"[", b"{"), start, end, most)
-        members = reader.within(most).read(written) if may_be_deep else reader.members_of(written)
-        rest = None if members is None else _rest_of(members, written)
-        if rest is None:
+        members = reader.read(raw, start, end)
+        if members is None or not members.keys() <= _KNOWN:
             return None
-        length = count_characters(raw)
-    except (ValueError, ProtocolError):  # msgspec's errors are ValueErrors
+        if spans_of(members, memoryview(raw)[start:end]) is None:  # a key occurs twice
+            return None
+        others = {key: bytes(value) for key, value in members.items() if key not in _CONTENT}
+        if sum(map(len, others.values())) > _LONGEST_REST:
+            return None
+        response = envelope.response_in(raw)
+    except ValueError:  # msgspec's errors, and those of UTF-8
         return None
-    before, after = envelope.space
-    place = UnreadPlace(raw, before, length - after)
-    result = Value(start, length - (len(raw) - end))
-    return ToolResult(Response(envelope.id, result, place), rest)
+    rest = ""
+    if any(value[:1] in b"{[" for value in others.values()):
+        rest = ",".join(f'"{key}":{value.decode()}' for key, value in others.items())
+    return ToolResult(response, f"{{{rest}}}" if rest else "", others.get("isError") == b"true")
 
 
-def _rest_of(members: Mapping[str, Raw], written: memoryview) -> str | None:
-    """Return the members except the content, if all are known and occur once."""
-    if not members.keys() <= _KNOWN or spans_of(members, written) is None:
-        return None
-    others = {key: value for key, value in members.items() if key not in _CONTENT}
-    if sum(memoryview(value).nbytes for value in others.values()) > _LONGEST_REST:
-        return None
-    pairs = [f'"{key}":{bytes(value).decode()}' for key, value in others.items()]
-    return "{" + ",".join(pairs) + "}"
+def _count_characters(raw: bytes) -> int:
+    """Return the length of UTF-8 text without decoding it all at once."""
+    if raw.isascii():
+        return len(raw)
+    view = memoryview(raw)
+    count = at = 0
+    while at < len(raw):
+        text, used = utf_8_decode(view[at : at + _PIECE], "strict", at + _PIECE >= len(raw))
+        count += len(text)
+        at += used
+    return count
 
 
 _STEP = 32 * 1024  # characters of definitions per step: a few milliseconds

@@ -13,11 +13,8 @@ We use the standard library's C scanner, because orjson reports no places and re
 (four hundred digits) and escapes (half a surrogate pair). Here we refuse what that scanner accepts
 too easily: NaN, other encodings, a BOM, depth. Refused input raises ``ProtocolError``.
 
-A value may contain any value, so the functions that read them call each other. How deep JSON nests
-is counted exactly, in time that grows linearly with its length:
-
->>> nests_deeper('[{"a":"[[["}]', 0, 13, 2), nests_deeper('[{"a":[]}]', 0, 10, 2)
-(False, True)
+A value may contain any value, so the functions that read them call each other. They are long where
+they are hot: a call costs more than the tests that it would save.
 """
 
 from __future__ import annotations
@@ -25,11 +22,9 @@ from __future__ import annotations
 import json.scanner
 import re
 import sys
-from codecs import BOM_UTF8, utf_8_decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]  # typeshed leaves it out
 from types import MappingProxyType
 from typing import Any
@@ -42,58 +37,7 @@ from mcp_tool_filter.protocol.limits import (
     Limits,
     OverLimit,
 )
-from mcp_tool_filter.protocol.skim import find_ends
-
-_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_STEPS = bytes.maketrans(b"[]", b"\x01\xff")  # one level in, one level out
-_CHUNK = 64 * 1024  # bytes
-
-
-def nests_deeper(text: str, start: int, end: int, most: int) -> bool:
-    """Tell whether a part of a JSON text nests more than ``most`` levels."""
-    if not opens_more(text, ("[", "{"), start, end, most):
-        return False
-    raw = text[start:end].encode()
-    quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
-    structure = quotes_only.translate(_ONE_KIND, _NO_STRUCTURE)
-    pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
-    return _levels_exceed(b"".join(pieces[::2]), most)  # every second piece is a string
-
-
-def _levels_exceed(brackets: bytes, most: int) -> bool:
-    """Tell whether brackets, all of one kind, nest more than ``most`` levels."""
-    brackets += b"]" * (brackets.count(b"[") - brackets.count(b"]"))
-    # Most containers contain no others. Without these innermost ones there is exactly one level
-    # less, and removing them is a hundred times as fast as counting.
-    is_shrinking = True
-    while is_shrinking and most > 0:
-        fewer = brackets.replace(b"[]", b"")
-        is_shrinking = 2 * len(fewer) < len(brackets)
-        brackets, most = fewer, most - (len(fewer) < len(brackets))
-    depth = 0
-    for at in range(0, len(brackets), _CHUNK):
-        steps = memoryview(brackets[at : at + _CHUNK].translate(_STEPS)).cast("b")
-        levels = list(accumulate(steps, initial=depth))
-        if max(levels) > most:
-            return True
-        depth = levels[-1]
-    return False
-
-
-def opens_more[Text: (str, bytes)](
-    text: Text, opening: tuple[Text, Text], start: int, end: int, most: int
-) -> bool:
-    """Tell whether there are more than ``most`` brackets. (Counting all takes 25 times as long.)"""
-    for bracket in opening:
-        at = text.find(bracket, start, end)
-        while at >= 0:
-            most -= 1
-            if most < 0:
-                return True
-            at = text.find(bracket, at + 1, end)
-    return False
-
+from mcp_tool_filter.protocol.skim import find_ends, nests_deeper
 
 type Outline = Mapping[str, "Outline | Few | Many | None"]
 """Which members of an object to open, and which of their members.
@@ -130,8 +74,7 @@ _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOO_DEEP = "nested too deeply"
-_PIECE = 64 * 1024  # bytes; they stay in the processor's cache
-_FEW = 16  # parts
+_FEW = 256  # parts
 _LONG = 10_000  # characters; shorter texts are checked quickly anyway
 
 
@@ -179,22 +122,17 @@ class _Budget:
     (Each costs far more than a part that is only checked.)
     """
 
-    __slots__ = ("_listed", "ends", "left", "most")
+    __slots__ = ("ends", "left", "lists", "most")
 
     def __init__(self, most: int, ends: Mapping[int, int] = _NONE_KNOWN) -> None:
         self.most = self.left = most
         self.ends = ends  # of values that are known to be JSON, and not too deep
-        self._listed: _Budget | None = None
+        self.lists: _Budget | None = None  # for all tool lists of a message; few have one
 
-    def of_lists(self) -> _Budget:
-        """Return the budget for all tool lists in a message. Few messages have one."""
-        if self._listed is None:
-            self._listed = _Budget(MOST_LISTED)
-            self._listed._listed = self._listed
-        return self._listed
-
-    def over_limit(self) -> OverLimit:
-        return OverLimit(f"more than {self.most} members and elements")
+    def take(self, parts: int) -> None:
+        self.left -= parts
+        if self.left < 0:
+            raise OverLimit(f"more than {self.most} members and elements")
 
 
 def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple[str, Value]:
@@ -205,7 +143,11 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
     try:
         ends = find_ends(raw, limits.depth) if len(raw) >= _LARGE else _NONE_KNOWN
         budget = _Budget(MOST_PARTS, ends)
-        root = _read_root(text, after_space(text, 0), outline, limits.depth, budget)
+        begin = after_space(text, 0)
+        if text[begin] == "[" and outline is not None and EACH in outline:
+            root = _read_array(text, begin, outline[EACH], limits.depth - 1, budget, MOST_IN_BATCH)
+        else:
+            root = _read(text, begin, outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
     except (ProtocolError, ValueError, IndexError, RecursionError) as error:
@@ -227,7 +169,7 @@ def open_value(text: str, value: Value, outline: Outline = _ONE_LEVEL) -> Value:
     """
     if value.members is not None or value.elements is not None or text[value.start] not in "{[":
         return value
-    return _read(text, value.start, outline, sys.maxsize, MOST_LISTED, _Budget(MOST_LISTED))
+    return _read(text, value.start, outline, sys.maxsize, _Budget(MOST_LISTED))
 
 
 def decode(raw: bytes) -> str:
@@ -239,26 +181,6 @@ def decode(raw: bytes) -> str:
     if text.startswith("\ufeff"):
         raise ProtocolError("begins with a byte order mark")
     return text
-
-
-def count_characters(raw: bytes) -> int:
-    """Return the length of UTF-8 text without decoding it all at once; as strict as ``decode``.
-
-    >>> count_characters("caf\u00e9".encode())
-    4
-    """
-    if raw.startswith(BOM_UTF8):
-        raise ProtocolError("begins with a byte order mark")
-    view = memoryview(raw)
-    count = at = 0
-    try:
-        while at < len(raw):
-            text, used = utf_8_decode(view[at : at + _PIECE], "strict", at + _PIECE >= len(raw))
-            count += len(text)
-            at += used
-    except UnicodeDecodeError:
-        raise ProtocolError("not valid UTF-8") from None
-    return count
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -294,62 +216,48 @@ class _Strict:
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
-def _read_root(text: str, at: int, outline: Outline | None, room: int, budget: _Budget) -> Value:
-    if text[at] == "[" and outline is not None and EACH in outline:
-        return _read_array(text, at, outline[EACH], room - 1, MOST_IN_BATCH, budget)
-    return _read(text, at, outline, room, MOST_PARTS, budget)
-
-
 def _read(
-    text: str, at: int, outline: Outline | Few | Many | None, room: int, most: int, budget: _Budget
+    text: str, at: int, outline: Outline | Few | Many | None, room: int, budget: _Budget
 ) -> Value:
-    """Read a value that may nest ``room`` levels and, if opened, may have ``most`` parts."""
+    """Read a value that may nest ``room`` levels."""
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
-    end = budget.ends.get(at) if budget.ends else None
+    known = budget.ends.get(at) if budget.ends else None
+    if isinstance(outline, Many):
+        if budget.lists is None:
+            budget.lists = _Budget(MOST_LISTED)
+        outline, budget = outline.parts, budget.lists
+    elif isinstance(outline, Few):
+        parts, outline = outline.parts, None
+        if known is None and len(text) - at > _LONG:
+            with suppress(OverLimit):  # it may have long strings
+                known = _read(text, at, parts, room, _Budget(_FEW)).end
     if outline is not None:
-        if isinstance(outline, Few):
-            if end is not None:
-                return Value(at, end)
-            return _read_few(text, at, outline.parts, room, budget)
-        if isinstance(outline, Many):
-            return _read(text, at, outline.parts, room, MOST_LISTED, budget.of_lists())
         if first == "{":
-            return _read_object(text, at, outline, room - 1, most, budget)
+            return _read_object(text, at, outline, room - 1, budget)
         if first == "[" and EACH in outline:
-            return _read_array(text, at, outline[EACH], room - 1, most, budget)
-    if end is None:
-        end = skip_value(text, at)
-        if end - at > 2 * room and nests_deeper(text, at, end, room):
-            raise OverLimit(_TOO_DEEP)
+            return _read_array(text, at, outline[EACH], room - 1, budget)
+    if known is not None:
+        return Value(at, known)
+    end = skip_value(text, at)
+    if end - at > 2 * room and nests_deeper(text, at, end, room):
+        raise OverLimit(_TOO_DEEP)
     return Value(at, end)
 
 
-def _read_few(text: str, at: int, parts: Outline, room: int, budget: _Budget) -> Value:
-    """Check a value that may contain long strings."""
-    if len(text) - at > _LONG:
-        with suppress(OverLimit):
-            return Value(at, _read(text, at, parts, room, _FEW, budget).end)
-    return _read(text, at, None, room, _FEW, budget)
-
-
-def _read_object(
-    text: str, start: int, outline: Outline, room: int, most: int, budget: _Budget
-) -> Value:
+def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Budget) -> Value:
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
     named: dict[str, Value] = {}
     at = start + 1
-    if text[at] != '"':  # here and below: a call costs more than this test
+    if text[at] != '"':
         at = after_space(text, at)
         if text[at] == "}":
             return Value(start, at + 1, None, ())
-    for _ in range(most):
-        if text[at] != '"':
-            break
+    while text[at] == '"':
         key, end = scanstring(text, at + 1, True)
         if text[end] != ":":
             end = after_space(text, end)
@@ -362,7 +270,7 @@ def _read_object(
             meaning, end = scanstring(text, begin + 1, True)
             value = Value(begin, end, meaning)
         else:
-            value = _read(text, begin, outline.get(key), room, most, budget)
+            value = _read(text, begin, outline.get(key), room, budget)
             end = value.end
         named[key] = value
         members.append(Member(key, at, value))
@@ -372,17 +280,14 @@ def _read_object(
             at = end + 1
             if text[at] != '"':
                 at = after_space(text, at)
-        elif text[end] == "}":
-            budget.left -= len(members)
-            if budget.left < 0:
-                raise budget.over_limit()
-            if len(named) != len(members):
-                named = {member.key: member.value for member in reversed(members)}
-            return Value(start, end + 1, None, tuple(members), None, named)
-        else:
+            if len(members) <= budget.left:
+                continue
+        elif text[end] != "}":
             break
-    else:
-        raise OverLimit(_too_many(most))
+        budget.take(len(members))
+        if len(named) != len(members):
+            named = {member.key: member.value for member in reversed(members)}
+        return Value(start, end + 1, None, tuple(members), None, named)
     raise ProtocolError("not valid JSON")
 
 
@@ -391,8 +296,8 @@ def _read_array(
     start: int,
     outline: Outline | Few | Many | None,
     room: int,
-    most: int,
     budget: _Budget,
+    most_in_batch: int = sys.maxsize,
 ) -> Value:
     if room < 0:
         raise OverLimit(_TOO_DEEP)
@@ -401,24 +306,17 @@ def _read_array(
     if text[at] == "]":
         return Value(start, at + 1, None, None, ())
     while True:
-        value = _read(text, at, outline, room, most, budget)
+        value = _read(text, at, outline, room, budget)
         elements.append(value)
-        if len(elements) > most:
-            raise OverLimit(_too_many(most))
         end = after_space(text, value.end)
-        if text[end] == "]":
-            budget.left -= len(elements)
-            if budget.left < 0:
-                raise budget.over_limit()
+        if len(elements) > most_in_batch:
+            raise OverLimit(f"more than {most_in_batch} messages in one batch")
+        if text[end] == "]" or len(elements) > budget.left:
+            budget.take(len(elements))
             return Value(start, end + 1, None, None, tuple(elements))
         if text[end] != ",":
             raise ProtocolError("not valid JSON")
         at = after_space(text, end + 1)
-
-
-def _too_many(most: int) -> str:
-    what = "messages in one batch" if most == MOST_IN_BATCH else "members and elements"
-    return f"more than {most} {what}"
 
 
 def after_space(text: str, at: int) -> int:
