@@ -21,6 +21,7 @@ from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
+from mcp_tool_filter.protocol.messages import Place
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
 from tests.fuzz.seeds import seeds
@@ -49,8 +50,9 @@ def outcome(raw: bytes, *asked: bytes) -> object:
         return str(error), opened.waiting
     if waits(judged):
         judged = at_last(judged)
-    place = getattr(judged.message, "place", None)
-    return judged.verdict, place, getattr(judged.message, "id", None), opened.waiting
+    place = getattr(judged.message, "place", Place())
+    where = place.text, place.start, place.end
+    return judged.verdict, where, getattr(judged.message, "id", None), opened.waiting
 
 
 def at_last(decision: Deciding[Judged]) -> Judged:

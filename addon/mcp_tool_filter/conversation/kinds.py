@@ -20,8 +20,8 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from weakref import WeakValueDictionary, finalize, ref
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
@@ -54,87 +54,65 @@ the upstream."""
 class Listed:
     """A complete list and its snapshot; kinds that get the same list share it."""
 
-    __slots__ = ("__weakref__", "_locked", "frame", "pages", "size", "snapshot")
-
     def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot, frame: Frame) -> None:
         self.pages = pages
         self.frame = frame
         self.snapshot = snapshot
         self.size = sum(map(len, pages)) + len(snapshot.allowed.tools)
-        self._locked: tuple[tuple[str, bytes], ...] | None = None
 
-    @property
+    @cached_property
     def locked(self) -> tuple[tuple[str, bytes], ...]:
         """The definitions that the lock hides. (Read at the first question: only pages ask.)"""
-        if self._locked is None:
-            names = self.snapshot.locked
-            pages = filter(None, listings_in(self.pages)) if names else ()
-            found = [(one.name, one.raw) for page in pages for one in page.definitions]
-            self._locked = tuple((name, raw) for name, raw in found if name and name in names)
-        return self._locked
+        names = self.snapshot.locked
+        pages = filter(None, listings_in(self.pages)) if names else ()
+        found = [(one.name, one.raw) for page in pages for one in page.definitions]
+        return tuple((name, raw) for name, raw in found if name and name in names)
 
 
+@dataclass(slots=True, eq=False)
 class Kind:
     """One kind of asker. What may take long is done in steps, and applies at the end of them."""
 
-    __slots__ = (
-        "_config",
-        "_counted",
-        "_gone",
-        "_has_forgotten",
-        "_has_lost",
-        "_hidden",
-        "_is_start",
-        "_listed",
-        "_lists",
-        "_next",
-        "envelope",
-        "is_kept",
-        "is_listed",
-        "is_settled",
-        "is_split",
-        "is_stale",
-        "is_taking",
-        "session",
-        "snapshot",
-        "unlisted_until",
-        "used_at",
-    )
-    is_listed: bool
+    _lists: Lists
+    _config: Config
+    _is_start: bool = False
+    is_listed: bool = field(init=False)
     """True if its complete list is known."""
-    is_settled: bool
+    is_settled: bool = field(init=False)
     """True if its snapshot judges every list; else ``snapshot_for`` must be asked."""
-    unlisted_until: float
-    """The time until which we do not ask for its list, because the upstream has not listed."""
-    snapshot: Snapshot
+    snapshot: Snapshot = field(init=False)
     """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
+    unlisted_until: float = 0.0
+    """The time until which we do not ask for its list, because the upstream has not listed."""
+    used_at: float = 0.0
+    is_kept: bool = True
+    """False if it is used only until its messages are judged: then nothing counts it."""
+    session: ref[Session] | None = None
+    """The only session of this kind, if it is the kind of one session."""
+    envelope: Envelope | None = None
+    """The text around the tools of its list, in the form of the kind's revision."""
+    is_stale: bool = False
+    """True if the upstream has said that its list changed: the next list comes from the
+    upstream."""
+    is_split: bool = False
+    """True if it said so in one session only: the other sessions find out for themselves."""
+    is_taking: bool = False
+    """True while a list that we have fetched is read."""
+    _listed: Listed | None = None
+    _next: UnlistedTools | None = field(init=False)
+    _gone: dict[str, bytes] = field(default_factory=dict)
+    """The definitions of pinned tools that the upstream removed."""
+    _counted: int = 0
+    """Bytes of both."""
+    _has_forgotten: bool = False
+    """There were too many: a hint may have hidden a tool, so no definition lifts one any more."""
+    _hidden: Collection[str] = ()
+    """The hidden tools of the list."""
+    _has_lost: bool = False
+    """Some of them are gone: what is not JSON may still show them."""
 
-    def __init__(self, lists: Lists, config: Config, *, is_start: bool = False) -> None:
-        self._lists = lists
-        self._config = config
-        self._is_start = is_start
-        self._listed: Listed | None = None
-        self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
-        self._has_forgotten = False  # there were too many: a hint may have hidden a tool, so no
-        # definition lifts one any more
-        self._hidden: Collection[str] = ()  # the hidden tools of the list
-        self._has_lost = False  # some of them are gone: what is not JSON may still show them
-        self._next: UnlistedTools | None = UnlistedTools(config.choice)
-        self._counted = 0  # bytes of both
-        self.used_at = self.unlisted_until = 0.0
-        self.is_kept = True
-        """False if it is used only until its messages are judged: then nothing counts it."""
-        self.session: ref[Session] | None = None
-        """The only session of this kind, if it is the kind of one session."""
-        self.envelope: Envelope | None = None
-        """The text around the tools of its list, in the form of the kind's revision."""
-        self.is_stale = False
-        """True if the upstream has said that its list changed: the next list comes from the
-        upstream."""
-        self.is_split = False
-        """True if it said so in one session only: the other sessions find out for themselves."""
-        self.is_taking = False
-        """True while a list that we have fetched is read."""
+    def __post_init__(self) -> None:
+        self._next = UnlistedTools(self._config.choice)
         self._follow_list()
 
     def _follow_list(self) -> None:
@@ -566,7 +544,7 @@ class Kinds:
         self._clock = clock
         self._lists = Lists()
         self._kinds: OrderedDict[KindKey, Kind] = OrderedDict()
-        self.start = Kind(self._lists, config, is_start=True)
+        self.start = Kind(self._lists, config, _is_start=True)
         """The kind of our own fetch, and of all clients that cannot be told from it."""
         self.start_key: KindKey = (None, None, "")
         self._look_again = 0.0
@@ -713,18 +691,22 @@ type OnListed = Callable[[Snapshot], None]
 """Called once, when the complete list is known."""
 
 
+def _tell_nobody(_snapshot: Snapshot) -> None:
+    """Only the list without a variant is reported."""
+
+
+@dataclass(slots=True, eq=False)
 class OnlyKind(Kind):
-    """Learns its list from the answers to the client's requests."""
+    """Learns its list from the answers to the client's requests.
 
-    __slots__ = ("_envelopes", "_is_told", "_on_listed", "_revision")
+    (Before Python 3.14, a dataclass with slots cannot call ``super()``.)
+    """
 
-    def __init__(self, kind: Kind, on_listed: OnListed) -> None:
-        """Replace a kind about which nothing is known."""
-        super().__init__(kind._lists, kind._config, is_start=True)
-        self._on_listed = on_listed
-        self._is_told = False
-        self._envelopes: dict[str, Envelope] = {}  # the first of each revision
-        self._revision = ""
+    on_listed: OnListed = _tell_nobody
+    _is_told: bool = False
+    _envelopes: dict[str, Envelope] = field(default_factory=dict)
+    """The first of each revision."""
+    _revision: str = ""
 
     def agree_on(self, revision: str) -> None:
         """Note the upstream's revision: the form of its lists depends on it."""
@@ -732,28 +714,28 @@ class OnlyKind(Kind):
         self.envelope = self._envelopes.get(revision)
 
     def learn_envelope(self, frame: Frame) -> None:
-        super().learn_envelope(frame)
+        Kind.learn_envelope(self, frame)
         if self.envelope is not None:
             self._envelopes.setdefault(self._revision, self.envelope)
         self.envelope = self._envelopes.get(self._revision)
 
     def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
-        learned = yield from super()._finish(unlisted, whole)
+        learned = yield from Kind._finish(self, unlisted, whole)
         self._tell_listed()
         return learned
 
     def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
-        taken = yield from super().take(pages)
+        taken = yield from Kind.take(self, pages)
         self._tell_listed()
         return taken
 
     def _tell_listed(self) -> None:
         if self._listed is not None and not self._is_told:
             self._is_told = True
-            self._on_listed(self._listed.snapshot)
+            self.on_listed(self._listed.snapshot)
 
     def _follow_list(self) -> None:
-        super()._follow_list()
+        Kind._follow_list(self)
         if self._listed is not None:
             # Denied by name, not by list: a tool that the list lacks may be shown elsewhere.
             self.snapshot = by_name(self.snapshot)
@@ -768,7 +750,7 @@ class OnlyKinds(Kinds):
 
     def __init__(self, config: Config, on_listed: OnListed) -> None:
         super().__init__(config)
-        self.start = self.only = OnlyKind(self.start, on_listed)
+        self.start = self.only = OnlyKind(self._lists, config, True, on_listed=on_listed)
 
     def of(self, client: Client, capabilities: str | None = None) -> Kind:
         if capabilities is None or VARIANT not in capabilities:
@@ -778,14 +760,10 @@ class OnlyKinds(Kinds):
         if kind is None:
             if len(self._kinds) >= _MOST_VARIANTS:
                 self._kinds.popitem(last=False)[1].close()
-            kind = self._kinds[key] = OnlyKind(Kind(self._lists, self._config), _tell_nobody)
+            kind = self._kinds[key] = OnlyKind(self._lists, self._config, True)
         return kind
 
     def note_change(self, client: Client) -> None:
         """Take the client's next list from the upstream, even with ``tools_list=cache``."""
         for kind in (self.only, *self._kinds.values()):
             kind.is_stale = kind.is_listed
-
-
-def _tell_nobody(_snapshot: Snapshot) -> None:
-    """Only the list without a variant is reported."""

@@ -55,13 +55,20 @@ _SEARCHED = 4096  # bytes at each end of a broken line
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CutLine:
-    """Replaces a line that was longer than we hold."""
+    """Replaces a line that was longer than we hold: its beginning, its end and its size."""
 
-    beginning: bytes
-    end: bytes
-    size: int
+    beginning: bytes = b""
+    end: bytes = b""
+    size: int = 0
+
+    def add(self, part: bytes, kept: int) -> None:
+        """Take more of the line; keep so many bytes at each end."""
+        self.size += len(part)
+        missing = kept - len(self.beginning)
+        self.beginning += part[:missing]
+        self.end = (self.end + part[missing:])[-kept:]
 
 
 class LineParser:
@@ -71,68 +78,37 @@ class LineParser:
         self._max_pending = max_pending
         self._kept = kept
         self._pending = bytearray()
-        self._dropped: _Dropped | None = None
+        self._cut: CutLine | None = None
 
     def feed(self, chunk: bytes) -> list[bytes | CutLine]:
         """Take the next chunk; return the lines it completes, oldest first."""
         *ended, rest = chunk.split(b"\n")
         lines: list[bytes | CutLine] = []
-        if ended:
-            if self._pending or self._dropped:
-                self._hold(ended[0])
-                ended[0] = b""
+        for part in ended:
+            if self._pending or self._cut or len(part) > self._max_pending:
+                self._hold(part)
                 lines += self.finish()
-            longest = max(map(len, ended))
-            if longest > self._max_pending:
-                lines += [line for part in ended for line in self._whole(part)]
-            else:
-                lines += filter(None, map(_without_end, ended))
-        if rest:
-            self._hold(rest)
+            elif line := _without_end(part):
+                lines.append(line)
+        self._hold(rest)
         return lines
 
     def finish(self) -> list[bytes | CutLine]:
         """Return the last line, if the stream ended without a newline."""
-        dropped, pending = self._dropped, bytes(self._pending)
-        self._dropped = None
+        line = self._cut or _without_end(bytes(self._pending))
+        self._cut = None
         self._pending = bytearray()
-        return [dropped.line()] if dropped else self._whole(pending)
-
-    def _whole(self, line: bytes) -> list[bytes | CutLine]:
-        if len(line) > self._max_pending:
-            return [_Dropped(line, self._kept).line()]
-        stripped = _without_end(line)
-        return [stripped] if stripped else []
+        return [line] if line else []
 
     def _hold(self, part: bytes) -> None:
-        if self._dropped:
-            self._dropped.add(part)
+        if self._cut:
+            self._cut.add(part, self._kept)
             return
         self._pending += part
         if len(self._pending) > self._max_pending:
-            self._dropped = _Dropped(bytes(self._pending), self._kept)
+            self._cut = CutLine()
+            self._cut.add(bytes(self._pending), self._kept)
             self._pending = bytearray()
-
-
-class _Dropped:
-    """What we keep of a line that is too long: its beginning, its end and its size."""
-
-    def __init__(self, so_far: bytes, kept: int) -> None:
-        self._kept = kept
-        self._beginning = so_far[:kept]
-        self._end = so_far[kept:][-kept:]
-        self._size = len(so_far)
-
-    def add(self, part: bytes) -> None:
-        self._size += len(part)
-        missing = self._kept - len(self._beginning)
-        if missing > 0:
-            self._beginning += part[:missing]
-            part = part[missing:]
-        self._end = (self._end + part)[-self._kept :]
-
-    def line(self) -> CutLine:
-        return CutLine(self._beginning, self._end, self._size)
 
 
 def _without_end(line: bytes) -> bytes:
@@ -289,7 +265,9 @@ class Numbers:
         text, root = scan(request, _OUTLINE, Limits(message=max(1, len(request))))
         self._last += 1
         token = _within(root, "params", "_meta", "progressToken")
-        self._originals[self._last] = _Original(_cut(text, root["id"]), _cut_some(text, token))
+        self._originals[self._last] = _Original(
+            _cut(text, root["id"]), _cut(text, token) if token else None
+        )
         places = [root["id"], *([token] if token else [])]
         return self._last, _replaced(text, [(place, str(self._last)) for place in places])
 
@@ -337,10 +315,6 @@ def _within(root: Value, *keys: str) -> Value | None:
 
 def _cut(text: str, value: Value) -> str:
     return text[value.start : value.end]
-
-
-def _cut_some(text: str, value: Value | None) -> str | None:
-    return _cut(text, value) if value else None
 
 
 def _replaced(text: str, changes: list[tuple[Value, str]]) -> bytes:

@@ -173,16 +173,6 @@ class UnreadPlace(Place):
         end = len(self._document) - after - (self.end - part.end)
         return memoryview(self._document)[part.start : end]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and _in_full(self) == _in_full(other)
-
-    def __hash__(self) -> int:
-        return hash(_in_full(self))
-
-
-def _in_full(place: Place) -> tuple[str, int, int]:
-    return place.text, place.start, place.end
-
 
 @frozen
 class Request:
