@@ -143,21 +143,6 @@ def test_a_changed_list_of_one_session_does_not_affect_others() -> None:
     assert asked(other, calling("b", id="3")) == Forward()
 
 
-def test_new_tools_can_be_judged_by_the_patterns_and_are_then_pinned() -> None:
-    in_force = policy("x")
-    in_force.adopt(parse_config(deny=["^rm"], new_tools="judge"))
-    between = open_session(in_force)
-    listed(between, listing("stays"))
-    between.from_upstream(CHANGED)
-    came = listed(between, listing("stays", "comes", "rm_rf", id="2"), id="2")
-    assert came == listing("stays", "comes", id="2")
-    assert asked(between, calling("comes", id="3")) == Forward()
-    assert isinstance(asked(between, calling("rm_rf", id="4")), Reply)
-    between.from_upstream(CHANGED)
-    other = answering('{"tools":[' + definition("comes", ',"title":"x"').decode() + "]}", id="5")
-    assert listed(between, other, id="5") == listing("comes", id="5")
-
-
 def test_sessions_without_notifications_see_a_change_in_their_next_list() -> None:
     """Not every client keeps a stream open, and one that connects later was never told."""
     in_force = policy("x")
@@ -170,16 +155,6 @@ def test_sessions_without_notifications_see_a_change_in_their_next_list() -> Non
     late = open_session(in_force)
     assert asked(late, LIST) == Forward()
     assert listed(late, listing("stays", "goes", "comes")) == listing("stays", "goes")
-
-
-def test_a_tool_that_one_session_has_lost_stays_for_others() -> None:
-    """A list that changes in one session must not be able to take tools from another."""
-    in_force = policy("x")
-    one, other = open_session(in_force), open_session(in_force)
-    one.from_upstream(CHANGED)
-    listed(one, listing("a"))
-    assert listed(other, listing("a", "b"), id="1") == listing("a", "b")
-    assert asked(other, calling("b", id="3")) == Forward()
 
 
 def test_a_client_without_a_session_sees_a_change_with_any_capabilities() -> None:

@@ -86,15 +86,6 @@ def test_an_overlong_session_id_is_not_remembered() -> None:
     assert len(sessions) == 0
 
 
-def test_an_answered_request_no_longer_waits() -> None:
-    exchanges = waiting("1", "2")
-    answered = exchanges.answered_by(message(ANSWER))
-    assert answered
-    exchanges.close(answered)
-    assert method_of(exchanges, ANSWER) is None
-    assert exchanges.take_all() == ["2"]
-
-
 def test_a_late_answer_ends_no_other_request_with_the_same_id() -> None:
     """While the decision on the answer waited, the client has used the id again."""
     exchanges = waiting("1")
@@ -104,19 +95,6 @@ def test_a_late_answer_ends_no_other_request_with_the_same_id() -> None:
     exchanges.close(answered)
     assert method_of(exchanges, ANSWER) == "tools/list"
     assert exchanges.lists == 1
-
-
-def test_each_member_of_a_batch_waits() -> None:
-    exchanges = Exchanges()
-    begin(exchanges, b"[%s,%s]" % (asking("a", id="1"), asking("b", id="2")))
-    assert list(exchanges.methods) == ["a", "b"]
-
-
-def test_notifications_and_answers_do_not_wait() -> None:
-    exchanges = Exchanges()
-    begin(exchanges, b'{"jsonrpc":"2.0","method":"x"}')
-    begin(exchanges, ANSWER)
-    assert len(exchanges) == 0
 
 
 def test_the_oldest_of_too_many_exchanges_are_forgotten() -> None:
@@ -157,12 +135,6 @@ def test_a_silent_session_is_forgotten_and_a_used_one_is_not() -> None:
     assert len(sessions) == 2
     assert sessions.get("silent", 15) is None
     assert sessions.get("used", 15) is not None
-
-
-def test_a_session_that_returns_too_late_is_forgotten() -> None:
-    sessions = Sessions(Limits(idle=10))
-    sessions.open("a", 0)
-    assert sessions.get("a", 11) is None
 
 
 def test_a_closed_session_is_forgotten() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import (
     decide_from_client,
     decide_from_upstream,
@@ -26,7 +25,6 @@ from tests.make import (
     at_once,
     calling,
     definition,
-    error_in,
     listing,
     snapshot,
     text_of,
@@ -58,40 +56,6 @@ def hear(raw: bytes, asked: str | None = None) -> Verdict:
 
 def batch(*members: bytes) -> bytes:
     return b"[" + b",".join(members) + b"]"
-
-
-def test_an_allowed_call_is_forwarded_and_a_denied_one_answered() -> None:
-    assert ask(calling("read")) == Forward()
-    assert error_in(ask(calling("rm"))) == (-32601, "Tool not found: rm")
-
-
-def test_a_list_is_answered_from_the_snapshot() -> None:
-    assert text_of(ask(asking("tools/list"))) == listing("read")
-
-
-def test_a_list_is_forwarded_where_the_situation_does_not_allow_the_cache() -> None:
-    assert ask(asking("tools/list"), Situation(snapshot=TOOLS)) == Forward()
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        asking("initialize"),
-        asking("ping", id='"a"'),
-        asking("prompts/get", params='{"name":"rm"}'),
-        asking("resources/read", params='{"uri":"rm"}'),
-        asking("completion/complete", params='{"ref":{"name":"rm"},"name":"a","NAME":"b"}'),
-        asking("vendor.acme/custom", params='{"name":"rm","tools":[' + RM + "]}"),
-        asking("tasks/result", params='{"taskId":"rm"}'),
-        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
-        answering('{"role":"assistant","content":{"type":"tool_use","name":"rm"}}'),
-        answering('{"action":"accept","content":{"name":"rm"}}'),
-        answering('{"roots":[]}'),
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"User rejected"}}',
-    ],
-)
-def test_all_other_client_messages_are_forwarded(raw: bytes) -> None:
-    assert ask(raw) == Forward()
 
 
 def test_a_batch_loses_its_denied_members_and_their_answers_are_added_later() -> None:
@@ -126,25 +90,10 @@ def test_a_batch_of_denied_notifications_is_dropped() -> None:
     assert isinstance(ask(batch(denied)), Drop)
 
 
-def test_a_batch_of_allowed_messages_is_forwarded_unchanged() -> None:
-    assert ask(batch(calling("read"), asking("ping"))) == Forward()
-
-
-def test_a_batch_with_one_unjudgeable_member_is_refused_whole() -> None:
-    with pytest.raises(ProtocolError):
-        ask(batch(asking("ping"), asking("tools/call", params='{"name":"read","NAME":"rm"}')))
-
-
 @pytest.mark.parametrize("asked", ["tools/list", "initialize", "tools/call", "tasks/result", None])
 def test_a_list_is_filtered_whichever_request_it_answers(asked: str | None) -> None:
     """A second answer, a late one, one after Last-Event-ID, one to an id of another type."""
     assert text_of(hear(listing("read", "rm"), asked)) == listing("read")
-
-
-@pytest.mark.parametrize("asked", ["tools/list", None])
-def test_an_ambiguous_list_is_refused(asked: str | None) -> None:
-    with pytest.raises(ProtocolError):
-        hear(answering('{"tools":{"x":1}}'), asked)
 
 
 @pytest.mark.parametrize("asked", ["vendor/x", "tools/call", "initialize"])
@@ -152,39 +101,10 @@ def test_other_results_may_have_a_tools_member(asked: str) -> None:
     assert hear(answering('{"tools":{"hammer":1}}'), asked) == Forward()
 
 
-def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
-    raw = asking("sampling/createMessage", params='{"messages":[],"tools":[' + RM + "]}")
-    assert hear(raw) == Forward()
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        answering('{"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"rm"}}'),
-        answering('{"content":[],"structuredContent":{"tools":[' + RM + "]}}"),
-        answering("{}", id='"a"'),
-        answering("null"),
-        answering('"inputSchema"'),
-        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
-        b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1.00}}',
-        asking("elicitation/create", params='{"message":"rm?"}'),
-        asking("roots/list", id='"x"'),
-        asking("ping"),
-    ],
-)
-def test_all_other_upstream_messages_are_forwarded(raw: bytes) -> None:
-    assert hear(raw, "initialize") == Forward()
-
-
 def test_a_batch_from_the_upstream_is_filtered_member_by_member() -> None:
     other = answering('{ "x" : 1.0 }', id="2")
     verdict = hear(batch(listing("read", "rm"), other))
     assert text_of(verdict) == batch(listing("read"), other)
-
-
-def test_each_answer_in_a_batch_is_judged_by_what_it_answers() -> None:
-    assert hear(batch(answering('{"tools":{"hammer":1}}')), "vendor/x") == Forward()
 
 
 def test_a_refusal_answers_all_waiting_requests() -> None:

@@ -9,10 +9,8 @@ from mcp_tool_filter.errors import (
     EmptyList,
     InvalidGlob,
     InvalidOption,
-    InvalidPattern,
     NothingDenied,
     StartError,
-    UnsafePattern,
 )
 from mcp_tool_filter.options import KEYS
 from mcp_tool_filter.policy.config import (
@@ -32,19 +30,6 @@ def test_without_options_nothing_is_denied() -> None:
 def test_deny_can_be_repeated_and_hold_several_patterns() -> None:
     config = parse_config(deny=["^a,^b{1,2}$", "^c", "^a"])
     assert [pattern.text for pattern in config.choice.deny] == ["^a", "^b{1,2}$", "^c"]
-
-
-@pytest.mark.parametrize(
-    ("option", "pattern", "error"),
-    [
-        ("deny", "^[a-z", InvalidPattern),
-        ("allow", "(a+)+", UnsafePattern),
-        ("deny", "", InvalidPattern),
-    ],
-)
-def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[StartError]) -> None:
-    with pytest.raises(error):
-        parse_config({option: [pattern]})
 
 
 @pytest.mark.parametrize("option", ["deny", "allow"])
@@ -119,31 +104,18 @@ def test_sizes_have_units(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"message_limit": "0"},
         {"max_clients": "0"},
-        {"max_clients": "many"},
         {"message_limit": "1023"},
         {"message_limit": "-1MB"},
-        {"message_limit": "lots"},
         {"message_limit": "1.5MB"},
-        {"message_limit": ""},
         {"connection_timeout": "0"},
-        {"connection_timeout": "-1"},
         {"connection_timeout": "1s"},
-        {"connection_timeout": ""},
         {"tool_list_timeout": "1e3"},
-        {"tools_list": "sometimes"},
-        {"endpoint": "mcp"},
         {"endpoint": "//evil.example/mcp"},
-        {"endpoint": "http://h/mcp"},
         {"endpoint": "/m cp"},
         {"endpoint": "/mcp\r\nx: y"},
-        {"fail_fast": "perhaps"},
         {"fail_fast": ""},
-        {"allowed_hosts": ["a b"]},
-        {"upstream_headers": ["Authorization"]},
         {"upstream_headers": [": x"]},
-        {"upstream_headers": ["Bad Name: x"]},
         {"upstream_headers": ["Host: x"]},
         {"upstream_headers": ["content-length: 1"]},
         {"upstream_headers": ["X: a\r\nY: b"]},
@@ -226,14 +198,6 @@ def test_a_path_is_in_the_set_with_any_query(target: str) -> None:
 )  # fmt: skip
 def test_other_paths_are_not_in_the_set(target: str) -> None:
     assert not PATHS.has(target)
-
-
-def test_a_star_matches_all_paths() -> None:
-    assert parse_paths(["*"], option="x").has("/any/path?x")
-
-
-def test_no_path_is_in_an_empty_set() -> None:
-    assert not parse_paths([], option="x").has("/")
 
 
 @pytest.mark.parametrize("text", ["mcp", "http://host/mcp", "/a*b", "/a?b", "/a b", "/a#b", "**"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.tool_filter import (
     Envelope,
@@ -12,7 +11,7 @@ from mcp_tool_filter.policy.tool_filter import (
     decide_list,
     decide_listing,
 )
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.tools import ListRequest
 from tests.make import (
     answering,
@@ -70,13 +69,6 @@ def test_an_unusual_name_is_escaped_and_cut(name: str) -> None:
     assert text.isascii()
     assert text.decode().isprintable()
     assert len(text) < 300
-
-
-def test_only_observers_can_tell_denied_from_unknown() -> None:
-    denied, unknown = (decide_call(call(name), TOOLS) for name in ("rm_rf", "x"))
-    assert isinstance(denied, Reply)
-    assert isinstance(unknown, Reply)
-    assert (denied.reason.why, unknown.reason.why) == (Why.DENIED, Why.UNKNOWN)
 
 
 def ask(**kinds: bool) -> ListRequest:
@@ -175,79 +167,11 @@ def test_another_spelling_of_a_definition_is_no_change() -> None:
 RM = definition("rm_rf").decode()
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        RM,
-        '{"name":"rm_rf"}',
-        '{"name":"read_file","name":"rm_rf","inputSchema":{}}',
-        '{"name":"rm_rf","name":"read_file","inputSchema":{}}',
-        '{"name":"read_file","NAME":"rm_rf","inputSchema":{}}',
-        '{"name":["rm_rf"],"inputSchema":{}}',
-        '{"name":{"rm_rf":1},"inputSchema":{}}',
-        '{"name":null,"title":"rm_rf","inputSchema":{}}',
-        '{"Name":"rm_rf","inputSchema":{}}',
-        '{"name":"\\u0072m_rf","inputSchema":{}}',
-        '{"name":"rm_rf ","inputSchema":{}}',
-        '{"name":"RM_RF","inputSchema":{}}',
-        '{"name":"rm_rf\\u0000","inputSchema":{}}',
-        f"[{RM}]",
-        '"rm_rf"',
-    ],
-)
-def test_a_tool_that_some_client_takes_for_a_hidden_one_is_removed(tool: str) -> None:
-    raw = answering('{"tools":[' + tool + "]}")
-    assert text_of(decide_listing(message(raw), TOOLS)) == listing()
-
-
 def test_an_allowed_tool_that_later_contains_another_keeps_its_first_definition() -> None:
     raw = answering(
         '{"tools":[' + definition("read_file", f',"_meta":{{"x":{RM}}}').decode() + "]}"
     )
     assert text_of(decide_listing(message(raw), TOOLS)) == listing("read_file")
-
-
-HIDDEN_ELSEWHERE = [
-    f'{{"tools":[],"_meta":{{"all":[{RM}]}}}}',
-    f'{{"tools":[],"more":[{RM}]}}',
-    f'{{"tools":[],"tools":[{RM}]}}',
-    f'{{"tools":[],"Tools":[{RM}]}}',
-    f'{{"tools\\u0000":[{RM}]}}',
-    f'{{"tools":{{"rm_rf":{RM}}}}}',
-    '{"tools":{"rm_rf":{"inputSchema":{}}}}',
-    '{"tools":{"rm_rf":{"description":"x"}}}',
-    f'{{"capabilities":{{"tools":{{"list":[{RM}]}}}}}}',
-    f'{{"result":{{"tools":[{RM}]}}}}',
-    f"[{RM}]",
-    RM,
-    f'{{"catalog":[{RM}]}}',
-]
-
-
-@pytest.mark.parametrize("result", HIDDEN_ELSEWHERE)
-@pytest.mark.parametrize("expected", [True, False])
-def test_a_hidden_tool_outside_of_a_list_is_not_shown(result: str, expected: bool) -> None:
-    """It cannot be taken out there, so the whole message stays behind."""
-    with pytest.raises(ProtocolError):
-        decide_listing(message(answering(result)), TOOLS, expected=expected)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"x":[%s]}}',
-        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"tools":[[%s]]}}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"x":%s}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"tools":[%s]}}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","x":%s}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]},"extra":%s}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"extra":%s}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"x":%s}}}',
-    ],
-)
-def test_a_hidden_tool_is_shown_in_no_other_message(raw: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
 
 
 @pytest.mark.parametrize(

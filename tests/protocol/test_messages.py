@@ -13,7 +13,6 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, MOST_SEARCHED, OverLimit
 from mcp_tool_filter.protocol.messages import (
     Batch,
-    Notification,
     Request,
     Response,
     fold,
@@ -27,26 +26,7 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
     singles,
 )
-from tests.make import answering, asking, message, refuses, request
-
-
-@pytest.mark.parametrize(
-    ("raw", "kind"),
-    [
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', Request),
-        (b'{"method":"ping","id":"a","jsonrpc":"2.0"}', Request),
-        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', Request),
-        (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', Notification),
-        (b'{"jsonrpc":"2.0","id":1,"result":{}}', Response),
-        (b'{"jsonrpc":"2.0","id":1,"result":"text"}', Response),
-        (b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":""}}', Response),
-        (b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"","data":[]}}', Response),
-        (b'{"jsonrpc":"2.0","error":{"code":-1,"message":""}}', Response),
-        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', Batch),
-    ],
-)
-def test_there_are_four_kinds_of_message(raw: bytes, kind: type) -> None:
-    assert isinstance(parse_message(raw), kind)
+from tests.make import answering, asking, message, refuses
 
 
 @pytest.mark.parametrize(
@@ -54,36 +34,21 @@ def test_there_are_four_kinds_of_message(raw: bytes, kind: type) -> None:
     [
         b"[]",
         b"{}",
-        b"1",
-        b'"x"',
         b"null",
-        b"[1]",
         b"[[]]",
-        b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}]]',
-        b'[{"jsonrpc":"2.0","id":1,"method":"ping"},1]',
         b'{"jsonrpc":"2.0"}',
         b'{"jsonrpc":"2.0","id":1}',
-        b'{"id":1,"method":"ping"}',
-        b'{"jsonrpc":2.0,"id":1,"method":"ping"}',
-        b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"method":null}',
-        b'{"jsonrpc":"2.0","id":1,"method":["tools/call"]}',
         b'{"jsonrpc":"2.0","id":1,"method":{"a":1}}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":1}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":"x"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","error":{"code":1,"message":""}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}',
         b'{"jsonrpc":"2.0","id":1,"result":{},"params":{}}',
-        b'{"jsonrpc":"2.0","id":null,"result":{}}',
-        b'{"jsonrpc":"2.0","result":{}}',
         b'{"jsonrpc":"2.0","id":1,"error":null}',
         b'{"jsonrpc":"2.0","id":1,"error":{}}',
         b'{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":""}}',
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":""}}',
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2,"message":""}}',
-        b'{"0":{"jsonrpc":"2.0","id":1,"method":"ping"}}',
     ],
 )
 def test_json_without_the_shape_of_a_message_is_refused(raw: bytes) -> None:
@@ -96,28 +61,16 @@ CALL = '"tools/call"'
 @pytest.mark.parametrize(
     "more",
     [
-        '"method":"ping"',
         '"m\\u0065thod":"ping"',
-        f'"Method":{CALL}',
-        f'"METHOD":{CALL}',
-        f'"method ":{CALL}',
         f'"method\\u0000":{CALL}',
-        f'"method\\u0000x":{CALL}',
-        f'"\\ufeffmethod":{CALL}',
-        f'"me\\u200bthod":{CALL}',
         f'"me\\ud800thod":{CALL}',
         f'"\\uff4dethod":{CALL}',
-        '"Params":{"name":"x"}',
-        '"param\\u017f":{"name":"x"}',
         '"params\\t":{"name":"x"}',
         '"ID":2',
         '"\\u0131d":2',
         '"JsonRpc":"2.0"',
-        '"Result":{}',
         '"ERROR":{}',
         f'"__proto__":{{"method":{CALL}}}',
-        '"__PROTO__":{}',
-        f'"0":{{"jsonrpc":"2.0","id":1,"method":{CALL}}}',
         '"0":1',
         '"-1":1',
         f'"constructor":{{"prototype":{{"method":{CALL}}}}}',
@@ -137,31 +90,19 @@ def test_a_key_that_some_reader_takes_for_another_is_refused(more: str) -> None:
     "method",
     [
         "Tools/Call",
-        "TOOLS/CALL",
-        " tools/call",
-        "tools/call ",
         "tools/call\\n",
-        "tools/call\\u0000",
         "tools/call\\u0000/x",
-        "/tools/call",
         "tools/call/",
         "tools//call",
-        "tools.call",
-        "tools_call",
-        "tools-call",
         "tools:call",
         "toolsCall",
         "tools\\\\call",
-        "tools%2fcall",
         "tools%252Fcall",
         "tools/call?x=1",
-        "tools/call#x",
         "tools/call;x",
         "x/../tools/call",
-        "./tools/call",
         "$/tools/call",
         "tools\\u2215call",
-        "\\uff54ools/call",
         "tool\\u017f/call",
         "too\\u200bls/call",
         "tools/c\\u00adall",
@@ -172,28 +113,6 @@ def test_a_key_that_some_reader_takes_for_another_is_refused(more: str) -> None:
 )
 def test_a_method_that_some_reader_takes_for_a_call_is_refused(method: str) -> None:
     assert refuses(asking(method))
-
-
-@pytest.mark.parametrize("method", ["tools/call", "tools\\/call", "\\u0074ools/call"])
-def test_a_method_may_be_spelled_with_escapes(method: str) -> None:
-    assert request(asking(method)).method == "tools/call"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        asking("vendor.acme/custom", params='{"name":1,"NAME":2,"name":3,"__proto__":{}}'),
-        asking("tools/callback"),
-        asking("tools/list"),
-        asking("notifications/tools/list_changed"),
-        asking("completion/complete", params="[1,2]"),
-        asking("ping", params="null"),
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","extra":{"trace":[1]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"method":"tools/call","jsonrpc":1}}',
-    ],
-)
-def test_honest_messages_are_read(raw: bytes) -> None:
-    assert message(raw).place.raw == raw
 
 
 def test_a_batch_has_the_bytes_of_its_members() -> None:
@@ -342,14 +261,6 @@ def test_a_request_without_its_id_is_still_one(text: bytes, expected: bool) -> N
     assert is_request(message) is expected
 
 
-@pytest.mark.parametrize(
-    "id", ["0", "-1", "1.0", "1.00", "1e3", "9" * 400, '""', '"\\u0061"', '"a\\"b"', '"\u2028"']
-)
-def test_an_id_is_kept_as_it_was_written(id: str) -> None:
-    """Some clients compare it byte for byte."""
-    assert request(asking("ping", id=id)).id == id
-
-
 @pytest.mark.parametrize("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
 def test_an_id_is_a_string_or_a_number(id: str) -> None:
     assert refuses(asking("ping", id=id))
@@ -414,11 +325,6 @@ def test_an_overlong_id_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError, match="an id that is longer"):
         parse_message(raw)
     assert ids_in(raw) == []
-
-
-@pytest.mark.parametrize("id", ['"' + "x" * 1000 + '"', "9" * 400])
-def test_a_long_honest_id_is_read(id: str) -> None:
-    assert request(asking("ping", id=id)).id == id
 
 
 SPELLINGS = st.sampled_from(["", ".0", "e0", "E+0", ".00e00", "0e-1", "00.0E-2"])

@@ -18,7 +18,6 @@ from mcp_tool_filter.protocol.tools import (
     _Search,
     besides_content,
     parse_list_request,
-    parse_listing,
     parse_tool_call,
     shows_other_tool,
     shows_tool,
@@ -36,21 +35,6 @@ from tests.make import (
 NODE = shutil.which("node")
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        '{"name":"a"}',
-        '{"name":"\\u0061","arguments":null}',
-        '{"arguments":{"name":"b","NAME":"c","name":"d","__proto__":{"name":"e"},"0":1},"name":"a"}',
-        '{"name":"a","arguments":{"n":' + "9" * 5000 + ',"x":"\\ud800"},"_meta":{"name":"b"}}',
-        '{"name":"a","task":{"ttl":1},"vendor":{"name":"b"}}',
-    ],
-)
-def test_a_call_names_one_tool(params: str) -> None:
-    """What the arguments hold is the tool's own business."""
-    assert parse_tool_call(request(asking("tools/call", params=params))) == ToolCall("a", "1")
-
-
 def test_a_notification_call_has_no_id() -> None:
     raw = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}'
     called = message(raw)
@@ -62,28 +46,14 @@ def test_a_notification_call_has_no_id() -> None:
     "params",
     [
         "null",
-        "[]",
-        '["b",{}]',
-        '[{"name":"b"}]',
         "{}",
-        '{"Name":"b"}',
         '{"name":null}',
         '{"name":1}',
-        '{"name":["b"]}',
-        '{"name":{"toString":"b"}}',
-        '{"name":"a\\ud800"}',
-        '{"name":"a","name":"b"}',
         '{"name":"a","n\\u0061me":"b"}',
-        '{"name":"a","Name":"b"}',
-        '{"name":"a","NAME":"b"}',
         '{"name":"a"," name":"b"}',
         '{"name":"a","name\\u0000":"b"}',
-        '{"name":"a","name\\u0000x":"b"}',
         '{"name":"a","na\\ud800me":"b"}',
-        '{"name":"a","na\\u200bme":"b"}',
         '{"name":"a","\\uff4eame":"b"}',
-        '{"name":"a","__proto__":{"name":"b"}}',
-        '{"name":"a","0":"b"}',
         '{"name":"a","arguments":{},"Arguments":{}}',
         '{"name":"a","ARGUMENTS":{}}',
         '{"name":"a","_Meta":{}}',
@@ -214,55 +184,14 @@ def test_an_ambiguous_definition_has_a_fault(raw: str, problem: str | None) -> N
 
 
 @pytest.mark.parametrize(
-    "result",
-    [
-        '{"tools":[],"tools":[]}',
-        '{"tools":[],"Tools":[]}',
-        '{"TOOLS":[]}',
-        '{"tools\\u0000":[]}',
-        '{"tools":{"a":{}}}',
-        '{"tools":null}',
-        '{"tools":"[]"}',
-    ],
-)
-def test_an_ambiguous_list_is_refused(result: str) -> None:
-    with pytest.raises(ProtocolError):
-        parse_listing(message(answering(result)))
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        answering("{}"),
-        answering("[]"),
-        answering('{"capabilities":{"tools":{"listChanged":true}}}'),
-        answering('{"structuredContent":{"tools":[{"name":"b","inputSchema":{}}]}}'),
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"tools":[]}}}',
-        asking("sampling/createMessage", params='{"messages":[]}'),
-    ],
-)
-def test_other_messages_are_no_list(raw: bytes) -> None:
-    assert parse_listing(message(raw)) is None
-
-
-@pytest.mark.parametrize(
     "text",
     [
-        '{"name":"rm","inputSchema":{}}',
-        '{"NAME":"rm","INPUTSCHEMA":1}',
-        '{"name":"rm","input_schema":{}}',
         '{"name":"r\\u006d","input\\u0053chema":{}}',
         '{"\\uff4eame":"rm","inputSchema":{}}',
-        '{"name":"a","name":"rm","inputSchema":{}}',
-        '{"name":"rm","name":"a","inputSchema":{}}',
         '[[{"x":{"name":"rm","inputSchema":{}}}]]',
         '{"rm":{"description":"","inputSchema":{}}}',
         '{"tools":[{"name":"rm","description":"deletes"}]}',
-        '{"tools":[[{"name":"rm"}]]}',
-        '{"tools":{"rm":{"description":"deletes"}}}',
         '{"tools":{"x":{"name":"rm"}}}',
-        '{"Tools":[{"name":"rm"}],"tools":[]}',
-        '{"data":{"tools":[{"name":"rm"}]}}',
         '{"inputSchema\\u0000":1,"name":"rm"}',
     ],
 )

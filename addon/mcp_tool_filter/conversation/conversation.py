@@ -395,7 +395,7 @@ class Conversation:
             ]
         except ProtocolError:  # the whole batch is refused: nobody settles those that wait
             for exchange in filter(None, begun):
-                self.policy.held.remove(exchange)
+                self.policy.held.requests.pop(exchange, None)
             raise
         judged.members = tuple(members)
         return together(decisions, partial(self._decided_for_members, batch, judged))
@@ -430,7 +430,7 @@ class Conversation:
         try:
             return (yield from decision)
         except BaseException:  # nobody settles it
-            self.policy.held.remove(exchange)
+            self.policy.held.requests.pop(exchange, None)
             raise
 
     def _decide_by_snapshot(
@@ -639,8 +639,7 @@ class Conversation:
         if exchange is None:
             return
         policy = self.policy
-        if exchange.held is not None:
-            policy.held.remove(exchange)
+        policy.held.requests.pop(exchange, None)
         if not isinstance(verdict, Forward | Rewrite):
             return
         if exchange.is_cancelled:

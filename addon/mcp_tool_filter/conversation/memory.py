@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.snapshot import Snapshot
@@ -33,22 +34,14 @@ class HeldRequests:
 
     def __init__(self, most: int = _LIMITS.exchanges) -> None:
         self._most = most
-        self._held: OrderedDict[tuple[object, str], list[Exchange]] = OrderedDict()
+        self.requests: dict[Exchange, tuple[object, str]] = {}
+        """The client and the value of the id of each, the oldest first."""
 
     def add(self, client: Client, exchange: Exchange) -> None:
-        if (who := _who(client)) is None or exchange.id is None:
-            return
-        exchange.held = who, id_value(exchange.id)
-        self._held.setdefault(exchange.held, []).append(exchange)
-        if len(self._held) > self._most:
-            self._held.popitem(last=False)
-
-    def remove(self, exchange: Exchange) -> None:
-        key, exchange.held = exchange.held, None
-        if key is not None and exchange in (same := self._held.get(key, [])):
-            same.remove(exchange)
-            if not same:
-                del self._held[key]
+        if (who := _who(client)) is not None and exchange.id is not None:
+            self.requests[exchange] = who, id_value(exchange.id)
+            if len(self.requests) > self._most:
+                del self.requests[next(iter(self.requests))]
 
     def cancel(self, client: Client, id: str) -> bool:
         """Cancel a client's request; return whether it was held.
@@ -56,7 +49,7 @@ class HeldRequests:
         Without a session, two clients may look the same: then we cannot tell whose request it is.
         """
         who = _who(client)
-        same = self._held.get((who, id_value(id)), []) if who is not None else []
+        same = [one for one, named in self.requests.items() if named == (who, id_value(id))]
         if not same or (len(same) > 1 and isinstance(who, tuple)):
             return False
         for one in same:
@@ -171,13 +164,9 @@ class Sessions:
     def _forget(self, now: float) -> None:
         while len(self._sessions) > self._limits.sessions:
             self._sessions.popitem(last=False)
-        for key, (last_used, _) in list(self._oldest(10)):
+        for key, (last_used, _) in list(islice(self._sessions.items(), 10)):
             if now - last_used > self._limits.idle:
                 del self._sessions[key]
-
-    def _oldest(self, most: int) -> Iterator[tuple[Hashable, tuple[float, Session]]]:
-        for _, item in zip(range(most), self._sessions.items(), strict=False):
-            yield item
 
     def __len__(self) -> int:
         return len(self._sessions)

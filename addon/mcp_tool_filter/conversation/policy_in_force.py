@@ -76,16 +76,7 @@ class Judged:
     def member(self, message: Single, exchange: Exchange | None) -> Judged:
         """Return the record of a member of this batch."""
         size = message.place.end - message.place.start
-        return Judged(
-            self.direction,
-            message,
-            FORWARD,
-            self.client,
-            self.snapshot,
-            exchange,
-            size,
-            self.origin,
-        )
+        return replace(self, message=message, verdict=FORWARD, exchange=exchange, size=size)
 
     def settle(self, verdict: Verdict, *, is_shadow: bool) -> Verdict:
         """Return what happens to the message, and note what would have happened."""
@@ -183,19 +174,11 @@ type AnswerUpstream = Callable[[bytes, object, Client], None]
 on."""
 
 
-def _answer_nobody(_reply: bytes, _origin: object, _client: Client) -> None:
-    """Do nothing: without links, only clients answer the upstream."""
-
-
 type TellHidden = Callable[[tuple[str, ...], Judged], None]
 """Called with the faults of tools in a list that was fetched for this message's client."""
 
 
-def _tell_nobody(_faults: tuple[str, ...], _judged: Judged) -> None:
-    """Do nothing."""
-
-
-def _ignore(_judged: Judged) -> None:
+def _ignore(*_told: object) -> None:
     """Do nothing."""
 
 
@@ -211,9 +194,9 @@ class PolicyInForce:
     clock: Callable[[], float] = time.monotonic
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
-    answer_upstream: AnswerUpstream = _answer_nobody
-    """Sends the upstream our reply to a request that came on a stream."""
-    tell_hidden: TellHidden = _tell_nobody
+    answer_upstream: AnswerUpstream = _ignore
+    """Sends the upstream our reply to a request that came on a stream. (Only links reply.)"""
+    tell_hidden: TellHidden = _ignore
     rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
     """True if a link wants to see a request together with its response."""

@@ -176,8 +176,6 @@ class HttpExchange(Arrival):
 
     def with_owed(self, body: bytes) -> bytes:
         """Return the upstream's answer to a batch together with our own replies."""
-        if not self.owed:
-            return body
         answer = body.strip()
         members = answer[1:-1] if answer.startswith(b"[") else answer
         return render_batch([*filter(None, [members.strip()]), *self.owed])

@@ -549,7 +549,8 @@ class _Answer:
         return Answered(self.status, self.body, content_type=self.content_type)
 
     def with_owed(self, body: bytes) -> Answered:
-        return Answered(self.status, self.exchange.with_owed(body))
+        exchange = self.exchange
+        return Answered(self.status, exchange.with_owed(body) if exchange.owed else body)
 
 
 def open_listener(

@@ -151,10 +151,8 @@ def keep_space(text: str, verdict: Verdict) -> Verdict:
     return replace(verdict, text=b"".join([before.encode(), verdict.text, after.encode()]))
 
 
-def _filter_changed_from_upstream(message: Single, situation: Situation) -> Verdict:
-    """Judge a message that a link has rewritten: a link may change an allowed tool's definition."""
-    return filter_from_upstream(message, situation, is_ours=True)
-
+_filter_changed_from_upstream = partial(filter_from_upstream, is_ours=True)
+"""Judges a message that a link has rewritten: a link may change an allowed tool's definition."""
 
 type _Filter = Callable[[Single, Situation], Verdict]
 

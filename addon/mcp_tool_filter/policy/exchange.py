@@ -135,8 +135,6 @@ class Exchange:
     """The upstream's id of this request, if it has agreed to answer it with each list change."""
     key: str = ""
     """The value of its id, set while it waits for its response."""
-    held: tuple[object, str] | None = None
-    """The client and the value of the id, while the decision on it waits."""
     is_only_shadowed: bool = False
     """True if it was forwarded although the policy would have answered it: only ``shadow`` is
     on."""
