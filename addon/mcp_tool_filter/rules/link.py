@@ -74,10 +74,6 @@ class _Noted:
     stores: list[WriteCache] = field(default_factory=list)
 
 
-def _asker(client: Client) -> bytes:
-    return f"{client.revision or ''}\0".encode() + client.asker()
-
-
 class RulesLink:
     """The rules of one listener; ``policy`` may be replaced at any time."""
 
@@ -102,16 +98,13 @@ class RulesLink:
         """How often each rule has matched."""
         self.policy = policy
         self.sessions = RuleSessions(policy.session_ttl)
+        self.at_once, self.clock = at_once, clock
+        self.upstream, self.operator = upstream, operator
+        self.asked = AskedBefore(is_strict=True)
+        self.asked_of_clients, self.asked_in_results = AskedBefore(), AskedBefore()
         self._copies = f'"{copies}' if copies else ""
-        self._at_once = at_once
-        self._upstream = upstream
-        self._operator = operator
-        self._clock = clock
         self._salt = salt
         self._numbers = count(1)
-        self._asked = AskedBefore(is_strict=True)
-        self._asked_of_clients = AskedBefore()
-        self._asked_in_results = AskedBefore()
         self._batch: tuple[str, Budget] | None = None
 
     def adopt(self, policy: Policy) -> None:
@@ -121,49 +114,16 @@ class RulesLink:
 
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
         """Return a verdict, or a generator of effects if the message must wait."""
-        if isinstance(message, Response) and self._is_for_nobody(message, situation):
-            return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
-        noted = self._note(message, situation)
-        try:
-            carried = self._carried(message, situation, noted.policy)
-        except ProtocolError as error:
-            refusal = Refusal(UNCLEAR, NOT_CLEAR, None, "", "error", str(error))
-            return RulesOutcome(message, refusal=refusal).to_verdict()
-        if not carried:
-            return self._decide_alone(message, situation, noted)
-        return answered(self._decide_with(carried, message, situation, noted), self._at_once)
-
-    def _is_for_nobody(self, message: Response, situation: Situation) -> bool:
-        """Tell whether this answers our own copy of a request, sent by a rule."""
-        return (
-            bool(self._copies)
+        if (
+            isinstance(message, Response)
+            and self._copies
             and situation.direction is Direction.FROM_UPSTREAM
             and message.id is not None
             and message.id.startswith(self._copies)
-        )
-
-    def _decide_alone(
-        self, message: Single, situation: Situation, noted: _Noted
-    ) -> Decision[Verdict]:
-        """Decide on a message without those that it carries."""
-        if isinstance(message, Response):
-            return self._decide_response(message, situation, noted)
-        if noted.policy.reads_requests:
-            subject = self._subject(message, noted)
-            judging = self._judging(subject, situation, noted)
-            if judging is not None:
-                if situation.is_shadow:
-                    self._remember(message, situation, noted)
-                deciding = self._request_decided(judging, situation, noted)
-                return answered(deciding, self._at_once)
-        self._remember(message, situation, noted)
-        return Forward()
-
-    # Judging
-
-    def _subject(self, message: Single, noted: _Noted, request: Request | None = None) -> Subject:
-        watch = Watch(self._clock, noted.policy.chain.timeout, self._clock())
-        return Subject(message, None, request, self._budget_of_batch(message), watch)
+        ):
+            return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
+        noted, budget = self._note(message, situation), self._budget_of_batch(message)
+        return _Judge(self, situation, noted, budget).decide(message)
 
     def _budget_of_batch(self, message: Single) -> Budget | None:
         """Return the budget that all members of a batch share; None for any other message.
@@ -178,218 +138,6 @@ class RulesLink:
             self._batch = place.text, Budget()
         return self._batch[1]
 
-    def _judging(
-        self,
-        subject: Subject,
-        situation: Situation,
-        noted: _Noted,
-        about: Circumstances | None = None,
-    ) -> Deciding[RulesOutcome] | None:
-        """Return how the rules judge a message; None if nothing in them concerns it."""
-        if about is not None:
-            subject.about = about
-        if not noted.policy.concerns(subject):
-            return None
-        if about is None:
-            subject.about = self._about(situation, noted.session)
-        return self._judged(subject, noted.policy, situation)
-
-    def _judged(
-        self, subject: Subject, policy: Policy, situation: Situation
-    ) -> Deciding[RulesOutcome]:
-        judged = yield from judge(policy, subject, self._clock)
-        self.hits.update(judged.matched)
-        if judged.audited and situation.audited is not None:
-            situation.audited += judged.audited
-        return judged
-
-    # Carried messages
-
-    def _carried(self, message: Single, situation: Situation, policy: Policy) -> list[Carried]:
-        """Return the carried messages that rules could concern. Raises ProtocolError."""
-        if situation.direction is Direction.FROM_UPSTREAM:
-            if isinstance(message, Response) and policy.may_judge(*ASKING):
-                return carried_requests(message, situation.limits)
-            return []
-        found: list[Carried] = []
-        if isinstance(message, Request) and policy.reads_responses:
-            found += carried_responses(message, situation.limits)
-        if (
-            not isinstance(message, Response)
-            and message.method == LISTEN
-            and policy.may_judge(SUBSCRIBE)
-        ):
-            found += carried_subscriptions(message, situation.limits)
-        return found
-
-    def _decide_with(
-        self, carried: list[Carried], message: Single, situation: Situation, noted: _Noted
-    ) -> Deciding[Verdict]:
-        """Decide on the carried messages first; one that is refused refuses their carrier."""
-        changes: list[tuple[Carried, Single]] = []
-        rules: list[str] = []
-        for one in carried:
-            judged = yield from self._judge_carried(one, situation, noted)
-            if judged.refusal is not None:
-                return replace(judged, message=message).to_verdict()
-            if judged.is_changed:
-                changes.append((one, judged.message))
-                rules += judged.done
-            if noted.policy.reads_responses and isinstance(judged.message, Request) and one.key:
-                self._asked_in_results.note(noted.session.id, one.key, judged.message)
-        text, carrier = b"", message
-        if changes:
-            text = with_changes(message.place, changes)
-            changed = parse_message(text, situation.limits)
-            assert not isinstance(changed, Batch)
-            carrier = changed
-        decision = self._decide_alone(carrier, situation, noted)
-        verdict = (yield from decision) if waits(decision) else decision
-        if not changes or not isinstance(verdict, Forward):
-            return verdict
-        return Rewrite(text, Reason(Why.CHANGED, rule=", ".join(dict.fromkeys(rules))))
-
-    def _judge_carried(
-        self, one: Carried, situation: Situation, noted: _Noted
-    ) -> Deciding[RulesOutcome]:
-        """Judge a carried message as if it was sent alone; its carrier's default is enough."""
-        is_answer = isinstance(one.message, Response)
-        asked = self._asked_in_results.find(noted.session.id, one.key) if is_answer else None
-        is_listening = isinstance(one.message, Request) and one.message.method == SUBSCRIBE
-        about = replace(
-            self._about(situation, noted.session),
-            from_client=is_listening or is_answer,
-            filter=passes,
-            is_answered=True,
-            is_carried=True,
-        )
-        judging = self._judging(self._subject(one.message, noted, asked), situation, noted, about)
-        return RulesOutcome(one.message) if judging is None else (yield from judging)
-
-    # Requests and notifications
-
-    def _request_decided(
-        self, judging: Deciding[RulesOutcome], situation: Situation, noted: _Noted
-    ) -> Deciding[Verdict]:
-        judged = yield from judging
-        verdict, final = judged.to_verdict(), judged.message
-        if situation.is_shadow:
-            return verdict
-        if isinstance(verdict, Reply) and isinstance(final, Request):
-            refusal = judged.refusal
-            is_of_rule = refusal is not None and refusal.action != "error"
-            if is_of_rule and noted.policy.reads_responses:
-                return (yield from self._judge_own_error(verdict, final, situation, noted))
-        if not isinstance(verdict, Forward | Rewrite):
-            return verdict
-        self._remember(final, situation, noted)
-        if judged.cached is not None and isinstance(final, Request):
-            return (yield from self._answer_stored(final, judged.cached, situation))
-        noted.stores = judged.stores
-        return verdict
-
-    def _judge_own_error(
-        self, reply: Reply, request: Request, situation: Situation, noted: _Noted
-    ) -> Deciding[Verdict]:
-        """Return the response rules' verdict on an error with which a rule answers."""
-        answer = replace(situation, direction=situation.direction.opposite)
-        text = reply.text.decode()
-        id = None if request.id == "null" else request.id
-        error = Response(id, place=Place(text, 0, len(text)))
-        about = replace(self._about(answer, noted.session), is_own_error=True)
-        subject = Subject(error, about, request, self._batch and self._batch[1])
-        judging = self._judging(subject, answer, noted, about)
-        if judging is None:
-            return reply
-        told = yield from judging
-        verdict = told.to_verdict()
-        if not isinstance(verdict, Rewrite):
-            return reply if isinstance(verdict, Forward) else verdict
-        return Reply(verdict.text, verdict.reason if told.refusal else reply.reason)
-
-    def _answer_stored(
-        self, message: Request, stored: bytes, situation: Situation
-    ) -> Deciding[Verdict]:
-        """Answer with a stored result, after the tool filter and the response rules have judged
-        it."""
-        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
-        text = b"".join([head, stored, b"}"])
-        response = parse_message(text, situation.limits)
-        assert not isinstance(response, Batch)
-        answer = replace(situation, direction=Direction.FROM_UPSTREAM)
-        decision = decide_from_upstream(response, answer)
-        verdict = (yield from decision) if waits(decision) else decision
-        if isinstance(verdict, Rewrite):
-            return Reply(verdict.text, verdict.reason)
-        return Reply(text, Reason(Why.STORED))
-
-    def _remember(self, message: Single, situation: Situation, noted: _Noted) -> None:
-        """Keep a request as it is forwarded, for the rules that judge its response."""
-        if not isinstance(message, Request) or not noted.policy.reads_responses:
-            return
-        asked = self._asked
-        if situation.direction is Direction.FROM_UPSTREAM:
-            asked = self._asked_of_clients
-        elif situation.exchange is not None:
-            situation.exchange.request = message
-        asked.note(noted.session.id, id_value(message.id), message)
-
-    # Responses
-
-    def _decide_response(
-        self, message: Response, situation: Situation, noted: _Noted
-    ) -> Decision[Verdict]:
-        exchange, policy = situation.exchange, noted.policy
-        is_from_upstream = situation.direction is Direction.FROM_UPSTREAM
-        if exchange is not None and is_from_upstream:
-            noted.session.responses += 1
-            noted.session.errors += message.result is None
-            noted.session.seconds += max(0.0, self._clock() - exchange.asked_at)
-        stores, noted.stores = noted.stores, []
-        if not stores and not policy.reads_responses:
-            return Forward()
-        request = self._request_of(message, situation, noted.session)
-        needs_request = policy.reads_requests_of_responses and message.result is not None
-        if request is None and is_from_upstream and needs_request:
-            reason = Reason(Why.MALFORMED, detail="the request for this answer is not known")
-            return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
-        judging = self._judging(self._subject(message, noted, request), situation, noted)
-        if judging is None and not stores:
-            return Forward()
-        return answered(self._response_decided(message, judging, stores, request), self._at_once)
-
-    def _response_decided(
-        self,
-        message: Response,
-        judging: Deciding[RulesOutcome] | None,
-        stores: list[WriteCache],
-        request: Request | None,
-    ) -> Deciding[Verdict]:
-        result = message.result
-        if stores and result is not None and may_be_kept(message.place.text, result):
-            for one in stores:
-                yield replace(one, value=message.place.cut(result).encode())
-        if judging is None:
-            return Forward()
-        judged = yield from judging
-        if judged.is_changed and judged.refusal is None and shows_skill(message, request):
-            rule = (judged.done or [""])[-1]
-            judged.refusal = Refusal.of_rule("A rule would change a file of a skill", rule, "skill")
-        return judged.to_verdict()
-
-    def _request_of(
-        self, message: Response, situation: Situation, session: RuleSession
-    ) -> Request | None:
-        """Return the request that a response answers, as it was forwarded, if we know it."""
-        if message.id is None:
-            return None
-        id = id_value(message.id)
-        if situation.direction is Direction.FROM_CLIENT:
-            return self._asked_of_clients.find(session.id, id)
-        exchange = situation.exchange
-        known = exchange.request if exchange is not None else None
-        return known or self._asked.find(session.id, id)
-
     # What we know besides the message
 
     def _note(self, message: Single, situation: Situation) -> _Noted:
@@ -399,7 +147,7 @@ class RulesLink:
             known = exchange.notes.get(_NOTE) if exchange is not None and exchange.notes else None
             if isinstance(known, _Noted):
                 return known
-        session = self._session_of(situation.client or _NOBODY, self._clock())
+        session = self._session_of(situation.client or _NOBODY, self.clock())
         noted = _Noted(self.policy, session)
         is_from_client = situation.direction is Direction.FROM_CLIENT
         if exchange is not None and is_from_client and not isinstance(message, Response):
@@ -427,7 +175,70 @@ class RulesLink:
         """Name a session that we know only by its client's address and credentials."""
         return f"client-{identify(self._salt, address.encode() + bytes(1) + identity)}"
 
-    def _about(self, situation: Situation, session: RuleSession) -> Circumstances:
+    def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
+        """Yield id, age, messages, errors and mean latency, the most recently used session
+        first."""
+        now = self.clock()
+        for one in islice(reversed(list(self.sessions)), most):
+            mean = one.seconds / one.responses if one.responses else 0.0
+            yield one.id, now - one.started, one.messages, one.errors, mean
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Decides on one message, and on those that it carries."""
+
+    link: RulesLink
+    situation: Situation
+    noted: _Noted
+    budget: Budget | None
+
+    def decide(self, message: Single) -> Decision[Verdict]:
+        try:
+            carried = self._carried(message)
+        except ProtocolError as error:
+            refusal = Refusal(UNCLEAR, NOT_CLEAR, None, "", "error", str(error))
+            return RulesOutcome(message, refusal=refusal).to_verdict()
+        if not carried:
+            return self._decide_alone(message)
+        self.budget = self.budget or Budget()
+        return answered(self._decide_with(carried, message), self.link.at_once)
+
+    def _decide_alone(self, message: Single) -> Decision[Verdict]:
+        """Decide on a message without those that it carries."""
+        if isinstance(message, Response):
+            return self._decide_response(message)
+        if self.noted.policy.reads_requests:
+            judging = self._judging(message)
+            if judging is not None:
+                if self.situation.is_shadow:
+                    self._remember(message)
+                return answered(self._request_decided(judging), self.link.at_once)
+        self._remember(message)
+        return Forward()
+
+    def _judging(
+        self, message: Single, request: Request | None = None, about: Circumstances | None = None
+    ) -> Deciding[RulesOutcome] | None:
+        """Return how the rules judge a message; None if nothing in them concerns it."""
+        policy, clock = self.noted.policy, self.link.clock
+        watch = Watch(clock, policy.chain.timeout, clock())
+        subject = Subject(message, about, request, self.budget, watch)
+        if not policy.concerns(subject):
+            return None
+        if about is None:
+            subject.about = self._about()
+        return self._judged(subject)
+
+    def _judged(self, subject: Subject) -> Deciding[RulesOutcome]:
+        judged = yield from judge(self.noted.policy, subject, self.link.clock)
+        self.link.hits.update(judged.matched)
+        if judged.audited and self.situation.audited is not None:
+            self.situation.audited += judged.audited
+        return judged
+
+    def _about(self) -> Circumstances:
+        link, situation, session = self.link, self.situation, self.noted.session
         client = situation.client or _NOBODY
         return Circumstances(
             from_client=situation.direction is Direction.FROM_CLIENT,
@@ -436,9 +247,9 @@ class RulesLink:
             session_started=session.started,
             session=session.custom,
             credentials=client.identity,
-            operator=self._operator,
-            asker=partial(_asker, client),
-            upstream=self._upstream,
+            operator=link.operator,
+            asker=lambda: f"{client.revision or ''}\0".encode() + client.asker(),
+            upstream=link.upstream,
             filter=partial(judge_by_filter, situation=situation),
             limits=situation.limits,
             is_answered=situation.is_answered,
@@ -446,13 +257,182 @@ class RulesLink:
             origin=situation.origin,
         )
 
-    def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
-        """Yield id, age, messages, errors and mean latency, the most recently used session
-        first."""
-        now = self._clock()
-        for one in islice(reversed(list(self.sessions)), most):
-            mean = one.seconds / one.responses if one.responses else 0.0
-            yield one.id, now - one.started, one.messages, one.errors, mean
+    # Carried messages
+
+    def _carried(self, message: Single) -> list[Carried]:
+        """Return the carried messages that rules could concern. Raises ProtocolError."""
+        policy, limits = self.noted.policy, self.situation.limits
+        if self.situation.direction is Direction.FROM_UPSTREAM:
+            if isinstance(message, Response) and policy.may_judge(*ASKING):
+                return carried_requests(message, limits)
+            return []
+        found: list[Carried] = []
+        if isinstance(message, Request) and policy.reads_responses:
+            found += carried_responses(message, limits)
+        if (
+            not isinstance(message, Response)
+            and message.method == LISTEN
+            and policy.may_judge(SUBSCRIBE)
+        ):
+            found += carried_subscriptions(message, limits)
+        return found
+
+    def _decide_with(self, carried: list[Carried], message: Single) -> Deciding[Verdict]:
+        """Decide on the carried messages first; one that is refused refuses their carrier."""
+        changes: list[tuple[Carried, Single]] = []
+        rules: list[str] = []
+        policy, session = self.noted.policy, self.noted.session
+        for one in carried:
+            judged = yield from self._judge_carried(one)
+            if judged.refusal is not None:
+                return replace(judged, message=message).to_verdict()
+            if judged.is_changed:
+                changes.append((one, judged.message))
+                rules += judged.done
+            if policy.reads_responses and isinstance(judged.message, Request) and one.key:
+                self.link.asked_in_results.note(session.id, one.key, judged.message)
+        text, carrier = b"", message
+        if changes:
+            text = with_changes(message.place, changes)
+            changed = parse_message(text, self.situation.limits)
+            assert not isinstance(changed, Batch)
+            carrier = changed
+        decision = self._decide_alone(carrier)
+        verdict = (yield from decision) if waits(decision) else decision
+        if not changes or not isinstance(verdict, Forward):
+            return verdict
+        return Rewrite(text, Reason(Why.CHANGED, rule=", ".join(dict.fromkeys(rules))))
+
+    def _judge_carried(self, one: Carried) -> Deciding[RulesOutcome]:
+        """Judge a carried message as if it was sent alone; its carrier's default is enough."""
+        is_answer = isinstance(one.message, Response)
+        known = self.link.asked_in_results
+        asked = known.find(self.noted.session.id, one.key) if is_answer else None
+        is_listening = isinstance(one.message, Request) and one.message.method == SUBSCRIBE
+        about = replace(
+            self._about(),
+            from_client=is_listening or is_answer,
+            filter=passes,
+            is_answered=True,
+            is_carried=True,
+        )
+        judging = self._judging(one.message, asked, about)
+        return RulesOutcome(one.message) if judging is None else (yield from judging)
+
+    # Requests and notifications
+
+    def _request_decided(self, judging: Deciding[RulesOutcome]) -> Deciding[Verdict]:
+        judged = yield from judging
+        verdict, final = judged.to_verdict(), judged.message
+        if self.situation.is_shadow:
+            return verdict
+        if isinstance(verdict, Reply) and isinstance(final, Request):
+            refusal = judged.refusal
+            is_of_rule = refusal is not None and refusal.action != "error"
+            if is_of_rule and self.noted.policy.reads_responses:
+                return (yield from self._judge_own_error(verdict, final))
+        if not isinstance(verdict, Forward | Rewrite):
+            return verdict
+        self._remember(final)
+        if judged.cached is not None and isinstance(final, Request):
+            return (yield from self._answer_stored(final, judged.cached))
+        self.noted.stores = judged.stores
+        return verdict
+
+    def _judge_own_error(self, reply: Reply, request: Request) -> Deciding[Verdict]:
+        """Return the response rules' verdict on an error with which a rule answers."""
+        text = reply.text.decode()
+        id = None if request.id == "null" else request.id
+        error = Response(id, place=Place(text, 0, len(text)))
+        answer = replace(self.situation, direction=self.situation.direction.opposite)
+        judge = replace(self, situation=answer)
+        judging = judge._judging(error, request, replace(judge._about(), is_own_error=True))
+        if judging is None:
+            return reply
+        told = yield from judging
+        verdict = told.to_verdict()
+        if not isinstance(verdict, Rewrite):
+            return reply if isinstance(verdict, Forward) else verdict
+        return Reply(verdict.text, verdict.reason if told.refusal else reply.reason)
+
+    def _answer_stored(self, message: Request, stored: bytes) -> Deciding[Verdict]:
+        """Answer with a stored result, after the tool filter and the response rules have judged
+        it."""
+        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
+        text = b"".join([head, stored, b"}"])
+        response = parse_message(text, self.situation.limits)
+        assert not isinstance(response, Batch)
+        answer = replace(self.situation, direction=Direction.FROM_UPSTREAM)
+        decision = decide_from_upstream(response, answer)
+        verdict = (yield from decision) if waits(decision) else decision
+        if isinstance(verdict, Rewrite):
+            return Reply(verdict.text, verdict.reason)
+        return Reply(text, Reason(Why.STORED))
+
+    def _remember(self, message: Single) -> None:
+        """Keep a request as it is forwarded, for the rules that judge its response."""
+        if not isinstance(message, Request) or not self.noted.policy.reads_responses:
+            return
+        asked = self.link.asked
+        if self.situation.direction is Direction.FROM_UPSTREAM:
+            asked = self.link.asked_of_clients
+        elif self.situation.exchange is not None:
+            self.situation.exchange.request = message
+        asked.note(self.noted.session.id, id_value(message.id), message)
+
+    # Responses
+
+    def _decide_response(self, message: Response) -> Decision[Verdict]:
+        policy, session, exchange = self.noted.policy, self.noted.session, self.situation.exchange
+        is_from_upstream = self.situation.direction is Direction.FROM_UPSTREAM
+        if exchange is not None and is_from_upstream:
+            session.responses += 1
+            session.errors += message.result is None
+            session.seconds += max(0.0, self.link.clock() - exchange.asked_at)
+        stores, self.noted.stores = self.noted.stores, []
+        if not stores and not policy.reads_responses:
+            return Forward()
+        request = self._request_of(message)
+        needs_request = policy.reads_requests_of_responses and message.result is not None
+        if request is None and is_from_upstream and needs_request:
+            reason = Reason(Why.MALFORMED, detail="the request for this answer is not known")
+            return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
+        judging = self._judging(message, request)
+        if judging is None and not stores:
+            return Forward()
+        return answered(
+            self._response_decided(message, judging, stores, request), self.link.at_once
+        )
+
+    def _response_decided(
+        self,
+        message: Response,
+        judging: Deciding[RulesOutcome] | None,
+        stores: list[WriteCache],
+        request: Request | None,
+    ) -> Deciding[Verdict]:
+        result = message.result
+        if stores and result is not None and may_be_kept(message.place.text, result):
+            for one in stores:
+                yield replace(one, value=message.place.cut(result).encode())
+        if judging is None:
+            return Forward()
+        judged = yield from judging
+        if judged.is_changed and judged.refusal is None and shows_skill(message, request):
+            rule = (judged.done or [""])[-1]
+            judged.refusal = Refusal.of_rule("A rule would change a file of a skill", rule, "skill")
+        return judged.to_verdict()
+
+    def _request_of(self, message: Response) -> Request | None:
+        """Return the request that a response answers, as it was forwarded, if we know it."""
+        if message.id is None:
+            return None
+        id, session = id_value(message.id), self.noted.session.id
+        if self.situation.direction is Direction.FROM_CLIENT:
+            return self.link.asked_of_clients.find(session, id)
+        exchange = self.situation.exchange
+        known = exchange.request if exchange is not None else None
+        return known or self.link.asked.find(session, id)
 
 
 def shows_skill(message: Response, request: Request | None) -> bool:
@@ -508,48 +488,28 @@ class RuleSessions:
     def get(
         self, key: Hashable, name: Callable[[], str], started: float | None, now: float
     ) -> RuleSession:
-        """Return the session of this key; a new one gets the name as its id.
+        """Return the session of this key, and count one more message; a new one gets the name as
+        its id.
 
         It starts now, or at ``started`` if that is known.
         """
-        known = self.find(key, now)
-        if known is not None:
-            return known
-        session = RuleSession(name(), now if started is None else started, now)
-        self._sessions[key] = session
-        while len(self._sessions) > self._most:
-            self._sessions.popitem(last=False)
-        return self._used(key, session, now)
-
-    def find(self, key: Hashable, now: float) -> RuleSession | None:
-        """Return the session of this key, if there is one, and count one more message."""
         session = self._sessions.get(key)
         if session is None or now - session.used > self.ttl:
-            return None
-        return self._used(key, session, now)
-
-    def _used(self, key: Hashable, session: RuleSession, now: float) -> RuleSession:
+            session = RuleSession(name(), now if started is None else started, now)
+            self._sessions[key] = session
+            while len(self._sessions) > self._most:
+                self._sessions.popitem(last=False)
         session.used = now
         session.messages += 1
         self._sessions.move_to_end(key)
         if now - self._cleaned > _CLEAN_EVERY:
-            self.clean_up(now)
+            self._cleaned = now
+            while now - next(iter(self._sessions.values())).used > self.ttl:
+                self._sessions.popitem(last=False)
         return session
 
-    def clean_up(self, now: float) -> None:
-        """Forget sessions that have been idle for too long."""
-        self._cleaned = now
-        while self._sessions:
-            oldest = next(iter(self._sessions.values()))
-            if now - oldest.used <= self.ttl:
-                return
-            self._sessions.popitem(last=False)
-
     def __iter__(self) -> Iterator[RuleSession]:
-        yield from list(self._sessions.values())
-
-    def __len__(self) -> int:
-        return len(self._sessions)
+        return iter(list(self._sessions.values()))
 
 
 class AskedBefore:
