@@ -192,6 +192,18 @@ def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -
     assert verdicts(link, f"[{each[0]}]") == [Forward()]
 
 
+def test_carried_messages_share_the_steps_of_their_carrier(spent: list[int]) -> None:
+    """Else a client could keep everyone waiting with one subscription to many resources."""
+    host = Host()
+    policy = rule("param_matches: {field: uri, pattern: '(?=.*x)[ab].'}", "block: no")
+    link = RulesLink(policy, host.at_once, clock=host.clock)
+    uris = [f"{i:02}" + "a" * 600_000 for i in range(15)]
+    params = {"notifications": {"resourceSubscriptions": uris}}
+    (made,) = verdicts(link, request("subscriptions/listen", params))
+    assert isinstance(made, Reply)
+    assert "takes too long" in made.reason.detail
+
+
 KEYS = {f"key{i}": i for i in range(100_000)}
 LOGS = ", ".join(f"log: {{level: info, message: '${{params.arguments.x{i}}}'}}" for i in range(100))
 

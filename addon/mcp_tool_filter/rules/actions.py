@@ -559,11 +559,11 @@ _ALLOWING = Action("allow", _ALLOW, (), frozenset())
 SCHEMA: Schema = {"oneOf": [{"const": "allow"}, *forms.named_schemas(ACTIONS)]}
 
 
-def _read_action(spot: Spot) -> Action | None:
-    """Read an action; None after a mistake."""
+def _read_action(spot: Spot) -> Action:
     if spot.node.value == "allow":
         return _ALLOWING
-    return forms.named(spot, ACTIONS, "action", 'one action, such as block: "reason"')
+    expected = 'one action, such as block: "reason"'
+    return forms.named(spot, ACTIONS, "action", expected) or _ALLOWING
 
 
 ACTION = Form({"$ref": "#/$defs/action"}, _read_action)

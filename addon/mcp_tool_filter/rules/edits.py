@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.jsregex.tree import to_units
@@ -365,51 +366,35 @@ def changed_text(text: str, new: object) -> str:
 
 
 def _changed(edited: Edited, value: Value, old: object, new: object) -> str:
-    written = edited.document.written(value)
     if repr(old) == repr(new):
-        return written
+        return edited.document.written(value)
     value = edited.document.open(value)
+    parts: list[tuple[int, Value, object, object]]
+    kept: dict[Any, object]
     if isinstance(old, dict) and isinstance(new, dict) and value.members is not None:
-        return _changed_object(edited, value, old, new)
-    if isinstance(old, list) and isinstance(new, list) and value.elements is not None:
-        return _changed_list(edited, value, old, new)
-    return _dump(new)
-
-
-def _changed_object(
-    edited: Edited, value: Value, old: dict[str, object], new: dict[str, object]
-) -> str:
-    members = value.members or ()
-    kept = [member for member in members if member.key in new]
-    added = [f"{_dump(str(key))}:{_dump(new[key])}" for key in new if key not in old]
-
-    def piece(member: Member) -> str:
-        head = edited.text[member.start : member.value.start]
-        return head + _changed(edited, member.value, old[member.key], new[member.key])
-
-    if len(kept) < len(members) or not members:
-        return "{" + ",".join([*map(piece, kept), *added]) + "}"
-    parts = [edited.text[value.start : members[0].start]]
-    for number, member in enumerate(members):
-        end = members[number + 1].start if number + 1 < len(members) else member.value.end
-        parts += [piece(member), edited.text[member.value.end : end]]
-    more = "".join(f",{one}" for one in added)
-    return "".join(parts) + more + edited.text[members[-1].value.end : value.end]
-
-
-def _changed_list(edited: Edited, value: Value, old: list[object], new: list[object]) -> str:
-    elements = value.elements or ()
+        parts = [(one.start, one.value, old[one.key], one.key) for one in value.members]
+        kept = {key: new[key] for key in old if key in new}
+        added = [f"{_dump(str(key))}:{_dump(new[key])}" for key in new if key not in old]
+    elif isinstance(old, list) and isinstance(new, list) and value.elements is not None:
+        parts = [(one.start, one, old[at], at) for at, one in enumerate(value.elements)]
+        kept = dict(enumerate(new[: len(old)]))
+        added = [_dump(one) for one in new[len(old) :]]
+    else:
+        return _dump(new)
+    text = edited.text
     pieces = [
-        _changed(edited, element, was, now)
-        for element, was, now in zip(elements, old, new, strict=False)
+        text[start : one.start] + _changed(edited, one, was, kept[key])
+        for start, one, was, key in parts
+        if key in kept
     ]
-    if len(old) != len(new) or not elements:
-        return f"[{','.join([*pieces, *map(_dump, new[len(old) :])])}]"
-    parts = [edited.text[value.start : elements[0].start]]
-    for number, piece in enumerate(pieces):
-        end = elements[number + 1].start if number + 1 < len(elements) else value.end
-        parts += [piece, edited.text[elements[number].end : end]]
-    return "".join(parts)
+    if len(kept) < len(parts) or not parts or (added and isinstance(new, list)):
+        return f"{text[value.start]}{','.join([*pieces, *added])}{text[value.end - 1]}"
+    # What stands between the parts is kept.
+    ends = [*(start for start, *_ in parts[1:]), parts[-1][1].end]
+    between = [text[one.end : end] for (_, one, *_), end in zip(parts, ends, strict=True)]
+    head, tail = text[value.start : parts[0][0]], text[parts[-1][1].end : value.end]
+    body = "".join(f"{piece}{gap}" for piece, gap in zip(pieces, between, strict=True))
+    return head + body + "".join(f",{one}" for one in added) + tail
 
 
 def _dump(value: object) -> str:

@@ -44,7 +44,7 @@ _LONGEST_EXPONENT = 1000  # digits; Python reads no more than 4300
 class Number:
     """A JSON number of any length. It keeps its text, to be written as it was read."""
 
-    __slots__ = ("_digits", "_exponent", "_sign", "text")
+    __slots__ = ("key", "text")
 
     def __init__(self, text: str) -> None:
         """Raises ValueError if the text is not a JSON number, or has a huge exponent."""
@@ -54,15 +54,9 @@ class Number:
         self.text = text
         digits = (found[2] + (found[3] or "")).lstrip("0")
         # The value is 0.DIGITS * 10 ** exponent.
-        self._exponent = int(found[4] or 0) - len(found[3] or "") + len(digits)
-        self._digits = digits.rstrip("0")
-        self._sign = 0 if not self._digits else -1 if found[1] else 1
-        if not self._sign:
-            self._exponent = 0
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        return self._sign, self._exponent, self._digits
+        exponent = int(found[4] or 0) - len(found[3] or "") + len(digits)
+        sign = 0 if not digits else -1 if found[1] else 1
+        self.key = sign, exponent if sign else 0, digits.rstrip("0")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Number) and self.key == other.key
@@ -71,10 +65,8 @@ class Number:
         return hash(self.key)
 
     def __lt__(self, other: Number) -> bool:
-        if self._sign != other._sign:
-            return self._sign < other._sign
-        one, two = (self._exponent, self._digits), (other._exponent, other._digits)
-        return one < two if self._sign > 0 else two < one
+        are_negative = self.key[0] == other.key[0] == -1
+        return other.key < self.key if are_negative else self.key < other.key
 
     def __repr__(self) -> str:
         return f"Number({self.text!r})"
@@ -142,16 +134,14 @@ class RulePattern:
             key = self.text, self.ignore_case, text
             known = budget.known.get(key)
             if known is None:
-                known = budget.known[key] = self._is_in_long(text, budget)
+                known = self._may_be_in(text, budget) and self._matcher.search(text, budget)
+                budget.known[key] = known
             return known
         except TooCostly:
             raise PatternGivenUp(self.text) from None
 
-    def _is_in_long(self, text: str, budget: Budget) -> bool:
-        # Searching for the required text takes a fraction of the time.
-        return self._may_be_in(text, budget) and self._matcher.search(text, budget)
-
     def _may_be_in(self, text: str, budget: Budget) -> bool:
+        """Search for the required text first, in a fraction of the time."""
         budget.spend(len(text) // _FOUND_AT_ONCE)
         return self.required in text
 
@@ -189,7 +179,9 @@ def parse_rule_pattern(text: str, *, ignore_case: bool = False) -> RulePattern:
     return RulePattern(text, ignore_case, regex)
 
 
-_DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
+_KEY, _AT = r"(?:[^.\[\]\\]|\\.)+", r"\[(?:\d{1,9}|\*)\]"
+_DOTTED = re.compile(rf"(?:{_KEY}|{_AT})(?:\.{_KEY}|{_AT})*")
+_STEP = re.compile(rf"({_KEY})|\[(\*)\]|\[(\d+)\]")
 _LONGEST_KEPT = 64  # characters of a key
 _SHORT = 64 * 1024  # characters; so few cannot have more parts than we may open
 _FEW = 64  # members, among which we find one without an index
@@ -264,31 +256,16 @@ def parse_pointer(text: str) -> list[str]:
 
 
 def _dotted(text: str) -> Iterator[PathStep]:
-    at, wants_key = 0, True
-    while at < len(text):
-        found = _DOTTED.match(text, at)
-        if found is None:
-            break
-        if found["key"]:
-            if not wants_key:
-                break
-            yield Key(re.sub(r"\\(.)", r"\1", found["key"], flags=re.DOTALL))
-            wants_key = False
-        elif found["dot"]:
-            if wants_key:
-                break
-            wants_key = True
-        else:
-            if wants_key and at:
-                break
-            yield Every.EVERY if found["index"] == "*" else int(found["index"])
-            wants_key = False
-        at = found.end()
-    if at < len(text) or wants_key:
+    if not _DOTTED.fullmatch(text):
         raise ValueError(
             "a field is a path such as name, arguments.path, content[0].text, content[*].text, "
             r"a\.b for a dot in a key, or a JSON pointer such as /arguments/path"
         )
+    for key, every, index in _STEP.findall(text):
+        if key:
+            yield Key(re.sub(r"\\(.)", r"\1", key))
+        else:
+            yield Every.EVERY if every else int(index)
 
 
 @dataclass(slots=True)
@@ -296,14 +273,9 @@ class Document:
     """A message's text. Its parts are opened once, when they are read."""
 
     text: str
-    _opened: dict[int, Value]
-    _indexes: dict[int, dict[str, list[Member]]]
+    _opened: dict[int, Value] = field(default_factory=dict)
+    _indexes: dict[int, dict[str, list[Member]]] = field(default_factory=dict)
     """The members of large objects by their spellings."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._opened = {}
-        self._indexes = {}
 
     def open(self, value: Value, outline: Outline | None = None) -> Value:
         """Return a value with its members or elements. Raises ProtocolError for too many.
@@ -386,23 +358,23 @@ def find_member(members: Sequence[Member], name: str) -> Member | None:
 
 def could_be(key: str, name: str) -> bool:
     """Tell whether careless readers could take a key for another."""
-    if len(key) <= _LONGEST_KEPT:
-        return _could_be_once(key, name)
+    if len(key) <= _LONGEST_KEPT:  # cached, because the same few keys come again and again
+        return _could_be_cached(key, name)
+    return _share_a_spelling(key, name)
+
+
+def _share_a_spelling(key: str, name: str) -> bool:
     return not _spellings(key).isdisjoint(_spellings(name))
 
 
-@lru_cache(maxsize=4096)
-def _could_be_once(key: str, name: str) -> bool:
-    """Cached, because the same few keys come again and again."""
-    return not _spellings(key).isdisjoint(_spellings(name))
+_could_be_cached = lru_cache(maxsize=4096)(_share_a_spelling)
 
 
 def _by_spelling(members: Sequence[Member]) -> dict[str, list[Member]]:
     index: dict[str, list[Member]] = {}
     for member in members:
-        key = member.key
-        index.setdefault(fold(key), []).append(member)
-        index.setdefault(key.casefold(), []).append(member)
+        for spelling in _spellings(member.key):
+            index.setdefault(spelling, []).append(member)
     return index
 
 

@@ -18,14 +18,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.patterns import common_beginning
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.rules import actions, conditions, forms
 from mcp_tool_filter.rules.actions import ACTION, Action
-from mcp_tool_filter.rules.conditions import LABELLED, Condition, Reads, field_satisfies
+from mcp_tool_filter.rules.conditions import (
+    LABELLED,
+    Condition,
+    Reads,
+    field_satisfies,
+    is_one_of,
+    matches,
+)
 from mcp_tool_filter.rules.fields import Field, Json, PatternGivenUp
 from mcp_tool_filter.rules.forms import Form, Machine, Schema, Spot, read_file
 from mcp_tool_filter.rules.interceptors import (
@@ -39,27 +45,48 @@ from mcp_tool_filter.rules.source import Mistaken
 from mcp_tool_filter.rules.subject import Subject, TooSlow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
+    """A rule as the file has it."""
+
     id: str
-    conditions: tuple[Condition, ...]
     actions: tuple[Action, ...]
-    for_requests: bool
-    for_responses: bool
-    is_audit: bool = False
-    """True if it is only evaluated: what it would do is reported."""
+    name: Json
+    enabled: bool
+    mode: str
+    priority: int
+    on: str | None
+    conditions: tuple[Condition, ...]
+    metadata: Json
+
+    @property
+    def is_audit(self) -> bool:
+        """True if it is only evaluated: what it would do is reported."""
+        return self.mode == "audit"
 
     @property
     def changes_message(self) -> bool:
         return not self.is_audit and any(action.kind.changes for action in self.actions)
+
+    @property
+    def of_response(self) -> list[str]:
+        """What refers to the response."""
+        said = [one.label for one in self.conditions if "result" in one.parts]
+        return said + [action.name for action in self.actions if action.is_of_response]
+
+    @property
+    def for_requests(self) -> bool:
+        return self.on in ("request", "any") if self.on else not self.of_response
+
+    @property
+    def for_responses(self) -> bool:
+        return self.on in ("response", "any") if self.on else bool(self.of_response)
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
 _LONGEST_KNOWN = 256  # characters of a method or tool
 _LONGEST_LITERAL = 32  # characters of each literal that the first search looks for
 _FEW = 8  # rules; evaluating so few is as quick
-
-type Part = tuple[str, Field]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +102,34 @@ class Candidate:
 class _OnField:
     """The candidates whose first condition is on one field, by their position."""
 
+    part: str
+    at: Field
     texts: dict[str, list[int]] = field(default_factory=dict)
     literals: list[tuple[str, int]] = field(default_factory=list)
     """A text that each match of a candidate's pattern contains, and the candidate."""
     all: list[int] = field(default_factory=list)
     _any_literal: re.Pattern[str] | None = None
 
-    def with_literal_in(self, text: str) -> list[int]:
-        """Return the candidates whose pattern could match a text."""
+    def positions(self, subject: Subject) -> Sequence[int]:
+        """Return the candidates that could match a message."""
+        try:
+            found = subject.find(self.part, self.at)
+        except (ProtocolError, TooSlow):
+            return self.all  # each of them will refuse the message when its turn comes
+        positions: list[int] = []
+        for text in (value.text for value in found):
+            if text is not None:
+                positions += self.texts.get(text, ())
+                if self.literals:
+                    positions += self._with_literal_in(text)
+        return positions
+
+    def _with_literal_in(self, text: str) -> Sequence[int]:
         if len(self.literals) > _FEW:
             if self._any_literal is None:
                 self._any_literal = re.compile(any_of([literal for literal, _ in self.literals]))
             if self._any_literal.search(text) is None:  # quicker than searching for each of them
-                return []
+                return ()
         return [at for literal, at in self.literals if literal in text]
 
 
@@ -98,58 +140,39 @@ class Candidates:
 
     def __init__(self, each: Sequence[Candidate]) -> None:
         self.each = tuple(each)
-        self._by_field: dict[Part, _OnField] = {}
-        self._others: list[int] = []
-        for position, candidate in enumerate(self.each):
-            self._add(position, candidate.rest[0] if candidate.rest else None)
+        self._by_field: dict[tuple[str, Field], _OnField] = {}
+        self._others = [at for at, one in enumerate(self.each) if not self._index(at, one.rest)]
 
-    def _add(self, position: int, first: Condition | None) -> None:
-        if first is None or first.test is not field_satisfies:
-            self._others.append(position)
-            return
-        part, field, satisfies, wanted = first.args
-        if satisfies is conditions.is_one_of and all(isinstance(one, str) for one in wanted):
-            on_field = self._on(part, field, position)
-            for text in wanted:
-                on_field.texts.setdefault(text, []).append(position)
-        elif satisfies is conditions.matches and wanted.required:
-            self._on(part, field, position).literals.append((wanted.required, position))
-        else:
-            self._others.append(position)
-
-    def _on(self, part: str, field: Field, position: int) -> _OnField:
-        on_field = self._by_field.setdefault((part, field), _OnField())
+    def _index(self, position: int, conditions: Sequence[Condition]) -> bool:
+        """Index a candidate by the text that its first condition wants; False if there is none."""
+        if not conditions or conditions[0].test is not field_satisfies:
+            return False
+        part, field, satisfies, wanted = conditions[0].args
+        texts = wanted if satisfies is is_one_of else ()
+        literal = wanted.required if satisfies is matches else ""
+        if not literal and not (texts and all(isinstance(one, str) for one in texts)):
+            return False
+        on_field = self._by_field.setdefault((part, field), _OnField(part, field))
         on_field.all.append(position)
-        return on_field
+        for text in texts:
+            on_field.texts.setdefault(text, []).append(position)
+        if literal:
+            on_field.literals.append((literal, position))
+        return True
 
     def possible(self, subject: Subject) -> Sequence[Candidate]:
         """Return the candidates that could match this message."""
         if len(self.each) <= _FEW or not self._by_field:
             return self.each
         more: list[int] = []
-        for (part, at), on_field in self._by_field.items():
-            more += _positions(subject, part, at, on_field)
+        for on_field in self._by_field.values():
+            more += on_field.positions(subject)
         if not more and not self._others:
             return ()
         positions = {*self._others, *more}
         if len(positions) == len(self.each):
             return self.each
         return tuple(self.each[position] for position in sorted(positions))
-
-
-def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) -> Sequence[int]:
-    try:
-        found = subject.find(part, field)
-    except (ProtocolError, TooSlow):
-        return on_field.all  # each of them will refuse the message when its turn comes
-    positions: list[int] = []
-    for value in found:
-        text = value.text
-        if text is not None:
-            positions += on_field.texts.get(text, ())
-            if on_field.literals:
-                positions += on_field.with_literal_in(text)
-    return positions
 
 
 def any_of(texts: Iterable[str]) -> str:
@@ -360,22 +383,8 @@ def json_schema() -> Schema:
 # Rules
 
 
-class _Written(NamedTuple):
-    """A rule as the file has it."""
-
-    id: str
-    actions: tuple[Action | None, ...]
-    name: Json
-    enabled: bool
-    mode: str
-    priority: int
-    on: str | None
-    conditions: tuple[Condition, ...]
-    metadata: Json
-
-
 _RULE = forms.mapping(
-    _Written,
+    Rule,
     {
         "id": forms.filled("no-deletes"),
         "actions": forms.listed(
@@ -394,45 +403,30 @@ _RULE = forms.mapping(
 
 def _read_rules(spot: Spot) -> tuple[Rule, ...]:
     ids: dict[str, str] = {}
-    read: list[tuple[int, Rule]] = []
+    rules: list[Rule] = []
     for one in spot.items(what="a list of rules"):
-        written = _RULE.read(one)
-        actions = tuple(action for action in written.actions if action is not None)
-        for_requests, for_responses = _direction_of(written, actions, one)
-        if written.id and written.id in ids:
-            one.inside("id").wrong(f"the id {written.id!r} is taken by {ids[written.id]}")
-        ids.setdefault(written.id, one.path)
-        if written.enabled:
-            rule = Rule(
-                id=written.id,
-                conditions=written.conditions,
-                actions=actions,
-                for_requests=for_requests,
-                for_responses=for_responses,
-                is_audit=written.mode == "audit",
-            )
-            read.append((written.priority, rule))
-    return tuple(rule for _, rule in sorted(read, key=lambda one: -one[0]))
+        rule = _RULE.read(one)
+        _check_direction(rule, one.inside("on"))
+        if rule.id and rule.id in ids:
+            one.inside("id").wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
+        ids.setdefault(rule.id, one.path)
+        rules.append(rule)
+    return tuple(sorted((one for one in rules if one.enabled), key=lambda one: -one.priority))
 
 
 _RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
 
 
-def _direction_of(written: _Written, actions: Sequence[Action], spot: Spot) -> tuple[bool, bool]:
-    """Return whether a rule is for requests, and whether it is for responses."""
-    of_response = [one.label for one in written.conditions if "result" in one.parts]
-    of_response += [action.name for action in actions if action.is_of_response]
-    of_request = [action.name for action in actions if action.kind.part == "params"]
-    on = written.on or ("response" if of_response else "request")
-    where = spot.inside("on")
-    if on == "request" and of_response:
-        where.wrong(f"a rule on requests cannot refer to the response ({of_response[0]})")
-    if on == "response" and of_request:
+def _check_direction(rule: Rule, where: Spot) -> None:
+    of_request = [action.name for action in rule.actions if action.kind.part == "params"]
+    if rule.on == "request" and rule.of_response:
+        said = rule.of_response[0]
+        where.wrong(f"a rule on requests cannot refer to the response ({said})")
+    if of_request and not rule.for_requests:
         where.wrong(
             f"{of_request[0]} is for requests, but this rule is on responses; "
             "write on: any, or make two rules"
         )
-    return on != "response", on != "request"
 
 
 def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:

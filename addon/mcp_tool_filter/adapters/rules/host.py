@@ -40,7 +40,7 @@ from mcp_tool_filter.adapters.sockets.connect import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.urls import Origin, parse_origin
 from mcp_tool_filter.observers.sentences import Once
-from mcp_tool_filter.policy.effects import Delay, Effect
+from mcp_tool_filter.policy.effects import Delay, Effect, Together, at_once
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
@@ -58,7 +58,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
     WriteLog,
 )
-from mcp_tool_filter.rules.chain import Later
+from mcp_tool_filter.rules.chain import Later, answered
 
 log = logging.getLogger(__name__)
 
@@ -385,10 +385,6 @@ type Sender = Callable[[SendCopy], None]
 type EnterLog = Callable[[WriteLog], None]
 
 
-def _enter_nowhere(_effect: WriteLog) -> None:
-    """Do nothing: there is no audit log."""
-
-
 class RuleHost:
     """Carries out the effects of all rules of the process."""
 
@@ -397,7 +393,7 @@ class RuleHost:
         self.metrics: dict[str, float] = {}
         self.webhooks = Webhooks()
         self._callables = Callables()
-        self.enter_log: EnterLog = _enter_nowhere
+        self.enter_log: EnterLog = lambda _effect: None
         """Adds log entries of rules to the audit log, if there is one."""
         self._send_copy = send_copy
         self._warned = Once(_MOST_NAMES)
@@ -498,13 +494,10 @@ class OfflineHost(RuleHost):
         match effect:
             case Delay() | SendWebhook() | SendCopy() | RunScript(decides=False):
                 return None
+            case Together(decisions):
+                return [at_once(answered(one, self.at_once)) for one in decisions]
             case RunScript() | CallPython():
-                return _finished(self.carry_out(effect))
+                with ThreadPoolExecutor(max_workers=1) as thread:  # the event loop may be running
+                    return thread.submit(asyncio.run, self.carry_out(effect)).result()
             case _:
                 return super().at_once(effect)
-
-
-def _finished(work: Coroutine[None, None, object]) -> object:
-    """Run a coroutine to its end, even inside a running event loop. Raises EffectFailed."""
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, work).result()

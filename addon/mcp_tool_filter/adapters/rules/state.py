@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.errors import StartError
@@ -45,19 +45,6 @@ _OF_NO_USER = re.compile(
 )
 
 type StateEffect = Identify | CountUse | ReadCache | WriteCache
-
-
-class RuleState(Protocol):
-    """The state of the rules."""
-
-    def at_once(self, effect: StateEffect) -> object:
-        """Return the result of an effect, or LATER if it must wait."""
-
-    async def carry_out(self, effect: StateEffect) -> object:
-        """Carry out an effect that must wait. Raises EffectFailed."""
-
-    async def close(self) -> None:
-        """End all work under way."""
 
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -217,6 +204,9 @@ def credentials_of_command(typed: Mapping[str, str], folder: str | None) -> byte
     return "\n".join(lines).encode("utf-8", "surrogateescape")
 
 
+type RuleState = StateInMemory | RedisState
+
+
 def open_state(settings: StateSettings) -> RuleState:
     """Return the state that a policy asks for. Raises StartError if it cannot be used."""
     if settings.url is None:
@@ -346,6 +336,8 @@ class NoRedis(StartError):
 
 
 class RedisState:
+    """The state of several processes."""
+
     def __init__(self, url: str, prefix: str, *, most_bytes: int = MOST_BYTES) -> None:
         """Windows may use ``most_bytes``, and cached results as many again.
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from mcp_tool_filter.adapters.rules.file import read_rules
 from mcp_tool_filter.adapters.rules.host import OfflineHost
@@ -20,7 +19,7 @@ from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.policy.effects import Deciding, Effect, Together
+from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import (
     Message,
@@ -95,20 +94,8 @@ class Rehearsal:
         for one in singles(message):
             subject = Subject(one, about, request if isinstance(one, Response) else None)
             judging = judge(self._policy, subject, time.monotonic, trace)
-            outcomes.append(_outcome(self._outcome_of(judging)))
+            outcomes.append(_outcome(at_once(answered(judging, self._host.at_once))))
         return max(outcomes, key=lambda one: _GRAVITY.index(one.word))
-
-    def _outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
-        try:
-            next(answered(deciding, self._at_once))
-        except StopIteration as made:
-            return cast("Outcome", made.value)
-        raise AssertionError("nothing waits here")
-
-    def _at_once(self, effect: Effect) -> object:
-        if isinstance(effect, Together):
-            return [self._outcome_of(one) for one in effect.decisions]
-        return self._host.at_once(effect)
 
 
 def _outcome(judged: RulesOutcome) -> Rehearsed:
