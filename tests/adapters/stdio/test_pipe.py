@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.sockets.client import HttpClient
-from mcp_tool_filter.adapters.stdio.http_upstream import StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.pipe import Pipe
+from mcp_tool_filter.adapters.stdio.pipe import Pipe, StreamableUpstream
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits

@@ -7,8 +7,7 @@ from asyncio import CancelledError
 from functools import partial
 
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, Reach, probe
-from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
-from mcp_tool_filter.adapters.stdio.pipe import Pipe
+from mcp_tool_filter.adapters.stdio.pipe import LegacyUpstream, Pipe, StreamableUpstream
 from mcp_tool_filter.adapters.upstream.target import login_to, open_client
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.commands.stdio import StdioSession, run_session, say_beside_client
