@@ -120,9 +120,7 @@ class BridgeSessions:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._by_name: dict[str, ChildSession] = {}
         self._alive: set[ChildSession] = set()  # including those that are ending
-        self._shared: SharedSession | None = None
         self._starting = asyncio.Lock()
         self._wanted = 0  # sessions that want to begin
         self._changed = asyncio.Event()  # a command is gone, or we are closing
@@ -134,24 +132,24 @@ class BridgeSessions:
     async def begin(self) -> tuple[str, ChildSession]:
         """Start a command for a new session, and name it. Raises StartError."""
         session = await self._spawn(ChildSession)
-        self._by_name[session.name] = session
         return session.name, session
 
     def open_session(self, name: str) -> ChildSession | None:
         """Return the session with this name, if it has not ended."""
-        session = self._by_name.get(name)
-        return None if session is None or session.is_closing else session
+        return next((one for one in self._open() if one.name == name), None)
+
+    def _open(self) -> list[ChildSession]:
+        return [one for one in self._alive if not one.is_closing]
 
     async def shared(self) -> SharedSession:
         """Return the shared session for requests without a session. Raises StartError."""
         async with self._starting:
-            if self._shared is None or self._shared.is_closing:
-                self._shared = await self._spawn(SharedSession)
-            return self._shared
+            shared = (one for one in self._open() if isinstance(one, SharedSession))
+            return next(shared, None) or await self._spawn(SharedSession)
 
     def end(self, session: ChildSession, *, eof: float = _EOF) -> asyncio.Task[None]:
         """End a session in the background; the task is done when its command is gone."""
-        self._forget(session)
+        session.is_dismissed = True
         session.begin_to_close(eof=eof)  # from now on it counts as ending
         task = self.end_later(session.close(eof=eof))
         task.add_done_callback(lambda _: self._note_gone(session))
@@ -191,8 +189,8 @@ class BridgeSessions:
     def _make_room(self) -> None:
         """Begin to end the idle sessions that were not used for longest, one for each that wants
         to begin."""
-        ending = sum(one.is_closing for one in self._alive)
-        idle = [one for one in self._alive if not one.is_closing and not one.is_in_use]
+        ending = len(self._alive) - len(self._open())
+        idle = [one for one in self._open() if not one.is_in_use]
         chosen = sorted(idle, key=lambda one: one.last_used)[: max(0, self._wanted - ending)]
         if not ending and not chosen:
             raise TooMany(f"Too many sessions: --max-children {self.most}")
@@ -200,16 +198,9 @@ class BridgeSessions:
             self.end(session, eof=_LAST_EOF)
 
     def _note_end(self, session: ChildSession, code: int) -> None:
-        if self._forget(session) and not self._is_closing:
+        if not session.is_dismissed and not self._is_closing:
             self.say(f"Warning: The command of one session has ended with exit code {code}")
         self.end(session)
-
-    def _forget(self, session: ChildSession) -> bool:
-        """Return whether clients could use it until now."""
-        if session is self._shared:
-            self._shared = None
-            return True
-        return self._by_name.pop(session.name, None) is not None
 
     def _note_gone(self, session: ChildSession) -> None:
         self._alive.discard(session)
@@ -225,8 +216,9 @@ class BridgeSessions:
         while True:
             await asyncio.sleep(min(_SWEEP, self.idle))
             latest = self._loop.time() - self.idle
-            for session in list(self._by_name.values()):
-                if not session.is_in_use and session.last_used < latest:
+            for session in self._open():
+                is_idle = not session.is_in_use and session.last_used < latest
+                if is_idle and not isinstance(session, SharedSession):
                     self.end(session)
 
 
@@ -249,6 +241,8 @@ class ChildSession:
         self._closing: asyncio.Future[None] | None = None
         self._patience = _EOF
         self.name = secrets.token_urlsafe(24)
+        self.is_dismissed = False
+        """True once nobody may use it any more."""
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.last_used = self._loop.time()
         self.on_list_changed: Callable[[], None] = _do_nothing
