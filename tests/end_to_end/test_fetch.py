@@ -1,66 +1,40 @@
 """Our own start against every real upstream, directly."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
-from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.protocol.limits import Transport
 
 from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server
-from .peer import SCRIPTS, Upstream, upstream
+from .peer import SCRIPTS, upstream
 
 TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
 UPSTREAMS = [*SERVERS, *VARIANTS]
 
 
-@pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[Upstream]:
-    """Each upstream once for all its tests."""
-    server: Server = request.param
-    with upstream(server.name, *server.flags, "--page-size=4") as started:
-        yield started
-
-
-every_upstream = pytest.mark.parametrize(
-    ("running", "server"),
-    [pytest.param(server, server, id=str(server)) for server in UPSTREAMS],
-    indirect=["running"],
-    scope="module",
-)
-
-
-async def fetched(running: Upstream, endpoint: str | None) -> Fetched:
-    target = Target(
-        url=running.origin,
-        endpoint=endpoint,
-        headers=(),
-        connect_timeout=30.0,
-        list_timeout=30.0,
-        tls=None,
-        limit=1024 * 1024,
-    )
-    return await fetch(target)
-
-
-@every_upstream
-async def test_all_tools_are_fetched_from_a_discovered_endpoint(
-    running: Upstream, server: Server
+@pytest.mark.parametrize("server", UPSTREAMS, ids=str)
+async def test_all_tools_are_fetched_from_a_discovered_endpoint_and_transport(
+    server: Server,
 ) -> None:
-    found = await fetched(running, None)
+    with upstream(server.name, *server.flags, "--page-size=4") as running:
+        target = Target(
+            url=running.origin,
+            endpoint=None,
+            headers=(),
+            connect_timeout=30.0,
+            list_timeout=30.0,
+            tls=None,
+            limit=1024 * 1024,
+        )
+        found = await fetch(target)
     pages = [json.loads(page)["result"]["tools"] for page in found.pages]
     assert [tool["name"] for page in pages for tool in page] == TOOLS
     assert [len(page) for page in pages][:-1] == [4] * (len(pages) - 1)
     assert found.endpoint == running.path
     assert found.server_name == f"fixtures-{server.name}"
-
-
-@every_upstream
-async def test_the_transport_is_discovered_too(running: Upstream, server: Server) -> None:
-    found = await fetched(running, running.path)
     assert found.revision == (MODERN if server.speaks_modern else LEGACY)
     assert found.transport == transport_of(server)
     assert found.sessions == (found.transport is Transport.STREAMABLE and not stateless(server))

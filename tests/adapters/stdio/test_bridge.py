@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -12,11 +13,11 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse
-from mcp_tool_filter.adapters.stdio.bridge import Bridge
+from mcp_tool_filter.adapters.stdio.bridge import Bridge, answer_from, events_from
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
+from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions, Outbox
 from mcp_tool_filter.protocol.limits import Limits
-from tests.make import asking, calling
+from tests.make import answering, asking, calling
 from tests.stdio_client import upstream
 
 INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
@@ -139,3 +140,54 @@ async def test_a_command_of_an_older_revision_does_not_speak_the_stateless_one()
         for method in ("server/discover", "tools/list"):
             given = await sent(ours, body=asking(method, id='"d"', params=META))
             assert (given.status, error_of(given)) == (404, ("d", -32601, "Method not found"))
+
+
+# What a command said, as HTTP
+
+type Answered = tuple[int, str, bytes]
+"""Status, type and body."""
+
+ONE, TWO = answering("{}", id="1"), answering("{}", id="2")
+
+
+async def answered(*said: bytes, only_json: bool = False, is_batch: bool = False) -> Answered:
+    outbox = Outbox(only_answers=only_json)
+    for one in said:
+        await outbox.put(one, is_answer=True)
+    outbox.end()
+    given = await answer_from(outbox, lambda: None, is_batch=is_batch)
+    return given.status, dict(given.headers)[b"content-type"].decode(), await body_of(given)
+
+
+@pytest.mark.parametrize("said", [(ONE,), (ONE, TWO)])
+async def test_the_answers_to_a_batch_are_a_batch(said: tuple[bytes, ...]) -> None:
+    _, kind, body = await answered(*said, is_batch=True)
+    assert (kind, body) == ("application/json", b"[" + b",".join(said) + b"]")
+
+
+async def test_who_leaves_before_the_answer_is_forgotten() -> None:
+    left: list[bool] = []
+    waiting = asyncio.create_task(answer_from(Outbox(only_answers=True), lambda: left.append(True)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert left == [True]
+
+
+async def test_a_request_that_was_cancelled_has_no_answer() -> None:
+    assert await answered() == (200, "text/event-stream", b"")
+    _, kind, body = await answered(only_json=True)
+    assert kind == "application/json"
+    assert b"The server sent no answer" in body
+
+
+async def test_a_quiet_stream_sends_keep_alive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge._HEARTBEAT", 0.01)
+    outbox = Outbox()
+    events: AsyncIterator[bytes] = events_from(outbox, lambda: None)
+    assert await anext(events) == b": alive\n\n"
+    await outbox.put(ONE, is_answer=True)
+    heard = await anext(events)
+    while heard == b": alive\n\n":
+        heard = await anext(events)
+    assert ONE in heard

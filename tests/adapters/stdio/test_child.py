@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,21 +56,6 @@ def test_input_and_output_of_a_command_pass() -> None:
         assert started.has_left_nobody()
 
 
-def test_variables_are_added_and_the_folder_is_changed(tmp_path: Path) -> None:
-    program = "import os; print(os.environ['TOKEN'], 'PATH' in os.environ, os.getcwd())"
-    with child(PYTHON, "-c", program, env={"TOKEN": "x"}, cwd=str(tmp_path)) as started:
-        assert all_it_says(started).decode() == f"x True {os.path.realpath(tmp_path)}\n"
-
-
-@pytest.mark.parametrize(
-    ("program", "code"),
-    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)],
-)
-def test_the_exit_code_is_that_of_a_shell(program: str, code: int) -> None:
-    with child(PYTHON, "-c", program) as started:
-        assert started.wait() == code
-
-
 def test_writing_to_a_command_that_has_stopped_reading_returns_false() -> None:
     with child(PYTHON, "-c", "import os; os.close(0); print(flush=True)") as started:
         assert started.read() == b"\n"
@@ -96,19 +79,6 @@ def test_input_that_is_closed_during_a_write_ends_with_that_write() -> None:
         started.close_stdin()
         assert all_it_says(started) == b"500000\n"
         writing.join()
-
-
-def test_a_command_that_ignores_signals_is_killed_with_its_children() -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    program = (
-        f"import subprocess, sys; {deaf}; subprocess.Popen([sys.executable, '-c',"
-        f" {deaf + '; print(flush=True); time.sleep(600)'!r}]); time.sleep(600)"
-    )
-    with child(PYTHON, "-c", program) as started:
-        assert started.read() == b"\n"  # the grandchild is deaf by now
-        end_child(started, eof=0.05, term=0.05)
-        assert started.wait() == 128 + signal.SIGKILL
-        assert started.has_left_nobody()
 
 
 def test_a_missing_command_is_named() -> None:

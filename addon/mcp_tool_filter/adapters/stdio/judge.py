@@ -29,7 +29,7 @@ from mcp_tool_filter.conversation.policy_in_force import (
     TellHidden,
     oversized,
 )
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.errors import ProtocolError, printable
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import (
@@ -479,10 +479,6 @@ def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> 
     except ProtocolError:
         text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
         more = "…" if len(line) > _MOST_SHOWN else ""
-        say(f"[not JSON, from the command] {_printable(text)}{more}")
+        say(f"[not JSON, from the command] {printable(text)}{more}")
         return b'"jsonrpc"' not in line
     return False
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -17,7 +17,7 @@ import orjson
 from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.sockets.client import HttpResponse
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.errors import ProtocolError, printable
 from mcp_tool_filter.protocol.limits import R2025_11_25
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
@@ -234,8 +234,7 @@ def _error_of(message: Result) -> RpcError | None:
 
 def plain(text: str) -> str:
     """Return the text for display: cut, with control characters escaped."""
-    cut = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return printable(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
 
 
 def _mapping(value: object) -> Result:
