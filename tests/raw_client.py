@@ -14,8 +14,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from tests.raw_message import RawMessage
-from tests.raw_upstream import TIMEOUT, hang_up
+from tests.raw_upstream import TIMEOUT, RawMessage, hang_up
 
 MCP_HEADERS = (
     b"Host: localhost\r\nContent-Type: application/json\r\n"

@@ -21,8 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from tests.raw_message import RawMessage
-
 type Script = Callable[[Peer], Awaitable[None]]
 
 SSE_HEAD = (
@@ -45,6 +43,19 @@ def answer(body: bytes, *, status: str = "200 OK", kind: str = "application/json
 def chunk(data: bytes) -> bytes:
     """One chunk of a body sent with ``Transfer-Encoding: chunked``."""
     return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@dataclass(frozen=True)
+class RawMessage:
+    """A request or an answer as it came over the wire, its body without the chunk framing."""
+
+    head: bytes
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        """Every value of one header, in order."""
+        found = re.findall(rb"(?im)^" + re.escape(name.encode()) + rb":[ \t]*(.*?)\r$", self.head)
+        return [value.decode("latin-1") for value in found]
 
 
 class RawRequest(RawMessage):

@@ -49,7 +49,7 @@ class RunningSockets:
 
     async def hang_up_on_upstream(self) -> None:
         """Close the idle connections, once all exchanges that clients wait for are over."""
-        (pool,) = self.server.clients.room.pools
+        (pool,) = self.server.room.pools
         while any(one not in pool.idle and not one.is_closing for one in pool.all):
             if not self.proxy.exchanges:
                 break

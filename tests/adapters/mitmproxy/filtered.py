@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool
-from tests.proxy import proxy
+from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.served import served
@@ -29,7 +29,11 @@ INITIALIZE = (
 class Filtered:
     upstream: McpUpstream
     client: RawClient
-    port: int
+    proxy: RunningProxy
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
 
     async def ask(self, body: bytes, headers: bytes = b"", path: str = "/mcp") -> Answer:
         return await self.client.ask(post(body, path=path, headers=MCP_HEADERS + headers))
@@ -38,22 +42,26 @@ class Filtered:
 @asynccontextmanager
 async def filtered(
     home: Path,
-    *,
+    *scripts: object,
+    addon: ToolFilter | None = None,
+    host: str = "plain",
     respond: Respond = ANSWERING,
     lists: Callable[[RawRequest, str], bytes] | None = None,
     session: bytes = b"",
     on_sockets: bool = False,
     **options: Any,
 ) -> AsyncIterator[Filtered]:
+    """Run a filter; the scripts come after ours, as with ``-s``. ``host`` as in ``tests.proxy``."""
     given = {"deny": ["^delete_"], "endpoint": ENDPOINT, **options}
     upstreams = mcp_upstream(tools=[READ, DELETE], respond=respond, lists=lists, session=session)
     async with upstreams as upstream:
         if on_sockets:
             running: Any = served(to=upstream.url, home=home, **given)
         else:
-            running = proxy(ToolFilter(), to=upstream.url, home=home, **given)
+            addons = (addon or ToolFilter(), *scripts)
+            running = proxy(*addons, to=upstream.url, home=home, host=host, **given)
         async with running as it, raw_client(it.port) as client:
-            yield Filtered(upstream, client, it.port)
+            yield Filtered(upstream, client, it)
 
 
 def call(name: str, arguments: str = "{}", id: str = "1") -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.io import FlowReader
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import call
-from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
-from tests.proxy import RunningProxy, proxy
-from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
+from tests.adapters.mitmproxy.filtered import Filtered, call, filtered
+from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
+from tests.raw_client import get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
@@ -31,38 +28,15 @@ LISTED = tool_list([READ, DELETE])
 LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
 
 
-@dataclass
-class Hosted:
-    upstream: McpUpstream
-    proxy: RunningProxy
-    client: RawClient
-
-    async def ask(self, body: bytes, headers: bytes = b"") -> Answer:
-        return await self.client.ask(post(body, headers=MCP_HEADERS + headers))
-
-    def got(self, text: bytes) -> bool:
-        """Whether a request with this text has reached the upstream."""
-        return any(text in one.head + one.body for one in self.upstream.asked)
+def hosted(home: Path, *scripts: object, **options: Any) -> AbstractAsyncContextManager[Filtered]:
+    """Run all of mitmdump's addons and ours."""
+    given = {"fail_fast": ["false"], "tools_list": ["upstream"], **options}
+    return filtered(home, *scripts, host="dump", **given)
 
 
-@asynccontextmanager
-async def hosted(
-    home: Path, *scripts: object, respond: Respond | None = None, **options: Any
-) -> AsyncIterator[Hosted]:
-    """Run all of mitmdump's addons and ours; the scripts come after ours, as with ``-s``."""
-    given = {
-        "deny": ["^delete_"],
-        "endpoint": ["/mcp"],
-        "fail_fast": ["false"],
-        "tools_list": ["upstream"],
-        **options,
-    }
-    async with (
-        mcp_upstream(tools=[READ, DELETE], respond=respond or saying(RESULT)) as upstream,
-        proxy(ToolFilter(), *scripts, to=upstream.url, home=home, host="dump", **given) as it,
-        raw_client(it.port) as client,
-    ):
-        yield Hosted(upstream, it, client)
+def got(it: Filtered, text: bytes) -> bool:
+    """Whether a request with this text has reached the upstream."""
+    return any(text in one.head + one.body for one in it.upstream.asked)
 
 
 def basic(text: str) -> bytes:
@@ -86,7 +60,7 @@ async def test_proxyauth_lets_only_valid_logins_in(tmp_path: Path) -> None:
         listed = await it.ask(LIST)
         assert (listed.status, b"read_file" in listed.body) == (401, False)
         assert (await it.ask(call("read_file"), basic("me:secret"))).body == RESULT
-        assert not it.got(b"uthorization")
+        assert not got(it, b"uthorization")
     assert b"secret" not in (tmp_path / "all.flow").read_bytes()
 
 
@@ -114,7 +88,7 @@ async def test_the_operators_headers_do_not_follow_map_remote(tmp_path: Path) ->
         assert len(other.asked) == 1
         it.proxy.master.options.update(map_remote=[])
         assert (await it.ask(call("read_file"))).body == RESULT
-        assert it.got(b"ours")
+        assert got(it, b"ours")
 
 
 async def test_headers_and_bodies_are_modified_and_judged_again(tmp_path: Path) -> None:
@@ -127,11 +101,11 @@ async def test_headers_and_bodies_are_modified_and_judged_again(tmp_path: Path) 
         said = await it.ask(call("read_file"))
         assert said.all("x-said") == ["b"]
         assert said.body == hello.replace(b"hello", b"bye")
-        assert it.got(b"X-Asked: a")
+        assert got(it, b"X-Asked: a")
         refused = await it.ask(call("allowed_name"))
         assert b"Tool not found: delete_file" in refused.body
         assert refused.all("x-said") == ["b"]
-        assert not it.got(b"delete_file")
+        assert not got(it, b"delete_file")
 
 
 async def test_a_list_from_a_file_is_filtered(tmp_path: Path) -> None:
@@ -147,7 +121,7 @@ async def test_a_block_list_blocks_lists_and_calls(tmp_path: Path) -> None:
     async with hosted(tmp_path, block_list=[":~u /mcp:418"]) as it:
         assert (await it.ask(LIST)).status == 418
         assert (await it.ask(call("read_file"))).status == 418
-        assert not it.got(b"read_file")
+        assert not got(it, b"read_file")
 
 
 async def test_server_replay_answers_and_is_filtered(tmp_path: Path) -> None:
@@ -157,7 +131,7 @@ async def test_server_replay_answers_and_is_filtered(tmp_path: Path) -> None:
     given: dict[str, Any] = {"server_replay": [str(dump)], "server_replay_ignore_port": True}
     async with hosted(tmp_path, server_replay_extra="404", **given) as it:
         assert (await it.ask(call("read_file"))).body == RESULT
-        assert not it.got(b"tools/call")
+        assert not got(it, b"tools/call")
 
 
 class Intercepts:
@@ -200,7 +174,7 @@ async def test_an_edit_by_hand_is_judged(tmp_path: Path) -> None:
         user.flows[0].request.content = call("delete_file")
         user.flows[0].resume()
         assert b"Tool not found" in (await asking).body
-        assert not it.got(b"delete_file")
+        assert not got(it, b"delete_file")
 
 
 async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path: Path) -> None:
@@ -258,7 +232,7 @@ async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> No
         assert seen[1].response.content == RESULT
         assert seen[2].response
         assert b"Tool not found" in (seen[2].response.content or b"")
-        assert not it.got(b"delete_file")
+        assert not got(it, b"delete_file")
         asked = [one for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"ours" in one.head for one in asked] == [True, True]
         assert all(b"ours" not in value for one in seen for _, value in one.request.headers.fields)
@@ -286,7 +260,7 @@ type Heard = list[bytes]
 @asynccontextmanager
 async def talking(
     home: Path, watches: Watches, **options: Any
-) -> AsyncIterator[tuple[Hosted, Any, Heard]]:
+) -> AsyncIterator[tuple[Filtered, Any, Heard]]:
     heard: Heard = []
 
     async def respond(request: RawRequest, peer: Peer) -> None:

@@ -24,9 +24,10 @@ from mitmproxy.addons.save import Save
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
+from tests.adapters.mitmproxy.filtered import filtered
 from tests.adapters.mitmproxy.test_logins import fetched
 from tests.cli.launched import launched
-from tests.mcp_upstream import RESULT, Respond, mcp_upstream, saying, tool
+from tests.mcp_upstream import RESULT, Respond, saying
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
 from tests.proxy import tool as run_tool
@@ -200,13 +201,9 @@ async def recorded(
     to: Path, respond: Respond, *addons: object, **options: Any
 ) -> AsyncIterator[tuple[RunningProxy, RawClient]]:
     """Open a proxy that records its flows, and a client."""
-    given = {"endpoint": ["/mcp"], "save_stream_file": str(to), **options}
-    async with (
-        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
-        proxy(ToolFilter(), *addons, Save(), to=upstream.url, home=to.parent, **given) as it,
-        raw_client(it.port) as client,
-    ):
-        yield it, client
+    given = {"save_stream_file": str(to), **options}
+    async with filtered(to.parent, *addons, Save(), respond=respond, **given) as it:
+        yield it.proxy, it.client
 
 
 EVENT = b"data: " + RESULT + b"\n\n"

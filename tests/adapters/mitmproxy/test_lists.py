@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,17 +123,15 @@ CHANGES = pytest.mark.parametrize("change", [edit, list_anew])
 DECLARES = pytest.mark.parametrize("declares", [True, False], ids=["declared", "not declared"])
 
 
-async def play(
-    scene: Scene,
-    change: Change,
-    home: Path,
-    client: Callable[[RunningProxy, Callable[[], Awaitable[None]]], Awaitable[None]],
-) -> None:
-    """Let a client open its stream; then ``change`` what it may see."""
+@asynccontextmanager
+async def playing(
+    scene: Scene, change: Change, home: Path
+) -> AsyncIterator[tuple[int, Callable[[], Awaitable[None]]]]:
+    """Yield the port for a client that opens its stream; and what changes what it may see."""
     tool_filter = ToolFilter(report=lambda _text: None)
     options = {"deny": ["^x"], "endpoint": ["/mcp"]}
     upstreams = mcp_upstream(respond=scene.respond, lists=scene.lists, session=b"s1")
-    async with upstreams as upstream:
+    async with upstreams as upstream, asyncio.timeout(TIMEOUT):
         upstream.declares_changes = scene.declares
         async with proxy(tool_filter, to=upstream.url, home=home, **options) as running:
             await tool_filter.proxy.ready.wait()
@@ -141,8 +140,7 @@ async def play(
                 await change(tool_filter, running, scene)
                 scene.go.set()
 
-            async with asyncio.timeout(TIMEOUT):
-                await client(running, happen)
+            yield running.port, happen
 
 
 @CHANGES
@@ -150,18 +148,19 @@ async def play(
 async def test_a_list_change_is_announced_on_the_sessions_stream(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
-    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
-        async with raw_client(running.port) as asker, raw_client(running.port) as reader:
-            await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
-            await reader.say(get(headers=IN_SESSION))
-            await reader.until(b": hello\n\n")
-            await happen()
-            assert (await reader.until(b": last")).count(CHANGED) == declares
-            listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
-            assert (b"delete_all" in listed) is (change is list_anew)
-            assert (b"new" in listed) is (change is list_anew)
-
-    await play(Scene(declares), change, tmp_path, client)
+    async with (
+        playing(Scene(declares), change, tmp_path) as (port, happen),
+        raw_client(port) as asker,
+        raw_client(port) as reader,
+    ):
+        await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
+        await reader.say(get(headers=IN_SESSION))
+        await reader.until(b": hello\n\n")
+        await happen()
+        assert (await reader.until(b": last")).count(CHANGED) == declares
+        listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
+        assert (b"delete_all" in listed) is (change is list_anew)
+        assert (b"new" in listed) is (change is list_anew)
 
 
 @CHANGES
@@ -170,19 +169,18 @@ async def test_a_list_change_is_announced_on_the_older_transport(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
     scene = Scene(declares)
-
-    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
-        async with raw_client(running.port) as asker, raw_client(running.port) as reader:
-            await reader.say(get(path="/sse"))
-            await reader.until(b"/messages?s=1\n\n")
-            hello = INITIALIZE.replace(b'"id":1', b'"id":0')
-            await asker.ask(post(hello, path="/messages?s=1"))
-            scene.asked.set()
-            await reader.until(b'"u"')
-            await happen()
-            assert (await reader.until(b": last")).count(CHANGED) == declares
-
-    await play(scene, change, tmp_path, client)
+    async with (
+        playing(scene, change, tmp_path) as (port, happen),
+        raw_client(port) as asker,
+        raw_client(port) as reader,
+    ):
+        await reader.say(get(path="/sse"))
+        await reader.until(b"/messages?s=1\n\n")
+        await asker.ask(post(INITIALIZE, path="/messages?s=1"))
+        scene.asked.set()
+        await reader.until(b'"u"')
+        await happen()
+        assert (await reader.until(b": last")).count(CHANGED) == declares
 
 
 @CHANGES
@@ -190,18 +188,18 @@ async def test_a_list_change_is_announced_on_the_older_transport(
 async def test_a_list_change_is_announced_over_a_websocket(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
-    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
-        async with raw_client(running.port) as opener:
-            end = await connect(opener.reader, opener.writer)
-            await end.say(INITIALIZE.replace(b'"id":1', b'"id":0'))
-            assert b"serverInfo" in (await end.hear() or b"")
-            await happen()
-            heard = [await end.hear()]
-            while heard[-1] != LAST:
-                heard.append(await end.hear())
-            assert heard.count(NOTICE) == declares
-
-    await play(Scene(declares), change, tmp_path, client)
+    async with (
+        playing(Scene(declares), change, tmp_path) as (port, happen),
+        raw_client(port) as opener,
+    ):
+        end = await connect(opener.reader, opener.writer)
+        await end.say(INITIALIZE)
+        assert b"serverInfo" in (await end.hear() or b"")
+        await happen()
+        heard = [await end.hear()]
+        while heard[-1] != LAST:
+            heard.append(await end.hear())
+        assert heard.count(NOTICE) == declares
 
 
 @CHANGES
@@ -220,17 +218,17 @@ async def test_a_list_change_is_announced_to_subscribers(
     id: bytes, named: bytes, agreed: bytes, told: bool, change: Change, tmp_path: Path
 ) -> None:
     """Clients of 2026-07-28 have no session; the notification names what they asked with."""
-
-    async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
-        async with raw_client(running.port) as reader:
-            await reader.say(post(LISTEN % id, headers=MODERN))
-            await reader.until(b"acknowledged")
-            await happen()
-            heard = await reader.until(b": last")
-            assert heard.count(SUBSCRIBED % named) == told
-            assert heard.count(b"list_changed") == told
-
-    await play(Scene(acknowledged=ACKNOWLEDGED % (named, agreed)), change, tmp_path, client)
+    scene = Scene(acknowledged=ACKNOWLEDGED % (named, agreed))
+    async with (
+        playing(scene, change, tmp_path) as (port, happen),
+        raw_client(port) as reader,
+    ):
+        await reader.say(post(LISTEN % id, headers=MODERN))
+        await reader.until(b"acknowledged")
+        await happen()
+        heard = await reader.until(b": last")
+        assert heard.count(SUBSCRIBED % named) == told
+        assert heard.count(b"list_changed") == told
 
 
 async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> None:

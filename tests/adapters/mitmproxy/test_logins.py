@@ -7,7 +7,7 @@ import gzip
 import json
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
@@ -34,21 +34,19 @@ CALL = b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"read_fi
 
 pytestmark = pytest.mark.usefixtures("own_config_folder")
 
+PLACE = "/.well-known/oauth-protected-resource/mcp"
 
-@dataclass
-class LoggedIn:
-    upstream: OAuthUpstream
-    proxy: RunningProxy
-    client: RawClient
+SERVER = "/.well-known/oauth-authorization-server"
 
-    async def ask(self, body: bytes = PING, headers: bytes = b"", path: str = "/mcp") -> Answer:
-        return await self.client.ask(post(body, path=path, headers=MCP_HEADERS + headers))
+CLIENT = "http://127.0.0.1:49152/callback"
 
-    def sent(self) -> list[str | None]:
-        """What the upstream got as Authorization, since it was last asked for tools."""
-        methods = [method for method, _ in self.upstream.calls]
-        start = len(methods) - methods[::-1].index("tools/list")
-        return [value for _, value in self.upstream.calls[start:]]
+FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+
+JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
+
+
+async def fetched(_target: object) -> Fetched:
+    return example("read_file", "delete_file")
 
 
 async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
@@ -58,19 +56,70 @@ async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
     await log_in(upstream.url, Wishes(timeout=TIMEOUT, ca=ca), LoginStore(), show)
 
 
+@dataclass
+class Between:
+    """A client, us, and an upstream that wants a login."""
+
+    upstream: OAuthUpstream
+    proxy: RunningProxy
+    client: RawClient
+
+    async def ask(self, body: bytes = PING, headers: bytes = b"", path: str = "/mcp") -> Answer:
+        return await self.client.ask(post(body, path=path, headers=MCP_HEADERS + headers))
+
+    async def ask_alone(self, body: bytes = CALL) -> Answer:
+        """Ask on a connection of its own."""
+        async with raw_client(self.proxy.port) as client:
+            return await client.ask(post(body))
+
+    def sent(self) -> list[str | None]:
+        """What the upstream got as Authorization, since it was last asked for tools."""
+        methods = [method for method, _ in self.upstream.calls]
+        start = len(methods) - methods[::-1].index("tools/list")
+        return [value for _, value in self.upstream.calls[start:]]
+
+    async def see(self, path: str, headers: bytes = MCP_HEADERS) -> Answer:
+        return await self.client.ask(get(path=path, headers=headers))
+
+    async def document(self, path: str, headers: bytes = MCP_HEADERS) -> dict[str, Any]:
+        got = await self.see(path, headers)
+        assert got.status == 200, got
+        found: dict[str, Any] = json.loads(got.body)
+        return found
+
+    async def register(self, *uris: str) -> Answer:
+        body = json.dumps({"redirect_uris": list(uris or (CLIENT,))}).encode()
+        return await self.client.ask(post(body, path="/register", headers=JSON))
+
+    async def authorize(self, headers: bytes = MCP_HEADERS, **asked: str) -> Answer:
+        usual = {"client_id": "client-1", "redirect_uri": CLIENT, "state": "s"}
+        return await self.see("/authorize?" + urlencode(usual | asked), headers)
+
+    async def ask_token(self, **asked: str) -> Answer:
+        body = urlencode(asked).encode()
+        return await self.client.ask(post(body, path="/token", headers=FORM))
+
+
 @asynccontextmanager
-async def logged_in(
-    home: Path, *, options: dict[str, Any] | None = None, **how: Any
-) -> AsyncIterator[LoggedIn]:
+async def between(
+    home: Path, options: dict[str, Any] | None = None, *, is_logged_in: bool = False, **how: Any
+) -> AsyncIterator[Between]:
+    """If we are not logged in, each client first learns that a login is wanted."""
     given = {"deny": ["^delete_"], "endpoint": ["/mcp"], **(options or {})}
     with oauth_upstream(**how) as upstream:
-        await log_in_to(upstream)
+        if is_logged_in:
+            await log_in_to(upstream)
+        addon = ToolFilter() if is_logged_in else ToolFilter(fetch=fetched)
         async with (
-            proxy(ToolFilter(), to=upstream.origin, home=home, **given) as it,
+            proxy(addon, to=upstream.origin, home=home, **given) as it,
             raw_client(it.port) as client,
         ):
-            await client.ask(get(path="/other"))  # which waits until the tools are fetched
-            yield LoggedIn(upstream, it, client)
+            await client.ask(get(path="/other") if is_logged_in else post(PING))
+            yield Between(upstream, it, client)
+
+
+def logged_in(home: Path, **how: Any) -> AbstractAsyncContextManager[Between]:
+    return between(home, is_logged_in=True, **how)
 
 
 def error_of(got: Answer) -> tuple[int, object, str]:
@@ -91,27 +140,27 @@ async def test_a_client_with_credentials_keeps_them(
 ) -> None:
     """The upstream's challenge is then theirs, too: it is not our login that failed."""
 
-    async with logged_in(tmp_path) as between:
-        got = await between.ask(PING, headers, path)
+    async with logged_in(tmp_path) as it:
+        got = await it.ask(PING, headers, path)
         assert got.status == 401
         assert got.all("www-authenticate")
-        assert between.sent() == (["Bearer own"] if b"Bearer" in headers else [None])
+        assert it.sent() == (["Bearer own"] if b"Bearer" in headers else [None])
 
 
 async def test_the_token_goes_to_no_other_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with logged_in(tmp_path) as between:
+    async with logged_in(tmp_path) as it:
         heads: list[str | None] = []
-        before = between.upstream.grant_of
+        before = it.upstream.grant_of
 
         def looking(authorization: str | None) -> Grant | None:
             heads.append(authorization)
             return before(authorization)
 
-        monkeypatch.setattr(between.upstream, "grant_of", looking)
+        monkeypatch.setattr(it.upstream, "grant_of", looking)
         for path in ("/token", "/other", "/mcp/../x", "/.well-known/oauth-protected-resource"):
-            await between.client.ask(get(path=path))
+            await it.client.ask(get(path=path))
         assert heads == []
 
 
@@ -122,65 +171,57 @@ async def test_the_list_of_another_kind_of_client_is_fetched_with_the_login(tmp_
         b'"capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}}'
     )
 
-    async with logged_in(tmp_path, session="s1") as between:
-        assert "result" in json.loads((await between.ask(hello)).body)
+    async with logged_in(tmp_path, session="s1") as it:
+        assert "result" in json.loads((await it.ask(hello)).body)
         session = b"Mcp-Session-Id: s1\r\n"
-        assert "result" in json.loads((await between.ask(CALL, session)).body)
-        unknown = await between.ask(CALL.replace(b"read_file", b"no_such"), session)
+        assert "result" in json.loads((await it.ask(CALL, session)).body)
+        unknown = await it.ask(CALL.replace(b"read_file", b"no_such"), session)
         assert json.loads(unknown.body)["error"]["code"] == -32601
-        methods = [method for method, _ in between.upstream.calls]
+        methods = [method for method, _ in it.upstream.calls]
         assert methods.count("tools/list") == 2
-        assert all(between.upstream.grant_of(value) for _, value in between.upstream.calls[-3:])
+        assert all(it.upstream.grant_of(value) for _, value in it.upstream.calls[-3:])
 
 
 async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as between:
-        state = LoginStore().load(between.upstream.url)
+    async with logged_in(tmp_path) as it:
+        state = LoginStore().load(it.upstream.url)
         assert state
         assert state.tokens
         old = state.tokens.access_token
         expired = replace(state.tokens, received_at=time() - 60, expires_at=time() - 1)
         LoginStore().save(state.with_tokens(expired))
-        between.upstream.delay = 0.1
+        it.upstream.delay = 0.1
 
-        async def ask() -> Answer:
-            async with raw_client(between.proxy.port) as client:
-                return await client.ask(post(PING))
-
-        answers = await asyncio.gather(*(ask() for _ in range(8)))
+        answers = await asyncio.gather(*(it.ask_alone(PING) for _ in range(8)))
         assert [json.loads(one.body)["id"] for one in answers] == [7] * 8
         assert all("result" in json.loads(one.body) for one in answers)
-        assert between.upstream.renewals == 1
-        assert f"Bearer {old}" not in between.sent()
+        assert it.upstream.renewals == 1
+        assert f"Bearer {old}" not in it.sent()
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
 async def test_an_early_refusal_causes_one_renewal_and_one_retry(
     tmp_path: Path, at_once: int
 ) -> None:
-    async with logged_in(tmp_path) as between:
-        between.upstream.end_access()
+    async with logged_in(tmp_path) as it:
+        it.upstream.end_access()
 
-        async def ask() -> Answer:
-            async with raw_client(between.proxy.port) as client:
-                return await client.ask(post(CALL))
-
-        answers = await asyncio.gather(*(ask() for _ in range(at_once)))
+        answers = await asyncio.gather(*(it.ask_alone() for _ in range(at_once)))
         assert all("result" in json.loads(one.body) for one in answers)
-        assert between.upstream.renewals == 1
-        assert len(between.sent()) <= 2 * at_once
+        assert it.upstream.renewals == 1
+        assert len(it.sent()) <= 2 * at_once
         for _ in range(3):  # on connections that are kept
-            assert "result" in json.loads((await between.ask(PING)).body)
+            assert "result" in json.loads((await it.ask(PING)).body)
 
 
 async def test_a_refusal_that_comes_after_the_renewal_causes_a_retry_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has to be waited for then, and mitmproxy runs such work when it is started."""
-    async with logged_in(tmp_path) as between:
-        between.upstream.end_access()
+    async with logged_in(tmp_path) as it:
+        it.upstream.end_access()
         both_are_here, is_renewed = threading.Barrier(2), threading.Event()
-        before = between.upstream.grant_of
+        before = it.upstream.grant_of
 
         def refusing_one_late(authorization: str | None) -> Grant | None:
             grant = before(authorization)
@@ -189,66 +230,65 @@ async def test_a_refusal_that_comes_after_the_renewal_causes_a_retry_at_once(
             return grant
 
         async def ask() -> Answer:
-            async with raw_client(between.proxy.port) as client:
-                got = await client.ask(post(CALL))
-                is_renewed.set()
-                return got
+            got = await it.ask_alone()
+            is_renewed.set()
+            return got
 
-        monkeypatch.setattr(between.upstream, "grant_of", refusing_one_late)
+        monkeypatch.setattr(it.upstream, "grant_of", refusing_one_late)
         answers = await asyncio.gather(ask(), ask())
         assert all("result" in json.loads(one.body) for one in answers)
-        assert between.upstream.renewals == 1
+        assert it.upstream.renewals == 1
 
 
 async def test_a_refused_stream_is_requested_again(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as between:
-        between.upstream.end_access()
-        got = await between.client.ask(get())
+    async with logged_in(tmp_path) as it:
+        it.upstream.end_access()
+        got = await it.client.ask(get())
         assert got.status == 405  # this upstream has no streams; 401 it would be without a login
         assert got.all("www-authenticate") == []
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "temporarily_unavailable"])
 async def test_a_failed_renewal_gives_one_sentence(tmp_path: Path, error: str) -> None:
-    async with logged_in(tmp_path) as between:
-        between.upstream.end_access()
-        between.upstream.refuses_renewal = error
+    async with logged_in(tmp_path) as it:
+        it.upstream.end_access()
+        it.upstream.refuses_renewal = error
         for _ in range(3):
-            got = await between.ask(CALL)
+            got = await it.ask(CALL)
             status, id, message = error_of(got)
             assert (status, id) == (200, 8)
             assert got.all("www-authenticate") == []
             if error == "invalid_grant":
-                url = between.upstream.url
+                url = it.upstream.url
                 command = f"Type: mcp-tool-filter login {url}"
                 assert message == f"The login to {url} has expired. {command}"
             else:
                 assert "Cannot renew the login" in message
-        assert between.upstream.renewals == 1
-        got = await between.client.ask(get())
+        assert it.upstream.renewals == 1
+        got = await it.client.ask(get())
         assert (got.status, got.all("www-authenticate")) == (502, [])
 
 
 async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
-    async with logged_in(tmp_path) as between:
-        LoginStore().forget(between.upstream.url)
-        before = len(between.upstream.calls)
-        status, id, message = error_of(await between.ask(CALL))
+    async with logged_in(tmp_path) as it:
+        LoginStore().forget(it.upstream.url)
+        before = len(it.upstream.calls)
+        status, id, message = error_of(await it.ask(CALL))
         assert (status, id) == (200, 8)
-        assert message.startswith(f"Not logged in to {between.upstream.url}. Type: mcp-tool-filter")
-        assert len(between.upstream.calls) == before
-        await log_in_to(between.upstream)
-        assert "result" in json.loads((await between.ask(CALL)).body)
+        assert message.startswith(f"Not logged in to {it.upstream.url}. Type: mcp-tool-filter")
+        assert len(it.upstream.calls) == before
+        await log_in_to(it.upstream)
+        assert "result" in json.loads((await it.ask(CALL)).body)
 
 
 async def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with logged_in(tmp_path) as between:
-        monkeypatch.setattr(between.upstream, "grant_of", lambda _authorization: None)
+    async with logged_in(tmp_path) as it:
+        monkeypatch.setattr(it.upstream, "grant_of", lambda _authorization: None)
         for _ in range(4):
-            assert "error" in json.loads((await between.ask(PING)).body)
-        assert between.upstream.renewals == 1
+            assert "error" in json.loads((await it.ask(PING)).body)
+        assert it.upstream.renewals == 1
 
 
 @pytest.mark.parametrize(
@@ -324,65 +364,6 @@ async def test_https_on_both_sides(tmp_path: Path) -> None:
             upstream.end_access()
             got = await client.ask(post(CALL))
             assert "result" in json.loads(got.body)
-
-
-# A client, us, and an upstream that wants a login; and other upstreams, made of a few pages.
-
-PLACE = "/.well-known/oauth-protected-resource/mcp"
-
-SERVER = "/.well-known/oauth-authorization-server"
-
-CLIENT = "http://127.0.0.1:49152/callback"
-
-FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-
-JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
-
-
-async def fetched(_target: object) -> Fetched:
-    return example("read_file", "delete_file")
-
-
-@dataclass
-class Between:
-    upstream: OAuthUpstream
-    proxy: RunningProxy
-    client: RawClient
-
-    async def see(self, path: str, headers: bytes = MCP_HEADERS) -> Answer:
-        return await self.client.ask(get(path=path, headers=headers))
-
-    async def document(self, path: str, headers: bytes = MCP_HEADERS) -> dict[str, Any]:
-        got = await self.see(path, headers)
-        assert got.status == 200, got
-        found: dict[str, Any] = json.loads(got.body)
-        return found
-
-    async def register(self, *uris: str) -> Answer:
-        body = json.dumps({"redirect_uris": list(uris or (CLIENT,))}).encode()
-        return await self.client.ask(post(body, path="/register", headers=JSON))
-
-    async def authorize(self, headers: bytes = MCP_HEADERS, **asked: str) -> Answer:
-        usual = {"client_id": "client-1", "redirect_uri": CLIENT, "state": "s"}
-        return await self.see("/authorize?" + urlencode(usual | asked), headers)
-
-    async def ask_token(self, **asked: str) -> Answer:
-        body = urlencode(asked).encode()
-        return await self.client.ask(post(body, path="/token", headers=FORM))
-
-
-@asynccontextmanager
-async def between(
-    home: Path, options: dict[str, Any] | None = None, **how: Any
-) -> AsyncIterator[Between]:
-    given = {"deny": ["^delete_"], "endpoint": ["/mcp"], **(options or {})}
-    with oauth_upstream(**how) as upstream:
-        async with (
-            proxy(ToolFilter(fetch=fetched), to=upstream.origin, home=home, **given) as it,
-            raw_client(it.port) as client,
-        ):
-            await client.ask(post(PING))  # each client first learns that a login is wanted
-            yield Between(upstream, it, client)
 
 
 def query_of(got: Answer) -> dict[str, str]:

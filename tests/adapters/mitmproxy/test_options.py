@@ -28,7 +28,6 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
 )
 from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
-from mcp_tool_filter.cli.commands.in_mitmproxy import leave, prepare
 from mcp_tool_filter.cli.settings import read_settings
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern
@@ -45,7 +44,6 @@ from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import (
-    TIMEOUT,
     Peer,
     free_port,
     raw_upstream,
@@ -67,22 +65,6 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("mcp_tool_filter.policy.config.parse_pattern", parse_and_note)
     return seen
-
-
-async def test_the_launcher_passes_its_checked_configuration_on(
-    parsed: list[str], tmp_path: Path
-) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
-        settings = read_settings([*words, "--set", f"confdir={tmp_path}"], {})
-        settings.config()
-        ready = asyncio.Event()
-        master = await prepare(settings, lambda _report: ready.set())
-        running = asyncio.create_task(master.run())
-        await asyncio.wait_for(ready.wait(), TIMEOUT)
-        await leave(master)
-        await running
-    assert parsed == ["^rm", "e"]
 
 
 async def test_the_configuration_is_checked_once_and_after_each_edit(

@@ -19,15 +19,11 @@ from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, InOrder
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
-from tests.adapters.mitmproxy.filtered import ENDPOINT, call, not_found
-from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
-from tests.proxy import proxy
+from tests.adapters.mitmproxy.filtered import call, filtered, not_found
+from tests.mcp_upstream import McpUpstream, Respond
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
-
-READ, DELETE = tool("read_file"), tool("delete_file")
-
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
 
@@ -87,15 +83,12 @@ async def gated(
 ) -> AsyncIterator[Gated]:
     gate = Gate()
     monkeypatch.setattr(background, "sleep", gate.sleep)
-    tool_filter = ToolFilter(links=(DelaysSlow(),), report=lambda _text: None)
-    options = {"deny": ["^delete_"], "endpoint": ENDPOINT}
+    addon = ToolFilter(links=(DelaysSlow(),), report=lambda _text: None)
     async with (
+        filtered(home, addon=addon, host=host, respond=respond) as it,
         AsyncExitStack() as stack,
-        mcp_upstream(tools=[READ, DELETE], respond=respond) as upstream,
-        proxy(tool_filter, to=upstream.url, home=home, host=host, **options) as running,
-        stack,
     ):
-        yield Gated(upstream, running.port, gate, tool_filter, stack)
+        yield Gated(it.upstream, it.port, gate, addon, stack)
         gate.opened.set()
 
 

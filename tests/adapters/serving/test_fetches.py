@@ -27,7 +27,7 @@ CHALLENGE = '401 No\r\nWWW-Authenticate: Bearer resource_metadata="/x"'
 async def hosted(host: str, to: str, home: Path, **more: Any) -> AsyncIterator[tuple[int, Proxy]]:
     if host == "sockets":
         async with served(to=to, endpoint="/mcp", deny=["^rm_"], **more) as running:
-            running.server.clients.room.descriptors = 0  # as few connections as there may be
+            running.server.room.descriptors = 0  # as few connections as there may be
             yield running.port, running.proxy
     else:
         addon = ToolFilter(report=lambda _report: None)

@@ -235,7 +235,7 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_pat
 async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
     """A call is not sent on a connection that may be about to close, but it needs one."""
     async with raised_on_sockets(tmp_path) as (upstream, it), AsyncExitStack() as stack:
-        room = it.server.clients.room
+        room = it.server.room
         (pool,) = room.pools
         room.descriptors = 0  # as few connections as there may be
         together = asyncio.Barrier(room.most)
@@ -290,9 +290,9 @@ async def test_small_pieces_of_an_answer_leave_at_once() -> None:
         raw_client(running.port) as client,
     ):
         await client.ask(post(CALL % (1, b"read_file")))
-        (pool,) = running.server.clients.room.pools
+        (pool,) = running.server.room.pools
         ours = [one._transport for one in pool.all]
-        ours += [one._transport for one in running.server.clients.all]
+        ours += [one._transport for one in running.server.all]
         sockets = [one.get_extra_info("socket") for one in ours]
         assert len(sockets) == 2
         for one in sockets:
@@ -311,7 +311,7 @@ async def test_what_comes_together_leaves_together() -> None:
         raw_client(running.port) as client,
     ):
         await client.ask(post(CALL % (1, b"read_file")))
-        (ours,) = running.server.clients.all
+        (ours,) = running.server.all
         before = _segments_of(ours._transport.get_extra_info("socket"))
         assert RESULT in (await client.ask(post(CALL % (1, b"read_file")))).body
         assert _segments_of(ours._transport.get_extra_info("socket")) == before + 1

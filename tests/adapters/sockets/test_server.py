@@ -56,46 +56,23 @@ class Stream:
             self.closed.set()
 
 
-async def hung_up(client: RawClient) -> bytes:
-    return await client.rest()
-
-
-async def test_a_connection_serves_many_requests() -> None:
-    async with echoing() as (_, client):
-        first = await client.ask(post(b"one", path="/a?b=c"))
-        second = await client.ask(get(path="/d"))
-    assert (first.status, first.body) == (200, b"POST /a?b=c one")
-    assert first.all("content-type") == ["text/plain"]
-    assert second.body == b"GET /d "
-
-
-async def test_requests_sent_at_once_are_answered_in_order() -> None:
-    async with echoing() as (_, client):
-        await client.say(post(b"1") + get(path="/2") + post(b"3"))
-        bodies = [(await client.answer()).body for _ in range(3)]
-    assert bodies == [b"POST /mcp 1", b"GET /2 ", b"POST /mcp 3"]
-
-
-async def test_a_chunked_request_is_read_whole() -> None:
-    async with echoing() as (_, client):
-        answer = await client.ask(CHUNKED + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
-    assert answer.body == b"POST / abc"
-
-
-async def test_a_client_that_expects_100_continue_gets_it() -> None:
+async def test_requests_are_answered_in_order_however_they_are_framed() -> None:
+    expecting = b"POST /e HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with echoing() as (_, client):
         await client.say(
-            b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+            post(b"one", path="/a?b=c")
+            + get(path="/d")
+            + CHUNKED
+            + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
         )
+        answers = [await client.answer() for _ in range(3)]
+        assert [one.body for one in answers] == [b"POST /a?b=c one", b"GET /d ", b"POST / abc"]
+        assert (answers[0].status, answers[0].all("content-type")) == (200, ["text/plain"])
+        head = await client.ask(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert head.all("content-length") == ["8"]
+        await client.say(expecting)
         assert (await client.head()).startswith(b"HTTP/1.1 100")
-        assert (await client.ask(b"ok")).body == b"POST / ok"
-
-
-async def test_a_head_request_gets_no_body() -> None:
-    async with echoing() as (_, client):
-        answer = await client.ask(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert answer.all("content-length") == ["8"]
-        assert (await client.ask(get(path="/y"))).body == b"GET /y "
+        assert (await client.ask(b"ok")).body == b"POST /e ok"
 
 
 @pytest.mark.parametrize("status", [204, 304])
@@ -115,7 +92,7 @@ async def test_an_old_client_gets_a_body_that_ends_with_the_connection() -> None
     async with http_server(stream.answer) as server, raw_client(server.port) as client:
         await client.say(b"GET / HTTP/1.0\r\n\r\n")
         assert b"chunked" not in await client.head()
-        assert await hung_up(client) == b"ab"
+        assert await client.rest() == b"ab"
 
 
 async def test_a_stream_arrives_chunk_by_chunk() -> None:
@@ -207,7 +184,7 @@ async def test_too_large_and_malformed_requests_are_refused(request_: bytes, sta
         answer = await client.ask(request_)
         assert answer.status == status
         assert answer.all("connection") == ["close"]
-        assert await hung_up(client) == b""
+        assert await client.rest() == b""
 
 
 async def test_a_client_reads_the_refusal_of_a_body_it_is_still_sending() -> None:
@@ -231,7 +208,7 @@ async def test_a_head_can_be_refused_before_the_body_is_sent() -> None:
     async with http_server(echo, judge_head=judge) as server, raw_client(server.port) as client:
         assert (await client.ask(post(b"x"))).status == 200
         assert (await client.ask(head)).status == 403
-        assert await hung_up(client) == b""
+        assert await client.rest() == b""
 
 
 async def test_a_request_that_stops_half_way_times_out() -> None:
@@ -239,7 +216,7 @@ async def test_a_request_that_stops_half_way_times_out() -> None:
         assert (await client.ask(get(path="/a"))).status == 200
         await client.say(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nab")
         assert (await client.answer()).status == 408
-        assert await hung_up(client) == b""
+        assert await client.rest() == b""
 
 
 async def test_a_quiet_connection_stays_open() -> None:
@@ -263,7 +240,7 @@ async def test_above_the_connection_limit_a_client_gets_a_clear_answer() -> None
         await begun.wait()
         async with raw_client(server.port) as second:
             assert (await second.answer()).status == 503
-            assert await hung_up(second) == b""
+            assert await second.rest() == b""
         may_answer.set()
         assert (await client.answer()).status == 200
 
@@ -273,15 +250,16 @@ async def test_above_the_connection_limit_a_client_gets_a_clear_answer() -> None
 )
 async def test_a_page_makes_room_for_a_new_client(begun: bytes) -> None:
     """Strangers who connect and say nothing, or stop half-way, cannot shut others out."""
-    async with http_server(echo, limits=replace(PAGE_LIMITS, connections=2)) as server:
-        strangers = [RawClient(*await asyncio.open_connection("127.0.0.1", server.port))]
-        strangers.append(await _begin_with(server.port, begun))
+    async with (
+        http_server(echo, limits=replace(PAGE_LIMITS, connections=2)) as server,
+        raw_client(server.port) as silent,
+        raw_client(server.port) as slow,
+    ):
+        await slow.say(begun)
         for _ in range(3):
             async with raw_client(server.port) as client:
                 assert (await client.ask(get(path="/a"))).status == 200
-        assert await hung_up(strangers[0]) == b""
-        for stranger in strangers:
-            stranger.close()
+        assert await silent.rest() == b""
 
 
 async def test_a_client_that_does_not_read_loses_its_seat() -> None:
@@ -311,7 +289,7 @@ async def test_a_request_must_be_there_in_time() -> None:
 
 async def test_an_idle_client_of_a_page_is_left_without_an_answer() -> None:
     async with echoing(request=0.05) as (_, client):
-        assert await hung_up(client) == b""
+        assert await client.rest() == b""
 
 
 async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
@@ -329,7 +307,7 @@ async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
             await client.say(get())
             await begun.wait()
             ending = asyncio.ensure_future(running.__aexit__(None, None, None))
-            assert await hung_up(idle) == b""
+            assert await idle.rest() == b""
             go_on.set()
             answer = await client.answer()
             assert answer.body == b"GET /mcp "
@@ -339,29 +317,11 @@ async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
 
 async def test_an_endless_stream_is_cut_at_shutdown() -> None:
     stream = Stream()
-    async with raw_client_of_a_stopped(stream) as client:
+    running = http_server(stream.answer, limits=ServerLimits(grace=0.0))
+    server = await running.__aenter__()
+    async with raw_client(server.port) as client:
+        await client.say(get())
+        await client.head()
+        await running.__aexit__(None, None, None)
         assert await client.rest_of_chunks() == (b"", False)
     assert stream.closed.is_set()
-
-
-@asynccontextmanager
-async def raw_client_of_a_stopped(stream: Stream) -> AsyncIterator[RawClient]:
-    async with http_server(stream.answer, limits=ServerLimits(grace=0.0)) as server:
-        client = await _begin(server.port)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-async def _begin(port: int) -> RawClient:
-    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
-    await client.say(get())
-    await client.head()
-    return client
-
-
-async def _begin_with(port: int, begun: bytes) -> RawClient:
-    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
-    await client.say(begun)
-    return client

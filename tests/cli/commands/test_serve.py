@@ -109,21 +109,29 @@ class Client:
 def serving(
     folder: Path, text: str, *flags: str, report: str = "MCP tool filter: ", **variables: str
 ) -> Iterator[Serving]:
-    file, log = folder / "servers.toml", folder / "stderr"
+    file = folder / "servers.toml"
     file.write_text(text)
     words = ["serve", "--config", str(file), "--port", "0", *flags]
+    with filtering(folder, words, variables) as running:
+        running.says(report)
+        if found := re.search(r"MCP tool filter: http://127\.0\.0\.1:(\d+) -> ", running.stderr):
+            running.port = int(found[1])
+        yield running
+
+
+@contextmanager
+def filtering(
+    folder: Path, words: Sequence[str], variables: dict[str, str] | None = None
+) -> Iterator[Serving]:
+    log = folder / "stderr"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "mcp_tool_filter", *words],
             stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
             env=surroundings(folder, variables),
         )  # fmt: skip
-    running = Serving(process, log, file)
     try:
-        running.says(report)
-        if found := re.search(r"MCP tool filter: http://127\.0\.0\.1:(\d+) -> ", running.stderr):
-            running.port = int(found[1])
-        yield running
+        yield Serving(process, log, folder / "servers.toml")
     finally:
         process.kill()
         process.wait()
@@ -357,20 +365,10 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
 @contextmanager
 def far_away(folder: Path, flags: Sequence[str]) -> Iterator[Serving]:
     """A real upstream on a port that it keeps."""
-    log = folder / "stderr"
     words = ["--deny", "^$", *flags, "--", *upstream("--tools", "read_file,delete_file")]
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mcp_tool_filter", *words], stdin=subprocess.DEVNULL,
-            stdout=stderr, stderr=stderr, env=surroundings(folder),
-        )  # fmt: skip
-    running = Serving(process, log, folder)
-    try:
+    with filtering(folder, words) as running:
         running.says("Saved:")
         yield running
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize(

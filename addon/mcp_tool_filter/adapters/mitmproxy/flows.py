@@ -113,12 +113,13 @@ class Flows:
         """Take over what the other addons have changed, and let the engine continue."""
         picture = exchange.flow
         assert isinstance(picture, Picture)
-        if exchange.is_over and name in _BEFORE_THE_END:
+        adopt = _ADOPT.get(name)
+        if exchange.is_over and adopt is not None:
             return  # the client has left while they looked
         if name != "error" and _is_killed(picture.flow):
             exchange.kill()
             return
-        if (adopt := _ADOPT.get(name)) is not None:
+        if adopt is not None:
             adopt(picture)
         go_on()
 
@@ -505,9 +506,6 @@ def _through(stream: Callable[[bytes], Iterable[bytes] | bytes], content: bytes)
 _masks: WeakKeyDictionary[Flow, Masks] = WeakKeyDictionary()
 """Kept for the case that the user replays a flow."""
 _WITH_SECRETS = frozenset({"requestheaders", "request", "response"})
-_BEFORE_THE_END = frozenset({
-    "requestheaders", "request", "responseheaders", "response", "websocket_message",
-})  # fmt: skip
 _SHOW: dict[str, Callable[[Picture], None]] = {
     "request": Picture.show_body,
     "responseheaders": Picture.show_answer_head,

@@ -464,7 +464,8 @@ class Interception:
     def responseheaders(self, flow: HTTPFlow) -> None:
         """Let answers pass as streams; an event stream only while it is not MCP."""
         response = flow.response
-        if response is None or flow.is_replay or not self._passes(flow):
+        is_upstreams = flow.server_conn.timestamp_start is not None  # not judged by the engine
+        if response is None or flow.is_replay or not is_upstreams:
             return
         response.stream = True
         if may_be_event_stream(response.headers.get("content-type", "")):
@@ -478,11 +479,6 @@ class Interception:
                 return passed or []
 
             response.stream = cast("bool", peek)
-
-    @staticmethod
-    def _passes(flow: HTTPFlow) -> bool:
-        """Tell whether an answer is the upstream's own, and not one that the engine has judged."""
-        return flow.response is not None and flow.server_conn.timestamp_start is not None
 
 
 def is_tls_or_http(first: bytes) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import AddonManager
@@ -48,7 +49,18 @@ class LeanMaster(Master):
         super().__init__(options)
         self._legacy_log_events.uninstall()  # no addon here uses its add_log
         manager: AddonManager = self.addons
-        addons = [addon, *_lean_addons()]
+        addons = [
+            addon,
+            Core(),
+            Block(),
+            DisableH2C(),
+            Proxyserver(),
+            NextLayer(),
+            Save(),
+            LazyTlsConfig(),
+            UpdateAltSvc(),
+            ErrorCheck(),
+        ]
         for one in addons:
             manager.register(one)
         if self.options.deferred:
@@ -67,20 +79,6 @@ class LeanMaster(Master):
             same = next((one for one in known if isinstance(one, type(addon))), None)
             chain.append(same or self.addons.register(addon))
         return [*chain, last]
-
-
-def _lean_addons() -> list[object]:
-    return [
-        Core(),
-        Block(),
-        DisableH2C(),
-        Proxyserver(),
-        NextLayer(),
-        Save(),
-        LazyTlsConfig(),
-        UpdateAltSvc(),
-        ErrorCheck(),
-    ]
 
 
 class LazyTlsConfig(TlsConfig):
@@ -141,30 +139,18 @@ def make_web_master(options: Options, addon: object, say: Callable[[str], None])
 
     master = WebMaster(options, with_termlog=False)
     if not was_set(options, "web_port"):
-        options.update(web_port=_port_near(options.web_port))
+        usual = options.web_port
+        near = (port for port in range(usual, usual + 100) if _is_free(port, "127.0.0.1"))
+        options.update(web_port=next(near, usual))
     elif not _is_free(options.web_port, options.web_host):
         what = f"Cannot show mitmweb at {options.web_host}:{options.web_port}"
         raise StartError(what, why="Address already in use; leave web_port out to use a free port")
     manager = master.addons
     manager.chain.insert(0, manager.register(addon))
     _tell_options(master)
-    manager.add(_WebAddress(lambda: say(f"mitmweb: {master.web_url}")))
+    # In case no browser opens.
+    manager.add(SimpleNamespace(running=lambda: say(f"mitmweb: {master.web_url}")))
     return master
-
-
-class _WebAddress:
-    """Prints mitmweb's address, in case no browser opens."""
-
-    def __init__(self, running: Callable[[], None]) -> None:
-        self.running = running
-
-
-def _port_near(port: int) -> int:
-    """Return the usual port, or the next free one."""
-    for candidate in range(port, port + 100):
-        if _is_free(candidate, "127.0.0.1"):
-            return candidate
-    return port
 
 
 def _is_free(port: int, host: str) -> bool:

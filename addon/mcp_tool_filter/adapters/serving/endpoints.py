@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.memory import unlisted
 from mcp_tool_filter.engine.passing import path_of
-from mcp_tool_filter.engine.service import Address, Service
+from mcp_tool_filter.engine.service import Address, Service, nothing
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.listener import open_listener
@@ -134,7 +134,7 @@ class Endpoints:
             return replace(target_for(config, origin.url, tls), via=via)
 
         site = proxy.add(self._name(origin, target), listener, find_target)
-        site.suspect = site.note_end_of_stream = _nothing  # there are others
+        site.suspect = site.note_end_of_stream = nothing  # there are others
         if len(self.urls) < MOST_URLS:
             self.urls.add(origin.url + _plain(target))
         self._at.setdefault(origin.url, []).append(site)
@@ -235,7 +235,3 @@ def _is_address(host: str) -> bool:
 
 def _plain(target: str) -> str:
     return target.partition("?")[0]
-
-
-def _nothing() -> None:
-    pass

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.background import keep, start_later
 from mcp_tool_filter.adapters.sockets.server import AnswerRequest, ServedRequest
+from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import AnswerHead
 from mcp_tool_filter.http.head import Fields
@@ -45,7 +46,7 @@ class _Asked(Upstream):
     """One request, and its answer."""
 
     def __init__(self, server: InProcess) -> None:
-        super().__init__(write=_ignore, abort=self._cancel, hold=self._hold, idle=_nothing)
+        super().__init__(write=_ignore, abort=self._cancel, hold=self._hold, idle=nothing)
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._may_go_on = asyncio.Event()
@@ -179,8 +180,4 @@ class _NoHost:
 
 
 def _ignore(_data: bytes) -> None:
-    pass
-
-
-def _nothing() -> None:
     pass

@@ -12,7 +12,7 @@ may speak TLS on the same port as plain HTTP: its first byte tells. TLS is done 
 socket brings goes in, what the engine reads comes out. asyncio's own cannot take over a connection
 whose first bytes were read already.
 
-``Clients`` ticks for all connections together, because a timer for each request would cost more
+``Server`` ticks for all connections together, because a timer for each request would cost more
 than most of what else it needs. What a client gets for the bytes of one read leaves in one piece.
 """
 
@@ -25,13 +25,13 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.adapters.serving.limits import (
-    Holder,
     MemoryBudget,
     keep_free_memory,
     most_upstream_connections,
@@ -121,7 +121,15 @@ def opening(proxy: Proxy, find_target: TargetFinder) -> Callable[[str], Awaitabl
 
 
 class Server:
-    """Serves one upstream, or several, until it is told to stop."""
+    """Serves one upstream, or several, until it is told to stop.
+
+    It has all clients of the process, and the connections that we open for them.
+    """
+
+    service: Service
+    """A site, or what returns one for each request."""
+    room: UpstreamRoom
+    ask: Callable[..., None]
 
     def __init__(
         self,
@@ -134,25 +142,27 @@ class Server:
     ) -> None:
         """``open_service`` gets our address, and returns the site of the only upstream, or a
         service that knows the site of each request. ``make_tls`` returns the TLS settings towards
-        clients; called when one uses TLS."""
+        clients; called when the first one uses TLS."""
         self._proxy, self._doors, self._open_service = proxy, doors, open_service
         self._make_tls, self._names_servers = make_tls, names_servers
+        self.loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
-        self._clients: Clients | None = None
-        proxy.more_holders = self._holders
-
-    @property
-    def clients(self) -> Clients:
-        """The clients, once they are served."""
-        assert self._clients
-        return self._clients
+        self.reads = Reads(proxy.budget)
+        self.all: set[ClientConnection] = set()
+        self._pools: dict[Site, Pool] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        proxy.more_holders = lambda: iter(list(self.all))
 
     @property
     def address(self) -> str:
         """Our address as a URL."""
         host, port, *_ = self._doors[0].getsockname()
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        return self._make_tls()
 
     def leave(self) -> None:
         """Stop serving."""
@@ -164,13 +174,27 @@ class Server:
         keep_free_memory()
         proxy.begin(names_servers=self._names_servers)
         await proxy.serve_dashboard()
-        await self._accept(await self._open_service(self.address))
+        self._serve(await self._open_service(self.address))
+        for door in self._doors:
+            server = await self.loop.create_server(self._connected, sock=door, backlog=_BACKLOG)
+            self._servers.append(server)
         proxy.announce()
         proxy.ready.set()
         return_free_memory()
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 100)
+
+    def _serve(self, service: Service) -> None:
+        is_one, descriptors = isinstance(service, Site), self._proxy.crowd.descriptors
+        self.service = service
+        self.room = self._proxy.room = UpstreamRoom(descriptors, self.all, is_shared=not is_one)
+        self.ask = self._pool_of(service).connect if is_one else self._ask
+        self._tick()
+
+    def _connected(self) -> ClientConnection:
+        """Return the protocol of a new connection."""
+        return ClientConnection(self)
 
     async def run(self) -> None:
         """Serve until told to stop; let open calls finish; then disconnect all clients."""
@@ -179,42 +203,36 @@ class Server:
             proxy.begin_to_leave()
             await self._take_the_last()
             self._close_doors()
-            self.clients.retire()
+            for one in list(self.all):  # clients of HTTP/1.1 see it in answers
+                if not isinstance(one.speaks, H1Client):
+                    one.speaks.retire()
             await proxy.wait_for_requests_in_flight()
-            self.clients.hang_up({one.down.host for one in proxy.exchanges})
+            self._hang_up({one.down.host for one in proxy.exchanges})
             await proxy.drain()
         await self.close()
 
     async def _take_the_last(self) -> None:
         """Accept those who have connected already: closing the door would reset them."""
-        loop = asyncio.get_running_loop()
         for door in self._doors:
             with suppress(OSError):
                 while True:
                     visitor, _ = door.accept()
-                    await loop.connect_accepted_socket(self.clients.connect, visitor)
-
-    async def _accept(self, service: Service) -> None:
-        proxy, loop = self._proxy, asyncio.get_running_loop()
-        self._clients = Clients(service, proxy.budget, proxy.crowd.descriptors, self._make_tls)
-        proxy.room = self._clients.room
-        for door in self._doors:
-            server = await loop.create_server(self._clients.connect, sock=door, backlog=_BACKLOG)
-            self._servers.append(server)
+                    await self.loop.connect_accepted_socket(self._connected, visitor)
 
     async def close(self) -> None:
         """Accept no new clients, and close every connection when its last bytes are sent."""
         self._proxy.watchers.has_ended = True
         self._close_doors()
-        clients, loop = self._clients, asyncio.get_running_loop()
-        if clients is not None:
-            clients.close()
-            end = loop.time() + _GOODBYE
-            while clients.all and loop.time() < end:
-                await asyncio.sleep(0.005)
-            for one in list(clients.all):
-                one.abort()
-            clients.close_pools()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hang_up(set())
+        end = self.loop.time() + _GOODBYE
+        while self.all and self.loop.time() < end:
+            await asyncio.sleep(0.005)
+        for one in list(self.all):
+            one.abort()
+        for site in list(self._pools):
+            self.forget(site)
         await self._proxy.close()
 
     def _close_doors(self) -> None:
@@ -223,9 +241,37 @@ class Server:
         for door in self._doors:
             door.close()
 
-    def _holders(self) -> Iterator[Holder]:
-        if self._clients is not None:
-            yield from list(self._clients.all)
+    def _hang_up(self, but: set[Host]) -> None:
+        """Close every connection but these when its last bytes are sent."""
+        for one in self.all - but:
+            one.hang_up()
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(_TICK, self._tick)
+        now = self.loop.time()
+        for one in list(self.all):
+            one.speaks.tick(now)
+
+    # Connections to upstreams
+
+    def _ask(self, exchange: Asking, *, fresh: bool) -> None:
+        self._pool_of(exchange.service).connect(exchange, fresh=fresh)
+
+    def _pool_of(self, site: Service) -> Pool:
+        assert isinstance(site, Site)
+        if (pool := self._pools.get(site)) is None:
+            pool = self._pools[site] = Pool(site, self.reads, self.room)
+        return pool
+
+    def release(self, owner: Host) -> None:
+        """Close a client's own connections: the client has left."""
+        for pool in self._pools.values():
+            pool.release(owner)
+
+    def forget(self, site: Site) -> None:
+        """Close the connections to an upstream that we serve no more."""
+        if (pool := self._pools.pop(site, None)) is not None:
+            pool.close()
 
 
 log = logging.getLogger(__name__)
@@ -242,87 +288,6 @@ _MOST_IGNORED = 1024 * 1024
 _TICK = 2.5  # seconds
 _MOST_PIECES = 16
 """Pieces for one client that are sent together: more wait for whether it reads them."""
-
-
-class Clients:
-    """All clients of the process, and the connections that we open for them."""
-
-    def __init__(
-        self,
-        service: Service,
-        budget: MemoryBudget,
-        descriptors: int,
-        make_tls: Callable[[], ssl.SSLContext],
-    ) -> None:
-        """``service`` is a site, or returns one for each request. ``make_tls`` is called when the
-        first client uses TLS."""
-        self.service = service
-        self.reads = Reads(budget)
-        self.all: set[ClientConnection] = set()
-        is_shared = not isinstance(service, Site)
-        self.room = UpstreamRoom(descriptors, self.all, is_shared=is_shared)
-        self._pools: dict[Service, Pool] = {}
-        self.ask = self._pool_of(service).connect if isinstance(service, Site) else self._ask
-        self.loop = asyncio.get_running_loop()
-        self._make_tls = make_tls
-        self._tls: ssl.SSLContext | None = None
-        self._timer = self.loop.call_later(_TICK, self._tick)
-
-    def connect(self) -> ClientConnection:
-        """Return the protocol of a new connection."""
-        return ClientConnection(self)
-
-    def _ask(self, exchange: Asking, *, fresh: bool) -> None:
-        self._pool_of(exchange.service).connect(exchange, fresh=fresh)
-
-    def _pool_of(self, service: Service) -> Pool:
-        if (pool := self._pools.get(service)) is None:
-            assert isinstance(service, Site)
-            pool = self._pools[service] = Pool(service, self.reads, self.room)
-        return pool
-
-    def release(self, owner: Host) -> None:
-        """Close a client's own connections: the client has left."""
-        for pool in self._pools.values():
-            pool.release(owner)
-
-    def forget(self, site: Site) -> None:
-        """Close the connections to an upstream that we serve no more."""
-        if (pool := self._pools.pop(site, None)) is not None:
-            pool.close()
-
-    def close_pools(self) -> None:
-        for site in list(self._pools):
-            assert isinstance(site, Site)
-            self.forget(site)
-
-    @property
-    def tls(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = self._make_tls()
-        return self._tls
-
-    def close(self) -> None:
-        """Close every connection when its last bytes are sent."""
-        self._timer.cancel()
-        self.hang_up(set())
-
-    def retire(self) -> None:
-        """Tell clients of HTTP/2 to send no more requests; those of HTTP/1.1 see it in answers."""
-        for one in list(self.all):
-            if not isinstance(one.speaks, H1Client):
-                one.speaks.retire()
-
-    def hang_up(self, but: set[Host]) -> None:
-        """Close every connection but these when its last bytes are sent."""
-        for one in self.all - but:
-            one.hang_up()
-
-    def _tick(self) -> None:
-        self._timer = self.loop.call_later(_TICK, self._tick)
-        now = self.loop.time()
-        for one in list(self.all):
-            one.speaks.tick(now)
 
 
 class Reads:
@@ -384,10 +349,10 @@ class ClientConnection(_Connection):
 
     point: Point | None = None
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients, self._reads = clients, clients.reads
+    def __init__(self, server: Server) -> None:
+        self._server, self._reads = server, server.reads
         self.is_tls = False
-        self.connect = clients.ask
+        self.connect = server.ask
         self._unsent: list[bytes] = []
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
@@ -399,9 +364,9 @@ class ClientConnection(_Connection):
         own, peer = (transport.get_extra_info(name) for name in ("sockname", "peername"))
         self.own, self.peer, self.port = str(own[0]), str(peer[0]), int(peer[1])
         self.send: Callable[[bytes], None] = self._write
-        self._clients.all.add(self)
+        self._server.all.add(self)
         self._log("client connect")
-        self.speaks = H1Client(self._clients.service, self)
+        self.speaks = H1Client(self._server.service, self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_plain and not self._is_closing:
@@ -420,7 +385,7 @@ class ClientConnection(_Connection):
         try:
             if self._tls is None:
                 self.is_tls = True
-                self._tls = ServerTls(self._clients.tls, self._write)
+                self._tls = ServerTls(self._server.tls, self._write)
                 self.send = self._tls.send
             tls, was_ready = self._tls, self._tls.is_ready
             plain = tls.receive(data)
@@ -434,7 +399,7 @@ class ClientConnection(_Connection):
             from mcp_tool_filter.engine.client_h2 import H2Client
 
             self.speaks.gone()
-            self.speaks = H2Client(self._clients.service, self)
+            self.speaks = H2Client(self._server.service, self)
         if plain:
             self._reads.give(self.speaks, plain)
         if tls.has_ended:
@@ -444,11 +409,11 @@ class ClientConnection(_Connection):
         return False  # a half-closed client counts as gone
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._clients.all.discard(self)
+        self._server.all.discard(self)
         self._log("client disconnect")
         self._is_closing = True
         self.speaks.gone()
-        self._clients.release(self)
+        self._server.release(self)
 
     def _log(self, what: str) -> None:
         if log.isEnabledFor(logging.DEBUG):
@@ -488,7 +453,7 @@ class ClientConnection(_Connection):
 
     def _wait_for_the_client(self, unsent: int, stalled: float) -> None:
         """Let the client read, however slowly; it has read nothing for so many seconds."""
-        self._clients.loop.call_later(_LINGER, self._look_at_the_client, unsent, stalled)
+        self._server.loop.call_later(_LINGER, self._look_at_the_client, unsent, stalled)
 
     def _look_at_the_client(self, unsent: int, stalled: float) -> None:
         left = self.held_bytes
@@ -499,7 +464,7 @@ class ClientConnection(_Connection):
             self._wait_for_the_client(left, stalled)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        self._clients.loop.call_later(seconds, act)
+        self._server.loop.call_later(seconds, act)
 
     def wake(self) -> None:
         """Nothing to do: orders are carried out at once."""

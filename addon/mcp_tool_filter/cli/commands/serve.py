@@ -162,7 +162,7 @@ class _Filter(Filter):
             plans,
             self._around,
             is_strict=sources.is_strict,
-            forget=lambda site: self.server.clients.forget(site),
+            forget=lambda site: self.server.forget(site),
         )
         self.server = Server(
             self.proxy,

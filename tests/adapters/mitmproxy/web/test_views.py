@@ -14,15 +14,13 @@ from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings import flow_dump
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, read_flows, read_recording
-from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
-from tests.proxy import RunningProxy, proxy
+from tests.adapters.mitmproxy.filtered import ANSWERING, DELETE, READ, call, filtered, not_found
+from tests.mcp_upstream import RESULT, Respond, saying, tool_list
+from tests.proxy import RunningProxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
-
-READ, DELETE = tool("read_file"), tool("delete_file")
 
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 
@@ -38,16 +36,6 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT):
         while not true():
             await asyncio.sleep(0.002)
-
-
-def call(name: str) -> bytes:
-    params = b'{"name":"' + name.encode() + b'"}'
-    return b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
-
-
-def not_found(name: str) -> bytes:
-    error = b'{"code":-32601,"message":"Tool not found: ' + name.encode() + b'"}'
-    return b'{"jsonrpc":"2.0","id":1,"error":' + error + b"}"
 
 
 class View:
@@ -67,7 +55,6 @@ class View:
 
 @dataclass
 class Watched:
-    upstream: McpUpstream
     client: RawClient
     proxy: RunningProxy
     file: Path
@@ -86,20 +73,15 @@ class Watched:
 
 @asynccontextmanager
 async def watched(
-    home: Path, *, respond: Respond | None = None, records: bool = True, **options: Any
+    home: Path, *, respond: Respond = ANSWERING, records: bool = True, **options: Any
 ) -> AsyncIterator[Watched]:
     """A filter that is looked at, and records, before an upstream with two tools."""
-    given: dict[str, Any] = {"deny": ["^delete_"], "endpoint": ["/mcp"], **options}
     file, view = home / "session.flow", View()
-    addons = [ToolFilter(), view, Save()] if records else [ToolFilter(), view]
+    addons: list[object] = [view, Save()] if records else [view]
     if records:
-        given["save_stream_file"] = str(file)
-    async with (
-        mcp_upstream(tools=[READ, DELETE], respond=respond or saying(RESULT)) as upstream,
-        proxy(*addons, to=upstream.url, home=home, **given) as running,
-        raw_client(running.port) as client,
-    ):
-        yield Watched(upstream, client, running, file, view)
+        options["save_stream_file"] = str(file)
+    async with filtered(home, *addons, respond=respond, **options) as it:
+        yield Watched(it.client, it.proxy, file, view)
 
 
 async def stream_of_two(_request: RawRequest, peer: Peer) -> None:
