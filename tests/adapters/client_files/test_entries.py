@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.client_files.entries import (
@@ -72,30 +72,17 @@ ENTRIES: dict[str, ServerEntry] = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_a_wrapped_entry_can_be_restored(entry: ServerEntry) -> None:
+def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) -> None:
+    """No secret becomes an argument: every user of the machine can list these."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
-    assert not is_wrapped(entry)
-    assert is_wrapped(wrapped)
-    assert flags_of(wrapped) == FLAGS
+    assert (is_wrapped(entry), is_wrapped(wrapped), flags_of(wrapped)) == (False, True, FLAGS)
     assert unwrap(wrapped) == entry
     assert target_of(wrapped) == target_of(entry)
-
-
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_wrapping_again_changes_the_flags_and_nothing_else(entry: ServerEntry) -> None:
-    once = wrap(entry, FLAGS, PROGRAM)
-    assert wrap(once, FLAGS, PROGRAM) == once
-    assert wrap(wrap(entry, ["--allow", "a"], PROGRAM), FLAGS, PROGRAM) == once
-
-
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_secrets_never_become_arguments(entry: ServerEntry) -> None:
-    """Every user of the machine can list them with the processes."""
-    wrapped = wrap(entry, FLAGS, PROGRAM)
+    assert wrap(wrapped, FLAGS, PROGRAM) == wrapped
+    assert wrap(wrap(entry, ["--allow", "a"], PROGRAM), FLAGS, PROGRAM) == wrapped
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
-    assert isinstance(wrapped["command"], list) == (
-        entry.get("environment") is not None or (isinstance(entry.get("command"), list))
-    )
+    is_list = entry.get("environment") is not None or isinstance(entry.get("command"), list)
+    assert isinstance(wrapped["command"], list) == is_list
 
 
 @pytest.mark.parametrize(
@@ -147,14 +134,8 @@ def test_an_entry_whose_noted_url_was_changed_is_refused(was: str) -> None:
         unwrap(entry)
 
 
-def test_the_filter_reads_the_headers_as_the_client_would_have_sent_them() -> None:
-    wrapped = wrap(ENTRIES["url with type"], FLAGS, PROGRAM)
-    environment = wrapped["env"]
-    assert isinstance(environment, dict)
-    assert parse_header(environment["MCP_TOOL_FILTER_HEADER"], {}) == ("A", SECRET)
-
-
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20))
+@example(SECRET)
 def test_any_header_value_reaches_the_filter_and_comes_back(value: str) -> None:
     entry: ServerEntry = {"url": "https://a.example/mcp", "headers": {"X-A": value}}
     wrapped = wrap(entry, FLAGS, PROGRAM)
@@ -171,9 +152,6 @@ def test_environment_variables_are_read_as_settings() -> None:
     assert isinstance(environment, dict)
     settings = read_settings(FLAGS, {name: str(value) for name, value in environment.items()})
     assert settings.upstream == "https://a.example/mcp?key=s3cr$et"
-
-
-def test_the_target_shown_has_no_query() -> None:
     assert target_of(ENTRIES["key in the URL"]) == "https://a.example/mcp?…"
 
 

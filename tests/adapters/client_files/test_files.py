@@ -98,64 +98,116 @@ def opened(file: Path, text: str) -> ClientFile:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "server"),
-    [
-        ("a.json", JSON, "files"),
-        ("a.json", JSON, "linear"),
-        ("a.json", JSON.replace("\n", "\r\n"), "linear"),
-        ("a.toml", TOML, "files"),
-        ("a.toml", "\ufeff" + TOML, "files"),
-        ("a.toml", TOML, "remote"),
-        ("a.yaml", YAML, "files"),
-        ("a.yaml", YAML.replace("\n", "\r\n"), "files"),
-        ("a.yaml", YAML, "linear"),
-        ("a.yaml", YAML.replace("\n", "\r\n"), "linear"),
-        ("a.yaml", YAML, "flow"),
-        ("a.yaml", "\ufeff" + YAML, "files"),
-    ],
-)
-def test_only_the_entry_changes(name: str, text: str, server: str, tmp_path: Path) -> None:
-    file = opened(tmp_path / name, text)
-    before = file.servers()
-    entry = wrap(before[server], ["--deny", "^rm"], ["mcp-tool-filter"])
-    after = opened(tmp_path / f"new-{name}", file.with_entry(server, entry))
-    assert after.servers() == before | {server: entry}
-    kept_words = ("my servers", "keep", "remote", "[1, 2,]", "# my settings", 'model = "x"')
-    for kept in (*kept_words, "# the model", "# sure", "# it", "# of the next", "# the end"):
-        assert (kept in file.text) == (kept in after.text)
-    assert after.text.count("\r\n") == after.text.count("\n") or "\r\n" not in text
-    back = opened(tmp_path / f"back-{name}", after.with_entry(server, before[server]))
-    assert back.servers() == before
-    if server == "files" and name == "a.yaml":
-        assert back.text.replace('"npx"', "npx") == text
+COMMENTED = {
+    "a.toml": """\
+[mcp_servers.a] # 0
+url = "https://a.example/#mcp" # 1
+scopes = ["x"] # 2
+
+# 3: about the headers
+[mcp_servers.a.http_headers] # 4
+X = "v" # 5
+
+# 6: my other server
+[mcp_servers.b] # b
+command = "y"
+""",
+    "a.yaml": """\
+extensions:
+  a: # 0
+    # 1
+    uri: https://a.example/#mcp # 2
+    headers: # 3
+      # 4
+      X: "v #5" # 5
+    flow: {x: 1} # 6
+  b: {cmd: y} # b
+""",
+    "a.json": """\
+{"mcpServers": {
+  "a": { // 0
+    "url" /* 1 */ : /* 2 */ "https://a.example/#mcp", // 3
+    "headers": { // 4
+      "X": "v" // 5
+      /* 6 */
+    }
+  },
+  "b": {"command": "y"} // # b
+}}
+""",
+}
+INLINE = '[mcp_servers]\nfiles = { command = "npx", args = ["-y", "files"] }\n'
+ARRAYS = {
+    "lines.json": (JSON, '[\n      "-y", // sure\n      // it\n      "files"\n    ]'),
+    "blocks.json": (JSON, '[ /* sure */ "-y", /* it */ "files" ]'),
+    "edge.json": (JSON, '[\n"-y", // sure it\n"files"]'),
+    "first.json": (JSON, '[ // sure it\n "-y", "files"]'),
+    "lines.toml": (TOML, '[\n  "-y", # sure\n  # it\n  "files",\n]'),
+    "inline.toml": (INLINE, '["-y", "files"] } # sure it'),
+}
+ON_ONE_LINE = '{"mcpServers": {\n"a": {"type": "http", "url": "https://a.example"},\n"b": 0\n}}\n'
+SAMPLES = {
+    **{
+        f"some{suffix}": text
+        for suffix, text in ((".json", JSON), (".toml", TOML), (".yaml", YAML))
+    },
+    **{f"commented-{name}": text for name, text in COMMENTED.items()},
+    **{
+        name: text.replace('["-y", "files"]' + " }" * args.count("}"), args)
+        for name, (text, args) in ARRAYS.items()
+    },
+    "one-line.json": ON_ONE_LINE,
+}
+_COMMENT = re.compile(r"(?:#|//|/\*) \w+\b")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_only_the_entry_changes_and_it_comes_back_as_it_was_spelt(
+    name: str, end: str, mark: str, tmp_path: Path
+) -> None:
+    """Comments stay, also those in what is replaced, and so do the ends of the lines."""
+    place = opened(tmp_path / name, "").place
+    before = ClientFile(place, b"", mark + SAMPLES[name].replace("\n", end))
+    assert "developer" not in before.servers()
+    for server, entry in before.servers().items():
+        for pattern in ("^rm", "^rm_and_a_long_pattern_" * 5):
+            wrapped = wrap(entry, ["--deny", pattern], ["mcp-tool-filter"])
+            after = ClientFile(place, b"", before.with_entry(server, wrapped))
+            assert after.servers() == before.servers() | {server: wrapped}
+            assert sorted(_COMMENT.findall(after.text)) == sorted(_COMMENT.findall(before.text))
+            assert after.text.count("\n") == after.text.count(end)
+            assert name != "one-line.json" or after.text.count("\n") == before.text.count("\n")
+            again = ClientFile(place, b"", after.with_entry(server, entry))
+            assert again.servers() == before.servers()
+            edited = ClientFile(place, b"", after.text + end)
+            assert edited.restored(server, before, entry) == before.text + end
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_keeps_its_form_without_the_first_text(name: str, tmp_path: Path) -> None:
+    before = opened(tmp_path / name, SAMPLES[name])
+    entry = before.servers()["files"]
+    wrapped = opened(
+        tmp_path / f"new-{name}",
+        before.with_entry("files", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"])),
+    )
+    assert "\n" in ARRAYS[name][1] or wrapped.text.count("\n") == before.text.count("\n")
+    assert wrapped.with_entry("files", entry) == before.text
 
 
 def test_an_entry_keeps_its_spelling_when_the_file_changes_elsewhere(tmp_path: Path) -> None:
     before = opened(tmp_path / "a.json", JSON)
     entry = before.servers()["linear"]
     wrapped = before.with_entry("linear", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
-    edited = opened(tmp_path / "b.json", wrapped.replace("[1, 2,]", "[3,]"))
-    assert edited.restored("linear", before, entry) == JSON.replace("[1, 2,]", "[3,]")
-    spelt = opened(
-        tmp_path / "c.json", wrapped.replace("[1, 2,]", "[3,]").replace("false", " false")
-    )
-    assert spelt.restored("linear", before, entry) == JSON.replace("[1, 2,]", "[3,]").replace(
-        "false", " false"
-    )
+    for edits in ({"[1, 2,]": "[3,]"}, {"[1, 2,]": "[3,]", "false": " false"}):
+        now, wanted = wrapped, JSON
+        for old, new in edits.items():
+            now, wanted = now.replace(old, new), wanted.replace(old, new)
+        assert opened(tmp_path / "b.json", now).restored("linear", before, entry) == wanted
     again = opened(tmp_path / "d.json", wrapped.replace('"command": ', '"command" : '))
     assert again.restored("linear", before, entry) is None
-
-
-def test_yaml_comes_back_as_it_was_spelt(tmp_path: Path) -> None:
-    for end in ("\n", "\r\n"):
-        before = ClientFile(opened(tmp_path / "a.yaml", "").place, b"", YAML.replace("\n", end))
-        for name, entry in before.servers().items():
-            wrapped = before.with_entry(name, wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
-            edited = ClientFile(before.place, b"", wrapped.replace("# the end", "# over"))
-            wanted = before.text.replace("# the end", "# over")
-            assert edited.restored(name, before, entry) == wanted
-    assert "developer" not in before.servers()
 
 
 @pytest.mark.parametrize(
@@ -202,14 +254,6 @@ def test_each_form_of_yaml_can_be_changed(
 def test_yaml_that_could_mean_something_else_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"a\.yaml cannot be read"):
         opened(tmp_path / "a.yaml", text).servers()
-
-
-def test_a_list_keeps_its_lines(tmp_path: Path) -> None:
-    text = '{\n    "mcpServers": {"a": {\n        "args": [\n            "x"\n        ]\n    }}\n}'
-    file = opened(tmp_path / "a.json", text)
-    assert file.with_entry("a", {"args": ["y", "x"]}) == text.replace(
-        '"x"', '"y",\n            "x"'
-    )
 
 
 def test_one_backup_is_kept_in_a_private_folder_and_the_mode_stays(tmp_path: Path) -> None:
@@ -293,52 +337,6 @@ def test_what_is_no_file_is_reported_and_not_waited_for(kind: str, tmp_path: Pat
         read(ConfigPlace("some", "user", path, ("mcpServers",)))
 
 
-INLINE = '[mcp_servers]\nfiles = { command = "npx", args = ["-y", "files"] }\n'
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize(
-    ("name", "text", "args"),
-    [
-        ("a.json", JSON, '[\n      "-y", // sure\n      // it\n      "files"\n    ]'),
-        ("a.json", JSON, '[ /* sure */ "-y", /* it */ "files" ]'),
-        ("a.json", JSON, '[\n"-y", // sure it\n"files"]'),
-        ("a.json", JSON, '[ // sure it\n "-y", "files"]'),
-        ("a.toml", TOML, '[\n  "-y", # sure\n  # it\n  "files",\n]'),
-        ("a.toml", INLINE, '["-y", "files"] } # sure it'),
-    ],
-)
-def test_comments_and_lines_of_arrays_stay(
-    name: str, text: str, args: str, end: str, tmp_path: Path
-) -> None:
-    text = text.replace('["-y", "files"]' + " }" * args.count("}"), args).replace("\n", end)
-    path = tmp_path / name
-    path.write_bytes(text.encode())
-    file = read(
-        ConfigPlace("some", "user", path, ("mcp_servers" if "toml" in name else "mcpServers",))
-    )
-    assert file
-    before = file.servers()["files"]
-    entry = wrap(before, ["--deny", "^rm_and_a_long_pattern_" * 5], ["mcp-tool-filter"])
-    wrapped = ClientFile(file.place, b"", file.with_entry("files", entry))
-    assert wrapped.servers()["files"] == entry
-    assert "it" in wrapped.text.partition("sure")[2]
-    if "\n" not in args:
-        assert wrapped.text.count("\n") == text.count("\n")
-    assert wrapped.with_entry("files", before) == text
-
-
-def test_an_entry_on_one_line_stays_on_one_line(tmp_path: Path) -> None:
-    text = '{"mcpServers": {\n"a": {"type": "http", "url": "https://a.example"},\n"b": {}\n}}\n'
-    file = opened(tmp_path / "a.json", text)
-    before = file.servers()["a"]
-    entry = wrap(before, ["--deny", "^rm_and_a_long_pattern_" * 5], ["mcp-tool-filter"])
-    wrapped = opened(tmp_path / "b.json", file.with_entry("a", entry))
-    assert wrapped.servers()["a"] == entry
-    assert wrapped.text.count("\n") == text.count("\n")
-    assert wrapped.with_entry("a", before).count("\n") == text.count("\n")
-
-
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"mcpServers": {"a": {}}} x'])
 def test_a_file_that_cannot_be_read_gives_one_sentence(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
@@ -350,61 +348,6 @@ def test_a_file_that_cannot_be_read_gives_one_sentence(content: bytes, tmp_path:
 @pytest.mark.parametrize("text", ["[]", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "null"])
 def test_a_file_of_unknown_shape_lists_no_servers(text: str, tmp_path: Path) -> None:
     assert opened(tmp_path / "a.json", text).servers() == {}
-
-
-COMMENTED = {
-    "a.toml": """\
-[mcp_servers.a] # 0
-url = "https://a.example/#mcp" # 1
-scopes = ["x"] # 2
-
-# 3: about the headers
-[mcp_servers.a.http_headers] # 4
-X = "v" # 5
-
-# 6: my other server
-[mcp_servers.b] # b
-command = "y"
-""",
-    "a.yaml": """\
-extensions:
-  a: # 0
-    # 1
-    uri: https://a.example/#mcp # 2
-    headers: # 3
-      # 4
-      X: "v #5" # 5
-    flow: {x: 1} # 6
-  b: {cmd: y} # b
-""",
-    "a.json": """\
-{"mcpServers": {
-  "a": { // 0
-    "url" /* 1 */ : /* 2 */ "https://a.example/#mcp", // 3
-    "headers": { // 4
-      "X": "v" // 5
-      /* 6 */
-    }
-  },
-  "b": {"command": "y"} // # b
-}}
-""",
-}
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("name", COMMENTED)
-def test_comments_in_what_is_removed_stay(name: str, end: str, tmp_path: Path) -> None:
-    before = opened(tmp_path / name, "")
-    before = ClientFile(before.place, b"", COMMENTED[name].replace("\n", end))
-    entry = before.servers()["a"]
-    text = before.with_entry("a", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
-    for number in range(7):
-        assert len(re.findall(rf"[#/*] {number}\b", text)) == 1
-    assert text.count("\n") == text.count(end)
-    edited = ClientFile(before.place, b"", text.replace("# b", "# c") + end)
-    wanted = before.text.replace("# b", "# c") + end
-    assert edited.restored("a", before, entry) == wanted
 
 
 def test_half_of_a_surrogate_pair_can_be_written(tmp_path: Path) -> None:

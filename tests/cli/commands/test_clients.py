@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
+from tests.stdio_client import UPSTREAM
 
 CLAUDE = """\
 {
@@ -277,29 +278,10 @@ def test_a_broken_file_does_not_hide_the_others(
     assert "settings.json" not in capsys.readouterr().err
 
 
-SERVER = """\
-import json, sys
-for line in sys.stdin:
-    said = json.loads(line)
-    open(sys.argv[1], "a").write("asked")
-    result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-              "serverInfo": {"name": "s", "version": "1"}}
-    if said["method"] == "tools/list":
-        schema = {"type": "object"}
-        result = {"tools": [{"name": n, "inputSchema": schema} for n in ("read", "drop-it")]}
-    if "id" in said:
-        answer = {"jsonrpc": "2.0", "id": said["id"]}
-        error = {"code": -32601, "message": "Method not found"}
-        discovers = said["method"] == "server/discover"
-        more = {"error": error} if discovers else {"result": result}
-        print(json.dumps(answer | more), flush=True)
-"""
-
-
-def real_servers(home: Path, **more: object) -> Path:
+def real_servers(home: Path) -> Path:
     """List the same server in the user's file and in the project's, on one line."""
-    (home / "server.py").write_text(SERVER)
-    entry = {"command": sys.executable, "args": [str(home / "server.py"), "${STARTS:-x}"], **more}
+    words = [UPSTREAM, "--tools", "read,drop-it", "--journal", "${STARTS:-x}"]
+    entry = {"command": sys.executable, "args": words}
     for file in (home / ".claude.json", home / "project" / ".mcp.json"):
         file.write_text(json.dumps({"mcpServers": {"s": entry, "gone": {"command": "/none/x"}}}))
     return home / "project" / ".mcp.json"

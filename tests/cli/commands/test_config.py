@@ -6,8 +6,8 @@ import json
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from ruamel.yaml import YAML
@@ -31,58 +31,81 @@ def snippet(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("client", "command"),
-    [
-        ("claude-code", f"claude mcp add --transport http {NAME} {MINE}"),
-        ("codex", f"codex mcp add {NAME} --url {MINE}"),
-        ("gemini", f"gemini mcp add --transport http {NAME} {MINE}"),
-    ],
-)
-def test_clients_with_a_command_get_a_command(
-    client: str, command: str, capsys: pytest.CaptureFixture[str]
+SSE = MINE.replace("/mcp", "/sse")
+WRAPPED = ["mcp-tool-filter", "--deny", "^delete_", "--", "npx", "-y", "@x/server-files", "/home"]
+WORDS = ("--deny", "^delete_", "--env", "KEY=s3cret", "--", *WRAPPED[4:])
+STARTS = {"command": WRAPPED[0], "args": WRAPPED[1:], "env": {"KEY": "s3cret"}}
+OF_GOOSE = {"cmd": WRAPPED[0], "args": WRAPPED[1:], "envs": {"KEY": "s3cret"}}
+
+
+def remote(url: str) -> dict[str, object]:
+    return {"command": "npx", "args": ["-y", "mcp-remote", url]}
+
+
+BY_URL = ({"url": MINE}, {"url": SSE}, STARTS)
+BY_TYPE = ({"type": "http", "url": MINE}, {"type": "sse", "url": SSE}, {"type": "stdio"} | STARTS)
+FILES: dict[str, tuple[object, ...]] = {
+    # the list in the file, and its entries for a URL, the older transport, and a command
+    "claude-desktop": ("mcpServers", remote(MINE), remote(SSE), STARTS),
+    "cursor": ("mcpServers", *BY_URL),
+    "vscode": ("servers", *BY_TYPE),
+    "windsurf": ("mcpServers", {"serverUrl": MINE}, {"serverUrl": SSE}, STARTS),
+    "zed": ("context_servers", {"url": MINE}, remote(SSE), STARTS),
+    "opencode": (
+        "mcp",
+        {"type": "remote", "url": MINE},
+        {"type": "remote", "url": SSE},
+        {"type": "local", "command": WRAPPED, "environment": {"KEY": "s3cret"}},
+    ),
+    "copilot": ("mcpServers", *BY_TYPE),
+    "cline": ("mcpServers", {"type": "streamableHttp", "url": MINE}, *BY_TYPE[1:]),
+    "kiro": ("mcpServers", *BY_URL),
+    "lmstudio": ("mcpServers", *BY_URL),
+    "goose": (
+        "extensions",
+        {"type": "streamable_http", "uri": MINE},
+        {"type": "stdio", "cmd": "npx", "args": remote(SSE)["args"]},
+        {"type": "stdio"} | OF_GOOSE,
+    ),
+}
+ENV = ("--env", "KEY=s3cret")
+COMMANDS = {
+    "claude-code": (
+        ["claude", "mcp", "add", "--transport", "http", NAME, MINE],
+        ["claude", "mcp", "add", "--transport", "sse", NAME, SSE],
+        ["claude", "mcp", "add", "files-filtered", *ENV, "--", *WRAPPED],
+    ),
+    "codex": (
+        ["codex", "mcp", "add", NAME, "--url", MINE],
+        ["codex", "mcp", "add", NAME, "--", "npx", "-y", "mcp-remote", SSE],
+        ["codex", "mcp", "add", "files-filtered", *ENV, "--", *WRAPPED],
+    ),
+    "gemini": (
+        ["gemini", "mcp", "add", "--transport", "http", NAME, MINE],
+        ["gemini", "mcp", "add", "--transport", "sse", NAME, SSE],
+        ["gemini", "mcp", "add", *ENV, "files-filtered", WRAPPED[0], "--", *WRAPPED[1:]],
+    ),
+}
+ASKED = [("-u", URL), ("-u", URL.replace("/mcp", "/sse")), WORDS]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_client_is_told_about_a_url_an_older_url_and_a_command(
+    client: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert snippet(capsys, client, "-u", URL) == command + "\n"
-
-
-@pytest.mark.parametrize(
-    ("client", "document"),
-    [
-        ("cursor", {"mcpServers": {NAME: {"url": MINE}}}),
-        ("vscode", {"servers": {NAME: {"type": "http", "url": MINE}}}),
-        ("windsurf", {"mcpServers": {NAME: {"serverUrl": MINE}}}),
-        ("zed", {"context_servers": {NAME: {"url": MINE}}}),
-        ("opencode", {"mcp": {NAME: {"type": "remote", "url": MINE}}}),
-        ("copilot", {"mcpServers": {NAME: {"type": "http", "url": MINE}}}),
-        ("cline", {"mcpServers": {NAME: {"type": "streamableHttp", "url": MINE}}}),
-        ("kiro", {"mcpServers": {NAME: {"url": MINE}}}),
-        (
-            "claude-desktop",
-            {"mcpServers": {NAME: {"command": "npx", "args": ["-y", "mcp-remote", MINE]}}},
-        ),
-    ],
-)
-def test_clients_with_a_file_get_its_content(
-    client: str, document: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert json.loads(snippet(capsys, client, "-u", URL)) == document
-
-
-@pytest.mark.parametrize(
-    ("client", "part"),
-    [
-        ("claude-code", "--transport sse"),
-        ("gemini", "--transport sse"),
-        ("codex", "-- npx -y mcp-remote http://127.0.0.1:6273/sse"),
-        ("vscode", '"type": "sse"'),
-        ("windsurf", '"serverUrl": "http://127.0.0.1:6273/sse"'),
-        ("zed", '"mcp-remote"'),
-    ],
-)
-def test_the_older_transport_is_used_by_the_client_too(
-    client: str, part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert part in snippet(capsys, client, "-u", "http://localhost:3000/sse")
+    """A secret stands where the client keeps variables, and in no argument."""
+    for number, (name, words) in enumerate(zip((NAME, NAME, "files-filtered"), ASKED, strict=True)):
+        assert main(["config", client, *words]) == 0
+        said = capsys.readouterr()
+        if client in COMMANDS:
+            assert shlex.split(said.out) == COMMANDS[client][number]
+        else:
+            key, *entries = FILES[client]
+            more = {"enabled": True, "name": name} if client == "goose" else {}
+            wanted = {key: {name: {**more, **cast(dict[str, object], entries[number])}}}
+            assert YAML(typ="safe").load(said.out) == wanted
+        assert ("needs Node.js" in said.err) == ("mcp-remote" in said.out)
+        assert said.err.splitlines()[0].endswith(":")
 
 
 def test_the_filters_own_command_is_printed_to_stderr_without_secrets(
@@ -162,71 +185,6 @@ def test_codex_could_keep_its_name_in_toml(capsys: pytest.CaptureFixture[str]) -
     assert tomllib.loads(f"[mcp_servers.{name}]\nurl = '{MINE}'")["mcp_servers"][name]
 
 
-WRAPPED = ["mcp-tool-filter", "--deny", "^delete_", "--", "npx", "-y", "@x/server-files", "/home"]
-WORDS = ("--deny", "^delete_", "--env", "KEY=s3cret", "--", *WRAPPED[4:])
-
-
-@pytest.mark.parametrize(
-    ("client", "before"),
-    [
-        ("claude-code", ["claude", "mcp", "add", "files-filtered", "--env", "KEY=s3cret", "--"]),
-        ("codex", ["codex", "mcp", "add", "files-filtered", "--env", "KEY=s3cret", "--"]),
-    ],
-)
-def test_a_command_is_wrapped_for_clients_with_a_command(
-    client: str, before: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert shlex.split(snippet(capsys, client, *WORDS)) == [*before, *WRAPPED]
-
-
-@pytest.mark.parametrize(
-    ("client", "servers", "more"),
-    [
-        ("cursor", "mcpServers", {}),
-        ("claude-desktop", "mcpServers", {}),
-        ("vscode", "servers", {"type": "stdio"}),
-        ("windsurf", "mcpServers", {}),
-        ("zed", "context_servers", {}),
-    ],
-)
-def test_a_command_is_wrapped_for_clients_with_a_file(
-    client: str, servers: str, more: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A secret stands where the client keeps variables, and in no argument."""
-    entry = {**more, "command": WRAPPED[0], "args": WRAPPED[1:], "env": {"KEY": "s3cret"}}
-    assert json.loads(snippet(capsys, client, *WORDS)) == {servers: {"files-filtered": entry}}
-
-
-def test_opencode_has_a_command_in_one_list(capsys: pytest.CaptureFixture[str]) -> None:
-    entry = {"type": "local", "command": WRAPPED, "environment": {"KEY": "s3cret"}}
-    document = json.loads(snippet(capsys, "opencode", *WORDS))
-    assert document == {"mcp": {"files-filtered": entry}}
-
-
-@pytest.mark.parametrize(
-    ("words", "more"),
-    [
-        (("-u", URL), {"type": "streamable_http", "uri": MINE}),
-        (
-            WORDS,
-            {"type": "stdio", "cmd": WRAPPED[0], "args": WRAPPED[1:], "envs": {"KEY": "s3cret"}},
-        ),
-    ],
-)
-def test_goose_gets_yaml(
-    words: Sequence[str], more: dict[str, object], capsys: pytest.CaptureFixture[str]
-) -> None:
-    [(name, entry)] = YAML(typ="safe").load(snippet(capsys, "goose", *words))["extensions"].items()
-    assert entry == {"enabled": True, "name": name, **more}
-
-
-def test_gemini_starts_the_filter_with_arguments_after_dashes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = shlex.split(snippet(capsys, "gemini", *WORDS))
-    assert words[-len(WRAPPED) - 1 :] == [WRAPPED[0], "--", *WRAPPED[1:]]
-
-
 def test_a_url_can_be_reached_over_stdio(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(snippet(capsys, "cursor", "--stdio", "-u", URL, "--deny", "^a"))
     args = ["--stdio", "--upstream", URL, "--deny", "^a"]
@@ -239,49 +197,10 @@ def test_a_command_that_is_served_over_http_has_a_url(capsys: pytest.CaptureFixt
     assert document == {"mcpServers": {"files-filtered": {"url": "http://127.0.0.1:8080/mcp"}}}
 
 
-OURS = "http://127.0.0.1:6273/mcp"
-SSE = ServerUrl("http://127.0.0.1:6273/sse", is_sse=True, name="files")
-PROGRAM = ServerCommand("files", ["mcp-tool-filter", "--", "npx", "server"], {"KEY": "a b"})
+def test_mcp_remote_gets_allow_http_for_other_machines() -> None:
+    server = ServerUrl("http://10.0.0.1:1/mcp", is_sse=False, name="files")
+    assert '"--allow-http"' in snippet_for("claude-desktop", server).text
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("server", [ServerUrl(OURS, is_sse=False, name="files"), SSE, PROGRAM])
-def test_each_clients_snippet_names_the_server(
-    client: str, server: ServerUrl | ServerCommand
-) -> None:
-    snippet = snippet_for(client, server)
-    assert "files" in snippet.text
-    assert snippet.where.endswith(":")
-    for word in [server.url] if isinstance(server, ServerUrl) else [*server.words, "a b"]:
-        assert word in snippet.text
-
-
-@pytest.mark.parametrize("client", ["claude-code", "gemini"])
-def test_clients_that_support_http_sse_get_its_type(client: str) -> None:
-    words = shlex.split(snippet_for(client, SSE).text)
-    assert words[words.index("--transport") + 1] == "sse"
-
-
-@pytest.mark.parametrize("client", ["claude-desktop", "codex", "zed"])
-def test_other_clients_reach_http_sse_through_mcp_remote(client: str) -> None:
-    snippet = snippet_for(client, SSE)
-    assert "mcp-remote" in snippet.text
-    assert "eeds Node.js" in snippet.where
-
-
-@pytest.mark.parametrize(
-    ("url", "allows"), [("http://127.0.0.1:1/mcp", False), ("http://10.0.0.1:1/mcp", True)]
-)
-def test_mcp_remote_gets_allow_http_for_other_machines(url: str, allows: bool) -> None:
-    text = snippet_for("claude-desktop", ServerUrl(url, is_sse=False, name="files")).text
-    [entry] = json.loads(text)["mcpServers"].values()
-    assert ("--allow-http" in entry["args"]) is allows
-
-
-def test_variables_are_kept_apart_from_the_command() -> None:
-    assert json.loads(snippet_for("cursor", PROGRAM).text)["mcpServers"]["files"] == {
-        "command": "mcp-tool-filter",
-        "args": ["--", "npx", "server"],
-        "env": {"KEY": "a b"},
-    }
-    assert "a b" not in repr(PROGRAM)
+def test_variables_are_not_in_the_representation() -> None:
+    assert "a b" not in repr(ServerCommand("files", ["npx"], {"KEY": "a b"}))

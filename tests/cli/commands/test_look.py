@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -252,37 +253,14 @@ async def test_an_interrupt_gives_no_output_and_the_usual_status(
 
 
 ADDON = Path(__file__).parents[3] / "addon"
-SERVER = """\
-import json, sys
-TOOLS = ["read_file", "write_file", "delete_file", "delete_user"]
-for line in sys.stdin:
-    said = json.loads(line)
-    if "id" not in said:
-        continue
-    result = {}
-    if said["method"] == "initialize":
-        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-                  "serverInfo": {"name": "s", "version": "1"}}
-    if said["method"] == "tools/list":
-        schema = {"type": "object"}
-        result = {"tools": [{"name": n, "description": f"Tool {n}", "inputSchema": schema,
-                             "annotations": {"readOnlyHint": n.startswith("read"),
-                                             "destructiveHint": n.startswith("delete")}}
-                            for n in TOOLS]}
-    answer = {"jsonrpc": "2.0", "id": said["id"]}
-    if said["method"] == "server/discover":
-        answer["error"] = {"code": -32601, "message": "Method not found"}
-    else:
-        answer["result"] = result
-    print(json.dumps(answer), flush=True)
-"""
+READS, DELETES = {"readOnlyHint": True}, {"destructiveHint": True}
+HINTS = {"read_file": READS, "delete_file": DELETES, "delete_user": DELETES}
+NAMES = ("read_file", "write_file", "delete_file", "delete_user")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> list[str]:
-    file = tmp_path / "server.py"
-    file.write_text(SERVER)
-    return [sys.executable, str(file)]
+def server() -> list[str]:
+    return upstream("--tools", ",".join(NAMES), "--hints", json.dumps(HINTS))
 
 
 def picked(*words: str) -> subprocess.CompletedProcess[str]:
@@ -361,7 +339,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def _command(server: list[str]) -> str:
-    return f"PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter pick -- {' '.join(server)}"
+    return f"PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter pick -- {shlex.join(server)}"
 
 
 def test_a_person_picks_with_the_keyboard(
@@ -449,7 +427,7 @@ def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
     words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
     terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
     screen = terminal.wait(lambda screen: "1 of 4 tools remain" in screen)
-    assert re.search(r"\[ {4}\] read_file +\d+ +read-only +Tool read_file", screen)
+    assert re.search(r"\[ {4}\] read_file +\d+ +read-only", screen)
     assert re.search(r"\[hide\] delete_file +\d+ +destructive", screen)
     terminal.press("Space", "Down", "Space", "Enter")
     terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
