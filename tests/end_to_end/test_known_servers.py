@@ -87,14 +87,20 @@ ADDED_LATER = (
     "trigger-url-elicitation",
 )
 CLIENTS = [("mcp1", ()), ("mcp2", ("--mode", "auto")), ("ts1", ()), ("ts2", ("--mode", "auto"))]
+WAYS = [(name, flags, False) for name, flags in CLIENTS] + [("mcp1", (), True)]
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
-@pytest.mark.parametrize(("client", "flags"), CLIENTS, ids=[name for name, _ in CLIENTS])
+@pytest.mark.parametrize(
+    ("client", "flags", "over_http"),
+    WAYS,
+    ids=[f"{name}{' over HTTP' * over_http}" for name, _, over_http in WAYS],
+)
 def test_a_server_works_behind_the_filter(
     known: Known,
     client: str,
     flags: tuple[str, ...],
+    over_http: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,26 +114,12 @@ def test_a_server_works_behind_the_filter(
 
     direct = play(client, json.dumps(command), scenario, "--transport", "stdio", *flags)
     (tmp_path / "memory.json").unlink(missing_ok=True)
-    relayed = play(client, json.dumps(words), scenario, "--transport", "stdio", *flags)
-    compare(known, direct, relayed)
-
-
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
-def test_a_server_works_over_http(
-    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need("mcp1", "node", known.peer)
-    monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.json"))
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / "one.txt").write_text("one")
-    command = known.command(tmp_path)
-    scenario = scenario_of(known, tmp_path)
-
-    direct = play("mcp1", json.dumps(command), scenario, "--transport", "stdio")
-    (tmp_path / "memory.json").unlink(missing_ok=True)
-    with serving(command, deny=f"^{known.denied}$") as origin:
-        served = play("mcp1", f"{origin}/mcp", scenario)
-        compare(known, direct, served)
+    if over_http:
+        with serving(command, deny=f"^{known.denied}$") as origin:
+            filtered = play(client, f"{origin}/mcp", scenario)
+    else:
+        filtered = play(client, json.dumps(words), scenario, "--transport", "stdio", *flags)
+    compare(known, direct, filtered)
 
 
 def scenario_of(known: Known, folder: Path) -> list[Step]:

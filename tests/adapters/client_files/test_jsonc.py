@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.adapters.client_files.files import merged, with_comments_of
-from mcp_tool_filter.adapters.client_files.jsonc import parse, render, with_object
+from mcp_tool_filter.adapters.client_files.files import merged
+from mcp_tool_filter.adapters.client_files.jsonc import parse, render, with_mapping
+from mcp_tool_filter.adapters.client_files.toml_text import with_comments_of
 from mcp_tool_filter.errors import ProtocolError
 
 _VALUES = st.recursive(
@@ -59,12 +60,12 @@ def test_any_object_becomes_any_other_and_its_neighbours_stay(
     text = text.replace('"before it": 1', '"before it":   1 /* a */')
     text = text.replace('"after it": 2', '"after it": 2 /* b */,')
     text = text.replace("\n", "\r\n") if end else text
-    changed = with_object(text, ["x", "y"], new)
+    changed = with_mapping(text, ["x", "y"], new)
     assert parse(changed) == {"before it": 1, "x": {"y": new}, "after it": 2}
     assert '"before it":   1 /* a */' in changed
     assert '"after it": 2 /* b */,' in changed
     assert not (end and indent is not None and re.search(r"(?<!\r)\n", changed))
-    assert with_object(text, ["x", "y"], old) == text
+    assert with_mapping(text, ["x", "y"], old) == text
 
 
 _TEXT = '{\n\t"a": 1, // one\n\t"b": {"c": [2]},\n\t"d": 3 // three\n}\n'
@@ -96,7 +97,7 @@ _TEXT = '{\n\t"a": 1, // one\n\t"b": {"c": [2]},\n\t"d": 3 // three\n}\n'
     ],
 )  # fmt: skip
 def test_an_edit_changes_only_what_differs(text: str, value: dict[str, object], new: str) -> None:
-    assert with_object(text, [], value) == new
+    assert with_mapping(text, [], value) == new
 
 
 _LINES = st.lists(st.sampled_from(["a\n", "b\n", "# c\n", "\n"]), max_size=6).map("".join)

@@ -30,24 +30,12 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return ask
 
 
-def test_a_usable_pattern_is_ok(ask: Ask) -> None:
-    assert ask("^delete_") == (0, [{"pattern": "^delete_", "verdict": "ok"}])
-
-
-def test_one_unusable_pattern_is_enough_to_fail(ask: Ask) -> None:
-    status, answers = ask("^(a+)+$", "[", "ok")
-    assert status == 1
-    assert [answer["verdict"] for answer in answers] == ["unsafe", "invalid", "ok"]
-
-
-def test_an_argument_is_one_pattern_commas_and_all(ask: Ask) -> None:
-    assert ask("a,b")[1] == [{"pattern": "a,b", "verdict": "ok"}]
-
-
-def test_a_refused_pattern_says_why_and_what_may_be_meant(ask: Ask) -> None:
-    _, [answer] = ask("*delete*")
-    assert answer["why"] == "there is nothing to repeat"
-    assert str(answer["hint"]).endswith("delete")
+def test_each_argument_is_one_pattern_and_one_unusable_pattern_is_enough_to_fail(ask: Ask) -> None:
+    assert ask("a,b") == (0, [{"pattern": "a,b", "verdict": "ok"}])
+    status, answers = ask("^(a+)+$", "*delete*", "ok")
+    assert (status, [answer["verdict"] for answer in answers]) == (1, ["unsafe", "invalid", "ok"])
+    assert answers[1]["why"] == "there is nothing to repeat"
+    assert str(answers[1]["hint"]).endswith("delete")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ are from their documentation.
 An edit changes only the one entry. Nothing is lost: we keep a backup of the file as it is without
 the filter, replace the file atomically, and do not touch a file that was edited meanwhile.
 
-Merge two changes of one text, and keep comments that an edit would lose.
+Merge two changes of one text.
 
 >>> merged("a\\nb\\nc\\n", "a\\nB\\nc\\n", "a\\nb\\nc\\nd\\n")
 'a\\nB\\nc\\nd\\n'
@@ -22,15 +22,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
-from itertools import pairwise, takewhile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from mcp_tool_filter.adapters.client_files import jsonc, yaml_text
+from mcp_tool_filter.adapters.client_files import jsonc, toml_text, yaml_text
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
+from mcp_tool_filter.adapters.client_files.toml_text import opcodes
 from mcp_tool_filter.adapters.whole_file import open_at_once, replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
@@ -112,10 +111,6 @@ class ConfigPlace:
     keys: tuple[str, ...]
 
     @property
-    def is_toml(self) -> bool:
-        return self.file.suffix == ".toml"
-
-    @property
     def is_yaml(self) -> bool:
         return self.file.suffix == ".yaml"
 
@@ -192,47 +187,13 @@ def merged(base: str, one: str, other: str) -> str | None:
     return "".join(lines)
 
 
-def with_comments_of(old: str, new: str) -> str:
-    """Return the new text with the old text's missing comments, as lines in their places."""
-    result: list[str] = []
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    for _, start, end, begin, stop in _opcodes(before, after):
-        gone, there = before[start:end], after[begin:stop]
-        result += there
-        if there != gone:
-            tail = list(takewhile(_says_nothing, reversed(gone)))[::-1]
-            body = gone[: len(gone) - len(tail)]
-            said = "".join(there)
-            result += [one for line in body if (one := _comment_in(line)).strip() not in said]
-            if any(line.strip() for line in tail) and "".join(tail).rstrip() not in said:
-                result += tail
-    return "".join(result)
-
-
-def _comment_in(line: str) -> str:
-    """Return the comment in a line of TOML, as a line."""
-    if _says_nothing(line):
-        return line
-    end = line[len(line.rstrip("\r\n")) :]
-    return next((f"{one}{end}" for one in jsonc.comments_in(line) if one[0] == "#"), "")
-
-
-def _says_nothing(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
-
-
 def _changes(base: str, changed: str) -> Iterator[_Change]:
     old, new = base.splitlines(keepends=True), changed.splitlines(keepends=True)
-    for kind, start, end, begin, stop in _opcodes(old, new):
+    for kind, start, end, begin, stop in opcodes(old, new):
         if kind != "equal":
             yield start, end, new[begin:stop]
 
 
-def _opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
-    return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-
-
-_BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write, and tomlkit does not read
 _MOST = 20 * 1024 * 1024  # bytes
 _OF_GOOSE = {"cmd": "command", "uri": "url", "envs": "env"}
 """goose's names for members that all other clients call alike."""
@@ -277,24 +238,22 @@ class ClientFile:
 
     def whole(self) -> object:
         """Return the whole content of the file, not only the list of servers."""
-        if self.place.is_toml:
-            return _toml(self.place, self.text).unwrap()
+        suffix = self.place.file.suffix
+        parse = {".toml": toml_text.parse, ".yaml": yaml_text.parse}.get(suffix, jsonc.parse)
         try:
-            return yaml_text.parse(self.text) if self.place.is_yaml else jsonc.parse(self.text)
+            return parse(self.text)
         except ProtocolError as error:
             raise BadFile(f"{self.place.file} cannot be read", why=str(error)) from None
 
     def with_entry(self, name: str, entry: ServerEntry) -> str:
         """Return the text with another entry for this server."""
-        if self.place.is_toml:
-            return self._toml_with(name, entry)
-        if self.place.is_yaml:
-            own = self._renamed(entry, {value: key for key, value in _OF_GOOSE.items()})
-            try:
-                return yaml_text.with_mapping(self.text, [*self.place.keys, name], own)
-            except ProtocolError as error:
-                raise BadFile(f"Cannot change {self.place.file}", why=str(error)) from None
-        return jsonc.with_object(self.text, [*self.place.keys, name], entry)
+        own = self._renamed(entry, {value: key for key, value in _OF_GOOSE.items()})
+        edits = {".toml": toml_text.with_mapping, ".yaml": yaml_text.with_mapping}
+        edited = edits.get(self.place.file.suffix, jsonc.with_mapping)
+        try:
+            return edited(self.text, [*self.place.keys, name], own)
+        except ProtocolError as error:
+            raise BadFile(f"Cannot change {self.place.file}", why=str(error)) from None
 
     def restored(self, name: str, before: ClientFile, entry: ServerEntry) -> str | None:
         """Return the text with a server's entry as it was in an earlier file.
@@ -313,7 +272,7 @@ class ClientFile:
 
         (Entries on one line cannot be merged line by line.)
         """
-        if self.place.is_toml or self.place.is_yaml:
+        if self.place.file.suffix in (".toml", ".yaml"):
             return None
         path = [*self.place.keys, name]
         start, end = jsonc.span_of(self.text, path)
@@ -325,24 +284,10 @@ class ClientFile:
     def _says_the_same(self, text: str, name: str, entry: ServerEntry) -> bool:
         """Tell whether a text differs only in this server's entry."""
         try:
-            mine = ClientFile(self.place, b"", self.with_entry(name, entry))
-            return ClientFile(self.place, b"", text).whole() == mine.whole()
+            mine = replace(self, text=self.with_entry(name, entry))
+            return replace(self, text=text).whole() == mine.whole()
         except StartError:
             return False
-
-    def _toml_with(self, name: str, entry: ServerEntry) -> str:
-        document = _toml(self.place, self.text)
-        table: Any = document
-        for key in (*self.place.keys, name):
-            table = table[key]
-        _set_members(table, entry)
-        mark = self.text[: self.text.startswith(_BYTE_ORDER_MARK)]
-        text = mark + str(document.as_string())
-        if "\n" in self.text and not re.search(r"(?<!\r)\n", self.text):
-            text = re.sub(r"\r?\n", "\r\n", text)  # tomlkit ends its own lines otherwise
-        commented = with_comments_of(self.text, text)  # tomlkit drops comments after a table
-        is_same = _toml(self.place, commented).unwrap() == _toml(self.place, text).unwrap()
-        return commented if is_same else text
 
     def save(self, text: str, *, original: str | None = None) -> None:
         """Replace the file by the text. Raises BadFile; EditedFile if somebody else did.
@@ -399,45 +344,3 @@ def _keep(file: Path, content: bytes) -> None:
     backup.parent.chmod(0o700)
     with whole_file(backup) as new:
         new.write(content)
-
-
-def _toml(place: ConfigPlace, text: str) -> Any:
-    import tomlkit  # which only Codex's files need
-    from tomlkit.exceptions import TOMLKitError
-
-    try:
-        return tomlkit.parse(text.removeprefix(_BYTE_ORDER_MARK))
-    except TOMLKitError as error:
-        raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
-
-
-def _set_members(table: Any, entry: ServerEntry) -> None:
-    for key in [key for key in table if key not in entry]:
-        del table[key]
-    for key, value in entry.items():
-        if key not in table or _plain(table[key]) != value:
-            table[key] = _toml_array(table[key], value) if key in table else value
-
-
-def _toml_array(old: Any, value: Any) -> Any:
-    """Return an array in which the items that stay keep their spelling and their comments."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    before = _plain(old)
-    if not isinstance(before, list) or not isinstance(value, list):
-        return value
-
-    def render(one: object) -> str:
-        return str(tomlkit.item(one).as_string())
-
-    try:
-        text = jsonc.with_items(old.as_string(), before, value, render)
-        new = tomlkit.parse(f"x = {text}\n")["x"] if text is not None else None
-    except (TOMLKitError, ValueError, TypeError):
-        return value
-    return new if new is not None and _plain(new) == value else value
-
-
-def _plain(value: Any) -> object:
-    return value.unwrap() if hasattr(value, "unwrap") else value

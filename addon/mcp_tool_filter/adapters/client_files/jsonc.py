@@ -5,7 +5,7 @@ member or item, and every other byte stays. One small scanner finds the items of
 array in the text, of JSON or TOML; the values themselves are read by ``json`` and ``tomlkit``.
 
 >>> text = '{\n  "a": 1, // one\n  "b": [2,],\n}\n'
->>> print(with_object(text, [], {"a": 1, "b": [2, 3]}), end="")
+>>> print(with_mapping(text, [], {"a": 1, "b": [2, 3]}), end="")
 {
   "a": 1, // one
   "b": [2, 3,],
@@ -106,7 +106,7 @@ def _plain(text: str) -> str:
     return "".join(pieces)
 
 
-def with_object(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
+def with_mapping(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
     """Return the text with another object at a path of keys, which must lead to an object."""
     start, end = span_of(text, path)
     old = parse(text[start:end])
