@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_look import SERVER
 from tests.cli.launched import launched, run
 from tests.collector import Collector, attributes, collector
 from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
@@ -21,6 +20,7 @@ from tests.mcp_upstream import saying
 from tests.proxy import REPOSITORY
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.session_upstream import session_upstream
+from tests.stdio_client import upstream
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
@@ -259,16 +259,11 @@ async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path:
 
 
 def test_our_span_reaches_the_upstream_over_stdio_too(tmp_path: Path) -> None:
-    (tmp_path / "server.py").write_text(
-        SERVER.replace(
-            'if "id" not in said:', 'open("seen", "a").write(line)\n    if "id" not in said:'
-        )
-    )
     with collector() as sent_to:
         command = [sys.executable, "-m", "mcp_tool_filter", "-d", "^rm$", "--otel", "--"]
         said = [call("read_file", 1, traceparent=CONTEXT), call("rm", 2)]
         done = subprocess.run(
-            [*command, sys.executable, "server.py"],
+            [*command, *upstream(journal=tmp_path / "seen")],
             input=b"".join(line + b"\n" for line in said), capture_output=True, check=True,
             timeout=60, cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")} | sent_to.environment,

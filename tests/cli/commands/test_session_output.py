@@ -14,10 +14,10 @@ from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from mcp_tool_filter.cli.commands.stdio import open_recorder, say_beside_client
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.policy.verdict import Forward
-from tests.cli.commands.test_look import SERVER
 from tests.cli.launched import run
 from tests.make import answering, asking
 from tests.proxy import REPOSITORY
+from tests.stdio_client import upstream
 
 SAID: list[dict[str, object]] = [
     {"id": 1, "method": "initialize", "params": {
@@ -30,13 +30,12 @@ SAID: list[dict[str, object]] = [
 ]  # fmt: skip
 
 
-def session(home: Path, *flags: str) -> str:
+def session(*flags: str) -> str:
     """Say it all over stdio, one message after the other; return what stderr got."""
-    (home / "server.py").write_text(SERVER)
     command = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_", *flags]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")}
     with subprocess.Popen(
-        [*command, "--", sys.executable, str(home / "server.py")],
+        [*command, "--", *upstream()],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment,
     ) as it:  # fmt: skip
@@ -54,7 +53,7 @@ def session(home: Path, *flags: str) -> str:
 
 def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    session(tmp_path, "--audit-log", str(file))
+    session("--audit-log", str(file))
     entries = [json.loads(line) for line in file.read_bytes().splitlines()]
     assert [(one["method"], one.get("tool"), one["verdict"]) for one in entries] == [
         ("tools/list", None, "forwarded"),
@@ -73,7 +72,7 @@ def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
         "interceptor: {rules: [{id: tell, conditions: [tool_equals: read_file],"
         ' actions: [log: {message: "a is ${params.arguments.a}"}]}]}'
     )
-    session(tmp_path, "--audit-log", str(file), "--rules", str(rules))
+    session("--audit-log", str(file), "--rules", str(rules))
     entries = [json.loads(line) for line in file.read_bytes().splitlines()]
     (told,) = [one for one in entries if "event" in one]
     assert (told["event"], told["rule"], told["message"]) == ("rule", "tell", "a is 1")
@@ -83,7 +82,7 @@ def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_activity_lines_are_shown_only_on_request(is_shown: bool, tmp_path: Path) -> None:
     """Clients show stderr to their users."""
-    stderr = session(tmp_path, *(["-v"] if is_shown else []))
+    stderr = session(*(["-v"] if is_shown else []))
     assert ("tools/call read_file: ok" in stderr) is is_shown
     assert ("Ran 0 min" in stderr) is is_shown
 
