@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import sys
 import urllib.error
@@ -20,6 +21,11 @@ def browse(url: str) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+async def show(url: str) -> None:
+    """What a login calls to show its page."""
+    await asyncio.to_thread(browse, url)
 
 
 def browser_command() -> str:

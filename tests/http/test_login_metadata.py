@@ -134,11 +134,6 @@ def test_metadata_and_the_usual_paths_are_known(target: str) -> None:
     assert LoginPaths(UPSTREAM).has("GET", target)
 
 
-@pytest.mark.parametrize("path", ["/token", "/register"])
-def test_forms_are_accepted_at_the_usual_paths(path: str) -> None:
-    assert LoginPaths(UPSTREAM).has("POST", path)
-
-
 @pytest.mark.parametrize(
     "target",
     [

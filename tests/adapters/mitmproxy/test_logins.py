@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.conversation.memory import Fetched, example
-from tests.login_browser import browse
+from tests.login_browser import show
 from tests.oauth_server import Grant, OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
@@ -50,9 +50,6 @@ async def fetched(_target: object) -> Fetched:
 
 
 async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
-    async def show(url: str) -> None:
-        await asyncio.to_thread(browse, url)
-
     await log_in(upstream.url, Wishes(timeout=TIMEOUT, ca=ca), LoginStore(), show)
 
 

@@ -30,7 +30,6 @@ from mcp_tool_filter.adapters.oauth.store import (
     keyring_take,
     locked,
     replace_file,
-    stamp_of,
 )
 from mcp_tool_filter.adapters.sockets.connect import LoginNeeded
 from mcp_tool_filter.adapters.upstream.target import (
@@ -91,16 +90,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         LoginStore(tmp_path / "file").save(STATE)
 
 
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [({"XDG_CONFIG_HOME": "/c"}, Path("/c")), ({}, Path.home() / ".config")],
-)
-def test_logins_are_stored_in_the_users_configuration_folder(
-    environment: dict[str, str], folder: Path
-) -> None:
-    assert default_folder(environment) == folder / "mcp-tool-filter" / "logins"
-
-
 # Files that only their user can read, locked against other tasks and processes
 def test_a_file_and_its_folder_are_for_their_user_only(tmp_path: Path) -> None:
     file = tmp_path / "new" / "file"
@@ -108,32 +97,6 @@ def test_a_file_and_its_folder_are_for_their_user_only(tmp_path: Path) -> None:
     assert file.read_bytes() == b"x"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_stamp_changes_with_each_version_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    assert stamp_of(file) is None
-    replace_file(file, b"one")
-    before = stamp_of(file)
-    assert before == stamp_of(file)
-    replace_file(file, b"two")
-    assert stamp_of(file) not in (None, before)
-
-
-async def test_only_one_task_holds_the_lock_at_a_time(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    async def work(name: str) -> None:
-        async with locked(tmp_path / "lock"):
-            order.append(f"{name} begins")
-            await asyncio.sleep(0.01)
-            order.append(f"{name} ends")
-
-    await asyncio.gather(work("a"), work("b"))
-    assert order in (
-        ["a begins", "a ends", "b begins", "b ends"],
-        ["b begins", "b ends", "a begins", "a ends"],
-    )
 
 
 async def test_waiting_for_a_lock_of_another_process_ends(
@@ -217,36 +180,8 @@ def test_a_token_without_an_end_stays_fresh() -> None:
     assert tokens(None).is_fresh(1e12)
 
 
-def test_no_repr_shows_a_secret() -> None:
-    state = LoginState(
-        endpoint="https://mcp.example/mcp",
-        resource=None,
-        issuer="https://mcp.example",
-        token_endpoint="https://mcp.example/token",
-        revocation_endpoint=None,
-        registration=Registration(client_id="c", client_secret="s3cret"),
-        tokens=Tokens(access_token="s3cret", refresh_token="s3cret", received_at=0),
-    )
-    assert "s3cret" not in repr(state)
-    assert state.with_tokens(None).tokens is None
-
-
 # Errors of logins: two lines for people, one sentence for clients, each with what to type
 URL = "https://mcp.example/mcp"
-
-
-def test_a_login_that_is_over_says_what_to_type() -> None:
-    assert str(LoggedOut(URL)) == (
-        f"Error: Not logged in to {URL}\nType: mcp-tool-filter login {URL}"
-    )
-    assert str(LoggedOut(URL, "has expired")) == (
-        f"Error: The login to {URL} has expired\nType: mcp-tool-filter login {URL}"
-    )
-
-
-def test_a_login_that_fails_says_why() -> None:
-    failed = LoginFailed(URL, why="It asks for no login")
-    assert str(failed) == f"Error: Cannot log in to {URL}\nIt asks for no login"
 
 
 def test_clients_get_one_sentence() -> None:
@@ -276,13 +211,6 @@ async def register(folder: Path, name: str) -> Registrations:
     registrations.keep(name, registrations.begin((URI,), "http://localhost"))
     await KeptRegistrations(folder, UPSTREAM).write(registrations)
     return registrations
-
-
-async def test_only_the_user_can_read_them(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    await register(folder, "a")
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 async def test_processes_add_to_the_same_file(tmp_path: Path) -> None:
@@ -370,17 +298,6 @@ def test_secrets_are_kept_under_their_name_until_they_are_removed(backend: Backe
     keyring_remove("one")
     assert keyring_take("one") is None
     assert keyring_take("two") == "other"
-
-
-def test_secrets_are_kept_as_ours(backend: Backend) -> None:
-    """Other programs use the same keyring."""
-    keyring_put("one", "s3cret")
-    assert backend.kept == {("mcp-tool-filter", "one"): "s3cret"}
-
-
-def test_removing_a_missing_secret_is_no_error(backend: Backend) -> None:
-    keyring_remove("one")
-    assert backend.kept == {}
 
 
 def test_a_keyring_that_refuses_is_reported_in_one_short_line(backend: Backend) -> None:
