@@ -59,7 +59,7 @@ _MOST_VALUES = 100_000
 
 
 class TrafficKind(StrEnum):
-    """The kind of a request, or of an event in a stream."""
+    """The kind of a request, or of an event in a stream; of several, the last of these counts."""
 
     OTHER = "other"
     JSON_RPC = "json-rpc"
@@ -134,26 +134,20 @@ def _kind_of_members(members: Iterable[tuple[str, str | None]]) -> TrafficKind:
             case "method":
                 methods.append(value)
     if not is_rpc:
-        is_call = any(one is not None and _is_about_tools(one) for one in methods)
+        is_call = any(_begins(one, "tools/") for one in methods)
         return TrafficKind.MCP if is_call else TrafficKind.OTHER
-    if len(methods) == 1 and methods[0] is not None and not _is_mcp_method(methods[0]):
+    if len(methods) == 1 and methods[0] is not None and not _begins(methods[0], _METHODS):
         return TrafficKind.JSON_RPC
     return TrafficKind.MCP
 
 
 def _most(kinds: Iterable[TrafficKind]) -> TrafficKind:
-    found = set(kinds)
-    return next(
-        (one for one in (TrafficKind.MCP, TrafficKind.JSON_RPC) if one in found), TrafficKind.OTHER
-    )
+    return max(kinds, key=list(TrafficKind).index, default=TrafficKind.OTHER)
 
 
-def _is_mcp_method(method: str) -> bool:
-    return fold(method).startswith(_METHODS) or is_like_a_call(method)
-
-
-def _is_about_tools(method: str) -> bool:
-    return fold(method).startswith("tools/") or is_like_a_call(method)
+def _begins(method: str | None, beginnings: str | tuple[str, ...]) -> bool:
+    """Tell whether some server could read a method as one of those that begin so, or as a call."""
+    return method is not None and (fold(method).startswith(beginnings) or is_like_a_call(method))
 
 
 class _Members(list[tuple[str, object]]):
@@ -350,19 +344,17 @@ class BodyReader:
             except OverLimit:
                 return Treatment.MCP if self._read_long() is Treatment.MCP else Treatment.OTHER
             except ProtocolError:
-                return Treatment.MCP if self._may_be_read(body) else Treatment.OTHER
+                # Could some server find a message in what we cannot decode?
+                beginning = body[:_MOST_BLANK]
+                is_other = self._codings[0] in _INFLATED and not may_be_message(beginning)
+                is_other = is_other and not _inflated(beginning)
+                return Treatment.OTHER if is_other else Treatment.MCP
             if may_be_message(raw[:_MOST_BLANK]) and mentions_message(raw):
                 return Treatment.MCP  # for a server that ignores the coding
         kind = kind_of_body(body)
         if kind is TrafficKind.MCP or (kind is TrafficKind.JSON_RPC and self._is_endpoint):
             return Treatment.MCP
         return Treatment.OTHER
-
-    def _may_be_read(self, body: bytes) -> bool:
-        """Tell whether some server could find a message in a body that we cannot decode."""
-        if self._codings[0] not in _INFLATED or may_be_message(body[:_MOST_BLANK]):
-            return True
-        return bool(_inflated(body[:_MOST_BLANK]))
 
     @property
     def _is_too_long(self) -> bool:

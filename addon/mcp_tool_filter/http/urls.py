@@ -58,14 +58,12 @@ def _unicode_name(name: str) -> Iterator[str]:
     if "xn--" not in name:
         return
     try:
-        labels = [_unicode_label(label) for label in name.split(".")]
+        yield ".".join(
+            fold(label[4:].encode().decode("punycode")) if label.startswith("xn--") else label
+            for label in name.split(".")
+        )
     except UnicodeError:
         return
-    yield ".".join(labels)
-
-
-def _unicode_label(label: str) -> str:
-    return fold(label[4:].encode().decode("punycode")) if label.startswith("xn--") else label
 
 
 def _addresses(name: str) -> Iterator[str]:
@@ -374,15 +372,11 @@ class Origin:
             parts, other = urlsplit(url), parse_origin(url)
         except (ValueError, InvalidOption):
             return None
-        if not self._is(other):
+        hosts = {self.host, other.host}
+        is_same_host = len(hosts) == 1 or hosts <= _LOOPBACK
+        if not is_same_host or (other.port, other.tls) != (self.port, self.tls):
             return None
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-
-    def _is(self, other: Origin) -> bool:
-        """Compare origins; all loopback names are equal."""
-        hosts = {self.host, other.host}
-        same_host = len(hosts) == 1 or hosts <= _LOOPBACK
-        return same_host and (other.port, other.tls) == (self.port, self.tls)
 
 
 def parse_origin(url: str) -> Origin:

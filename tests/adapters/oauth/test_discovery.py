@@ -12,7 +12,6 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.discovery import (
     Discovered,
-    UpstreamLogin,
     Web,
     WebFailed,
     discover,
@@ -131,7 +130,7 @@ async def test_an_unusable_upstream_is_an_error_that_says_why(
 
 
 # The same for clients that log in through us
-async def found(documents: dict[str, object], *places: str) -> UpstreamLogin | None:
+async def found(documents: dict[str, object], *places: str) -> Discovered | None:
     async with publishing(documents) as upstream:
         listener = open_listener(
             upstream=upstream.url, config=parse_config(), fetched=unlisted("/mcp")

@@ -182,20 +182,28 @@ def _is_on_this_machine(host: str) -> bool:
 _MOST_ISSUERS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamLogin:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
     """How to log in to the upstream."""
 
+    endpoint: str
+    """The URL of the MCP endpoint: the given one, or the one that the metadata names."""
+    resource: str | None
+    """The resource that tokens are for; None if the upstream names none (MCP 2025-03-26)."""
     server: ServerMetadata
-    theirs: str
-    """The upstream's origin, as its metadata names it."""
-    is_old: bool = False
-    """True if no metadata of the resource leads there (MCP 2025-03-26)."""
+    scopes: tuple[str, ...] = ()
+    """The scopes to request."""
+
+    @property
+    def theirs(self) -> str:
+        """The upstream's origin, as its metadata names it."""
+        parts = urlsplit(self.resource or self.endpoint)
+        return f"{parts.scheme}://{parts.netloc}"
 
 
 async def find_login(
     listener: Listener, web: Web, places: Iterable[str], *, guesses: bool = False
-) -> UpstreamLogin | None:
+) -> Discovered | None:
     """Return how to log in; None if the upstream wants no login.
 
     ``places`` are more paths of its metadata; ``guesses`` if it wants one even without metadata.
@@ -209,13 +217,12 @@ async def find_login(
         # Without any metadata we rewrite nothing, because its usual paths also work through us;
         # but not if they are below a prefix.
         server = await _server_of(origin, web) or (default_server(origin) if guesses else None)
-        return UpstreamLogin(server, origin, is_old=True) if server else None
+        return Discovered(endpoint=endpoint, resource=None, server=server) if server else None
     resource = _resource_in(body, endpoint)
-    parts = urlsplit(resource.resource)
     if our_url(resource.resource, "", listener.names) is not None:
         with suppress(WebFailed, ProtocolError):
             server = await _first_server(resource, web)
-            return UpstreamLogin(server, f"{parts.scheme}://{parts.netloc}")
+            return Discovered(endpoint=endpoint, resource=resource.resource, server=server)
     return None
 
 
@@ -233,17 +240,6 @@ def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
 _HELLO = json.dumps(
     {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
 ).encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovered:
-    endpoint: str
-    """The URL of the MCP endpoint: the given one, or the one that the metadata names."""
-    resource: str | None
-    """The resource that tokens are for; None if the upstream names none."""
-    server: ServerMetadata
-    scopes: tuple[str, ...]
-    """The scopes to request."""
 
 
 async def discover(endpoint: str, web: Web) -> Discovered:

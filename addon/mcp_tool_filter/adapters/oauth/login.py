@@ -78,7 +78,7 @@ class Callback:
 
     @property
     def redirect_uri(self) -> str:
-        return redirect_uri_for(self.port)
+        return f"http://{_HOST}:{self.port}{_PATH}"
 
     async def code(self) -> str:
         """Wait for the code. Raises CallbackRefused."""
@@ -136,15 +136,6 @@ async def callback(port: int, state: str, server: ServerMetadata) -> AsyncIterat
             yield waiting
         finally:
             code.cancel()
-
-
-def redirect_uri_for(port: int) -> str:
-    """Return the redirect URI.
-
-    >>> redirect_uri_for(8080)
-    'http://127.0.0.1:8080/callback'
-    """
-    return f"http://{_HOST}:{port}{_PATH}"
 
 
 def _one(query: dict[str, list[str]], name: str) -> str:

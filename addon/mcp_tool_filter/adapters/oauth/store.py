@@ -220,12 +220,6 @@ def check_keyring() -> None:
     keyring_take("check")
 
 
-def keyring_put(name: str, secrets: str) -> None:
-    """Store secrets under a name. Raises KeyringFailed."""
-    with _keyring() as keyring:
-        keyring.set_password(_SERVICE, name, secrets)
-
-
 def keyring_take(name: str) -> str | None:
     """Return the secrets stored under a name. Raises KeyringFailed."""
     with _keyring() as keyring:
@@ -294,7 +288,8 @@ class LoginStore:
         plain = _plain(state)
         if state.in_keyring:
             secrets, plain = _apart(plain)
-            keyring_put(key_of(state.endpoint), json.dumps(secrets))
+            with _keyring() as keyring:
+                keyring.set_password(_SERVICE, key_of(state.endpoint), json.dumps(secrets))
         elif _says_keyring(path):  # the user has changed their mind
             keyring_remove(key_of(state.endpoint))
         try:

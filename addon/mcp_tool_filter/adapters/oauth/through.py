@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.oauth.discovery import (
-    UpstreamLogin,
+    Discovered,
     Web,
     WebAnswer,
     WebFailed,
@@ -122,7 +122,7 @@ class Through:
     """True once the upstream has refused a request without a login."""
     _places: dict[str, None] = field(default_factory=dict)
     """More paths of its metadata, named by its challenges."""
-    _found: UpstreamLogin | None = None
+    _found: Discovered | None = None
     _found_at: float = float("-inf")
     _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
@@ -230,11 +230,13 @@ class Through:
             (path + mark + changed, body) if path == AUTHORIZE else (head.target, changed.encode())
         )
 
-    def _resource_metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
+    def _resource_metadata(self, found: Discovered, path: str, ours: str) -> LoginAnswer | None:
         """Describe an upstream of MCP 2025-03-26 below a prefix: it says nothing, and clients would
         look for its login at our root."""
         mount, here = self.listener.mount, self._endpoint
-        if not (found.is_old and mount.prefix and path == RESOURCE_DOCUMENT + here.rstrip("/")):
+        if not (
+            found.resource is None and mount.prefix and path == RESOURCE_DOCUMENT + here.rstrip("/")
+        ):
             return None
         stands = self._stands_for(found.server)
         named = found.server.named
@@ -242,7 +244,7 @@ class Through:
         said = {"resource": mount.url(ours, here), "authorization_servers": [issuer]}
         return json_answer(200, json.dumps(said).encode())
 
-    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer:
+    def _metadata(self, found: Discovered, path: str, ours: str) -> LoginAnswer:
         server = found.server
         issuers = {our_issuer(server.named, ours), our_issuer(server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
@@ -282,7 +284,7 @@ class Through:
             await self.kept.write(self.registrations)
         return redirect_to(url)
 
-    def _between(self, found: UpstreamLogin, ours: str) -> Between:
+    def _between(self, found: Discovered, ours: str) -> Between:
         hosts = self.listener.config.allowed_hosts
         mount = self.listener.mount
         return Between(ours, found.theirs, found.server, self.registrations, hosts, mount)
@@ -325,7 +327,7 @@ class Through:
 
     # The upstream's metadata
 
-    async def find(self) -> UpstreamLogin | None:
+    async def find(self) -> Discovered | None:
         """Return how to log in to the upstream; None if it wants no login."""
         async with self._finding:
             kept = _KEPT if self._found else _KEPT_NOTHING

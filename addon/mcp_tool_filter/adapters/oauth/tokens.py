@@ -190,7 +190,9 @@ class Credentials:
         value = self.value()
         if value is not None and value != rejected:
             return value
-        if value is not None and value == self._doubtful and self._is_new():
+        tokens = self._current().tokens
+        is_new = tokens is not None and self._clock() < tokens.received_at + _DOUBT
+        if value is not None and value == self._doubtful and is_new:
             raise RenewalFailed(self.endpoint, why="The upstream accepts no new token either")
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(rejected))
@@ -199,8 +201,9 @@ class Credentials:
             # A cancelled waiter must not cancel the renewal for the others.
             return await asyncio.shield(self._renewing)
         except RenewalFailed:
-            if rejected is None and (last := self._last_resort()):
-                return last
+            tokens = self._current().tokens  # it may expire soon, and still be valid
+            if rejected is None and tokens and self._clock() < (tokens.expires_at or 0):
+                return f"Bearer {tokens.access_token}"
             raise
 
     async def after_refusal(
@@ -242,17 +245,6 @@ class Credentials:
         value = f"Bearer {tokens.access_token}"
         self._doubtful = value if rejected is not None else None
         return value
-
-    def _last_resort(self) -> str | None:
-        """Return a token that expires soon but is still valid."""
-        tokens = self._current().tokens
-        if tokens is None or tokens.expires_at is None or self._clock() >= tokens.expires_at:
-            return None
-        return f"Bearer {tokens.access_token}"
-
-    def _is_new(self) -> bool:
-        tokens = self._current().tokens
-        return tokens is not None and self._clock() < tokens.received_at + _DOUBT
 
     async def _ask_for_tokens(self, state: LoginState) -> Tokens:
         if state.tokens is None or state.tokens.refresh_token is None:
