@@ -34,6 +34,7 @@ from mcp_tool_filter.http.head import (
     problem_in_size,
 )
 from mcp_tool_filter.http.login_metadata import LoginPaths, is_login_document, parse_challenges
+from mcp_tool_filter.http.recognise import RequestWatch, kind_of_body
 from mcp_tool_filter.http.urls import (
     UpstreamNames,
     keep_links,
@@ -315,6 +316,8 @@ PARSERS = [
     Parser("learn_login", learn_login, ANY, HEADERS),
     Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
     Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),
+    Parser("kind_of_body", kind_of_body, (*ANY, *VALUES, *BATCHES, filled(b"", b'{"a":1}\n')), BODY),
+    Parser("RequestWatch", lambda raw: RequestWatch().may_pass(raw), (*ANY, filled(b"", b"ABC\t/", b" \n")), BODY),
     Parser("problem_in_body: form", lambda raw: problem_in_body(
         FORM, raw, is_endpoint=False, limits=LIMITS), ANY, 60_000),
     *(Parser(f"decode_body: {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),

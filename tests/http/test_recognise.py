@@ -6,11 +6,7 @@ import gzip
 import json
 import string
 import zlib
-from collections.abc import Callable
-from functools import partial
 from random import Random
-from time import process_time
-from timeit import repeat
 
 import brotli
 import pytest
@@ -24,7 +20,6 @@ from mcp_tool_filter.http.recognise import (
     _MENTION,
     BodyReader,
     EventPeeker,
-    RequestWatch,
     TrafficKind,
     Treatment,
     Watch,
@@ -273,42 +268,6 @@ def test_a_header_of_mcp_is_enough(name: str, value: str) -> None:
 def test_a_beta_header_of_a_model_api_is_not_mcp() -> None:
     headers = ((b"anthropic-beta", b"mcp-client-2025-04-04"), (b"Sec-WebSocket-Protocol", b"chat"))
     assert not is_mcp_head(Head("POST", "/", headers))
-
-
-def seconds(run: Callable[[], object]) -> float:
-    return min(repeat(run, timer=process_time, number=1, repeat=5))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: b"[" + b'{"a":1},' * n + b"0]",
-        lambda n: b'{"a":1}\n' * n,
-        lambda n: b'{"a":' * n + b"1" + b"}" * n,
-        lambda n: b" \n" * n + b"{",
-    ],
-    ids=["elements", "lines", "levels", "blanks"],
-)
-def test_the_cost_grows_linearly_with_the_body(make: Callable[[int], bytes]) -> None:
-    """A ratio within one run; the best of several, for the machine is busy."""
-    small, large = (seconds(partial(kind_of_body, make(n))) for n in (20_000, 80_000))
-    assert large < 12 * small
-
-
-def test_a_request_is_looked_for_in_one_pass() -> None:
-    """As above; if each tab began a search up to the end of the line, it would be 64 times."""
-
-    def look(tabs: int) -> bool:
-        return RequestWatch().may_pass(b"ABC\t/" * tabs + b" \n")
-
-    small, large = (seconds(partial(look, tabs)) for tabs in (1000, 8000))
-    assert large < 24 * small
-
-
-def test_a_mention_is_found_in_one_pass() -> None:
-    assert mentions_message(b"j\\u0053onrp\\u0043")
-    assert mentions_message(b"tools\\/call")
-    assert not mentions_message(b"jsonrp" * 100_000)
 
 
 # Events of other traffic pass at once; the first event of MCP is found, and no byte is lost

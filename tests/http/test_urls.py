@@ -9,8 +9,6 @@ import subprocess
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.urls import (
@@ -120,46 +118,13 @@ def test_a_url_of_the_upstream_is_rewritten_to_us(url: str, kept: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://evil.example/m",
-        "http://127.0.0.1:3001/m",
-        "http://127.0.0.1/m",
-        "//evil.example/m",
-        "///evil.example/m",
-        "////evil.example",
-        "\\\\evil.example\\m",
-        "/\\evil.example/m",
-        "\\/evil.example/m",
-        "\t//evil.example/m",
-        "/\t/evil.example/m",
-        "\x01//evil.example/m",
-        "\x00\x1f //evil.example/m",
-        "http:///evil.example/m",
-        "http:\\evil.example",
-        "http:/evil.example",
-        "http:evil.example",
-        "http://127.0.0.1:3000@evil.example/m",
-        "http://user@127.0.0.1:3000/m",
-        "http://evil.example\\@127.0.0.1:3000/m",
-        "http://127.0.0.1:3000.evil.example/m",
-        "http://[::1/m",
-        "http://127.0.0.1:x/m",
-        "http://127.0.0.1:99999/m",
-        "http://①27.0.0.1:3000/m",
-        "http://local\u00adhost:3000/m",
-        "javascript:alert(1)",
-        "ws://127.0.0.1:3001/",
-        "file:///etc/passwd",
+        "http://user@127.0.0.1:3000/m", "http://evil.example\\@127.0.0.1:3000/m", "http://[::1/m",
+        "http://127.0.0.1:99999/m", "http://127.0.0.1/m", "http://local\u00adhost:3000/m",
+        "\x00\x1f //evil.example/m", "/\t/evil.example/m", "http:evil.example", "x:1",
     ],
-)
-def test_a_url_to_another_host_is_removed(url: str) -> None:
+)  # fmt: skip
+def test_a_url_that_may_lead_elsewhere_is_not_made_relative(url: str) -> None:
     assert kept_with_us(url, UPSTREAM) is None
-
-
-@given(st.text(alphabet="/\\:@?#.[]htp evil\t\n\x01", max_size=30))
-def test_a_kept_url_has_no_authority(url: str) -> None:
-    """Joined to our own URL, it leads to us."""
-    kept = kept_with_us(url, UPSTREAM) or ""
-    assert not kept.replace("\\", "/").startswith("//")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +365,16 @@ def python_leads_to_upstream(url: str) -> bool:
     except ValueError:
         return False
     return port == 3000 and not plain_hosts(host).isdisjoint({"127.0.0.1", "localhost", "::1"})
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed")
+def test_only_urls_of_the_upstream_are_made_relative() -> None:
+    made = [url for url in random_urls(20_000, 5) if kept_with_us(url, UPSTREAM) is not None]
+    for url, (_, host, _) in zip(made, node_hosts(made), strict=True):
+        is_ours = host in ("", urlsplit(US).hostname)
+        assert is_ours or may_lead_round(url, UPSTREAM), ascii(url)
+    relative = [kept_with_us(url, UPSTREAM) or "" for url in made]
+    assert {host for _, host, _ in node_hosts(relative)} == {urlsplit(US).hostname}
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
