@@ -457,17 +457,14 @@ class GzipWatch(Watch):
         self._room = most
 
     def may_pass(self, chunk: bytes) -> bool:
-        while True:
-            try:
-                text = self._inflater.decompress(chunk, _STEP)
-            except zlib.error:
-                return False
-            self._room -= len(text)
-            if self._room < 0 or self._inflater.unused_data or not super().may_pass(text):
-                return False
-            chunk = self._inflater.unconsumed_tail
-            if not chunk and len(text) < _STEP:
-                return True
+        try:
+            for text in _inflate_more(self._inflater, chunk):
+                self._room -= len(text)
+                if self._room < 0 or not super().may_pass(text):
+                    return False
+        except (zlib.error, ProtocolError):
+            return False
+        return True
 
 
 def _inflated(raw: bytes) -> list[bytes]:
@@ -636,11 +633,13 @@ def inflating(coding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _inflate_more(inflater: Any, raw: bytes) -> Iterator[bytes]:
-    while raw:
-        yield inflater.decompress(raw, _STEP)
+    while True:
+        yield (piece := inflater.decompress(raw, _STEP))
         if inflater.unused_data:
             raise ProtocolError("something behind compressed data")
         raw = inflater.unconsumed_tail
+        if not raw and len(piece) < _STEP:  # else it may have kept the end
+            return
 
 
 def _unbrotli_more(decoder: Any, raw: bytes) -> Iterator[bytes]:
