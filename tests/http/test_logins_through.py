@@ -15,15 +15,8 @@ from mcp_tool_filter.http.logins_through import (
     Between,
     RefusedUri,
     Registrations,
-    authorize,
-    come_back,
+    Sides,
     may_be_sent_to,
-    our_url,
-    registration_answer,
-    registration_request,
-    their_resource,
-    token_request,
-    with_their_resource,
 )
 from mcp_tool_filter.http.mount import Mount
 from mcp_tool_filter.http.urls import UpstreamNames
@@ -31,6 +24,7 @@ from mcp_tool_filter.policy.config import AllowedHosts
 
 OURS, THEIRS = "http://localhost:6273", "https://mcp.example"
 CLIENT = "http://127.0.0.1:49152/callback"
+SIDES = Sides(OURS, UpstreamNames(THEIRS))
 
 
 def a_server(
@@ -50,15 +44,15 @@ class Login:
     """A login through us, step by step."""
 
     between: Between = field(
-        default_factory=lambda: Between(OURS, THEIRS, a_server(), Registrations(), AllowedHosts())
+        default_factory=lambda: Between(SIDES, THEIRS, a_server(), Registrations(), AllowedHosts())
     )
 
     def register(self, *uris: str, name: str = "me") -> str:
         """Register a client; the redirect URI that the authorization server knows."""
         asked = json.dumps({"redirect_uris": list(uris or (CLIENT,))}).encode()
-        sent, registration = registration_request(asked, self.between)
+        sent, registration = self.between.registration_request(asked)
         answer = json.dumps({**json.loads(sent), "client_id": name}).encode()
-        said = json.loads(registration_answer(answer, registration, self.between))
+        said = json.loads(self.between.registration_answer(answer, registration))
         assert said["redirect_uris"] == list(uris or (CLIENT,))
         (callback,) = json.loads(sent)["redirect_uris"]
         return str(callback)
@@ -66,14 +60,14 @@ class Login:
     def begin(self, now: float = 0, **asked: str) -> dict[str, str]:
         """Visit /authorize; what the authorization server is asked."""
         usual = {"client_id": "me", "redirect_uri": CLIENT, "state": "mine"}
-        url = authorize(urlencode(usual | asked), self.between, now)
+        url = self.between.authorize(urlencode(usual | asked), now)
         return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
     def end(self, callback: str, now: float = 1, **said: str) -> str:
         """Come back from the login; where the browser is sent."""
         usual = {"code": "secret", "iss": "https://as.example/"}
         path = urlsplit(callback).path
-        return come_back(path, urlencode(usual | said), self.between, now)[0]
+        return self.between.come_back(path, urlencode(usual | said), now)[0]
 
 
 @pytest.fixture
@@ -93,7 +87,7 @@ def test_a_login_comes_back_through_us(login: Login) -> None:
         f"{CLIENT}?code=secret&state=mine&iss=http%3A%2F%2Flocalhost%3A6273%2F"
     )
     body = urlencode({"client_id": "me", "redirect_uri": CLIENT, "resource": OURS + "/mcp"})
-    fields = dict(token_request(body.encode(), None, login.between))
+    fields = dict(login.between.token_request(body.encode(), None))
     assert fields == {"client_id": "me", "redirect_uri": callback, "resource": THEIRS + "/mcp"}
 
 
@@ -146,10 +140,10 @@ def test_clients_registered_elsewhere_are_left_to_the_server() -> None:
 
 def test_without_iss_the_callback_is_the_clients_own() -> None:
     server = a_server(sends_issuer=False, authorization="https://as.example/go?tenant=1")
-    login = Login(Between(OURS, THEIRS, server, Registrations(), AllowedHosts()))
+    login = Login(Between(SIDES, THEIRS, server, Registrations(), AllowedHosts()))
     asked = json.dumps({"redirect_uris": ["https://web.example/cb"]}).encode()
-    assert registration_request(asked, login.between) == (asked, None)
-    url = authorize("client_id=me&state=s&redirect_uri=x", login.between, 0)
+    assert login.between.registration_request(asked) == (asked, None)
+    url = login.between.authorize("client_id=me&state=s&redirect_uri=x", 0)
     assert url == "https://as.example/go?tenant=1&client_id=me&state=s&redirect_uri=x"
 
 
@@ -166,7 +160,7 @@ def test_without_iss_the_callback_is_the_clients_own() -> None:
 def test_redirect_uris_that_we_would_refuse_are_not_registered(uri: str) -> None:
     asked = json.dumps({"redirect_uris": [CLIENT, uri]}).encode()
     with pytest.raises(RefusedUri):
-        registration_request(asked, Login().between)
+        Login().between.registration_request(asked)
 
 
 @pytest.mark.parametrize("uris", [None, [], "http://127.0.0.1/", [1], [CLIENT] * 100, {}])
@@ -183,20 +177,20 @@ def test_redirect_uris_of_allowed_hosts_are_accepted() -> None:
 @pytest.mark.parametrize("twice", ["redirect_uri=a&redirect_uri=b", "state=a&state=b", "x=%ff"])
 def test_parameters_that_could_be_read_in_two_ways_are_refused(twice: str) -> None:
     with pytest.raises(ProtocolError):
-        authorize("client_id=me&" + twice, Login().between, 0)
+        Login().between.authorize("client_id=me&" + twice, 0)
     with pytest.raises(ProtocolError):
-        token_request(b"client_id=me&" + twice.encode(), None, Login().between)
+        Login().between.token_request(b"client_id=me&" + twice.encode(), None)
 
 
 def test_many_parameters_are_refused() -> None:
     with pytest.raises(ProtocolError):
-        token_request(b"a=b&" * 1000, None, Login().between)
+        Login().between.token_request(b"a=b&" * 1000, None)
 
 
 def test_a_client_may_authenticate_in_a_header(login: Login) -> None:
     callback = login.register(name="a b")
     basic = base64.b64encode(b"a%20b:secret").decode()
-    fields = token_request(urlencode({"redirect_uri": CLIENT}).encode(), basic, login.between)
+    fields = login.between.token_request(urlencode({"redirect_uri": CLIENT}).encode(), basic)
     assert fields == [("redirect_uri", callback)]
 
 
@@ -215,7 +209,7 @@ def test_a_client_may_authenticate_in_a_header(login: Login) -> None:
     ],
 )
 def test_our_resource_is_translated_to_the_upstreams(resource: str, theirs: str) -> None:
-    assert their_resource(resource, OURS, THEIRS) == theirs
+    assert SIDES.translated([("resource", resource)], THEIRS) == [("resource", theirs)]
 
 
 def test_both_memories_are_bounded(login: Login) -> None:
@@ -233,7 +227,7 @@ def test_both_memories_are_bounded(login: Login) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1"])
 def test_a_registration_must_be_an_object(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        registration_request(body, Login().between)
+        Login().between.registration_request(body)
 
 
 def test_many_registrations_do_not_evict_clients_that_have_logged_in(login: Login) -> None:
@@ -266,10 +260,10 @@ def test_hosts_that_are_no_longer_allowed_are_not_redirected_to() -> None:
     hosts = AllowedHosts(frozenset({"pages.example"}))
     registrations = Registrations()
     page = "https://pages.example/cb"
-    login = Login(Between(OURS, THEIRS, a_server(), registrations, hosts))
+    login = Login(Between(SIDES, THEIRS, a_server(), registrations, hosts))
     login.register(page)
     assert login.begin(redirect_uri=page)
-    login.between = Between(OURS, THEIRS, a_server(), registrations, AllowedHosts())
+    login.between = Between(SIDES, THEIRS, a_server(), registrations, AllowedHosts())
     with pytest.raises(RefusedUri):
         login.begin(redirect_uri=page)
 
@@ -293,7 +287,7 @@ def test_invalid_stored_registrations_are_ignored(text: bytes) -> None:
     ],
 )
 def test_only_a_resource_of_ours_is_translated(text: str, changed: str | None) -> None:
-    assert with_their_resource(text, OURS, THEIRS) == changed
+    assert SIDES.translated_text(text, THEIRS) == changed
 
 
 def test_clients_that_are_given_the_same_id_do_not_end_each_others_logins(login: Login) -> None:
@@ -314,6 +308,6 @@ def test_an_endpoint_at_the_root_of_its_host_is_below_the_name_of_its_server() -
     """The address of the server alone belongs to nobody."""
     names, ours = UpstreamNames("https://mcp.example"), "http://localhost:1/files"
     for url in ("https://mcp.example", "https://mcp.example/"):
-        named = our_url(url, ours, names, Mount("/files", "/"))
+        named = Sides(ours, names, Mount("/files", "/")).our_url(url)
         assert named == "http://localhost:1/files/mcp"
-    assert our_url("https://mcp.example", ours, names, Mount("/files", "/mcp")) == ours
+    assert Sides(ours, names, Mount("/files", "/mcp")).our_url("https://mcp.example") == ours

@@ -10,23 +10,21 @@ import pytest
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.login_metadata import metadata_urls_in, parse_server_metadata
 from mcp_tool_filter.http.logins_through import (
+    Sides,
     our_issuer,
     passes_through,
-    rewrite_challenge,
-    rewrite_resource_metadata,
-    rewrite_server_metadata,
     without_metadata_urls,
 )
 from mcp_tool_filter.http.urls import UpstreamNames
 
 OURS = "http://localhost:6273"
-UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
+SIDES = Sides(OURS, UpstreamNames("http://127.0.0.1:3000"))
 PLACE = "/.well-known/oauth-protected-resource/mcp"
 THEIR_PLACE, OUR_PLACE = f"http://127.0.0.1:3000{PLACE}", OURS + PLACE
 
 
 def rewritten(challenge: str) -> str:
-    return rewrite_challenge(challenge, OURS, UPSTREAM, OURS + "/usual")
+    return SIDES.challenge(challenge, OURS + "/usual")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ def test_a_long_challenge_takes_no_longer_per_character() -> None:
 def resource_metadata(resource: str, **more: Any) -> dict[str, Any] | None:
     document = {"resource": resource, "authorization_servers": ["https://as.example/"], **more}
     issuer = our_issuer("https://as.example/", OURS)
-    found = rewrite_resource_metadata(json.dumps(document).encode(), OURS, UPSTREAM, issuer)
+    found = SIDES.resource_metadata(json.dumps(document).encode(), issuer)
     return None if found is None else json.loads(found)
 
 
@@ -106,12 +104,12 @@ def test_members_about_other_servers_stay(resource: str) -> None:
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"nonsense", b"{}", b'{"resource":1}'])
 def test_other_documents_stay(document: bytes) -> None:
-    assert rewrite_resource_metadata(document, OURS, UPSTREAM, OURS) is None
+    assert SIDES.resource_metadata(document, OURS) is None
 
 
 def test_the_authorization_servers_stay_if_we_do_not_stand_in() -> None:
     document = b'{"resource":"http://127.0.0.1:3000/mcp","authorization_servers":["https://a/"]}'
-    found = rewrite_resource_metadata(document, OURS, UPSTREAM, None)
+    found = SIDES.resource_metadata(document, None)
     assert found
     assert json.loads(found)["authorization_servers"] == ["https://a/"]
 
@@ -129,7 +127,7 @@ def server(issuer: str = "https://as.example", **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("path", ["", "/", "/tenant", "/tenant/"])
 def test_the_server_is_ours_in_the_form_that_it_had(path: str) -> None:
     document = server(f"https://as.example{path}", jwks_uri="https://as.example/keys")
-    found = json.loads(rewrite_server_metadata(document, OURS, UPSTREAM))
+    found = json.loads(SIDES.server_metadata(document))
     assert found == {
         "issuer": OURS + path,
         "authorization_endpoint": OURS + "/authorize",
@@ -148,7 +146,7 @@ def test_members_that_would_bypass_us_are_removed() -> None:
         signed_metadata="x",
         token_endpoint_auth_methods_supported=["private_key_jwt", "none"],
     )
-    found = json.loads(rewrite_server_metadata(document, OURS, UPSTREAM))
+    found = json.loads(SIDES.server_metadata(document))
     assert found["revocation_endpoint"] == OURS + "/revoke"
     assert found["token_endpoint_auth_methods_supported"] == ["none"]
     assert not {name for name in found if "mtls" in name or "pushed" in name or "signed" in name}
@@ -188,4 +186,4 @@ def test_metadata_urls_can_be_removed_from_a_challenge(challenge: str, kept: str
 def test_a_resource_that_some_clients_take_for_the_upstream_is_refused(host: str) -> None:
     document = json.dumps({"resource": f"http://{host}/mcp"}).encode()
     with pytest.raises(ProtocolError):
-        rewrite_resource_metadata(document, OURS, UPSTREAM, None)
+        SIDES.resource_metadata(document, None)

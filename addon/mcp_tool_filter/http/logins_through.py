@@ -4,10 +4,11 @@ Challenges and metadata documents are rewritten so that they name us. A client's
 too, but the authorization server knows the upstream:
 
 >>> upstream = UpstreamNames("http://localhost:3000")
->>> our_url("http://127.0.0.1:3000/mcp", "http://localhost:6273", upstream)
+>>> sides = Sides("http://localhost:6273", upstream)
+>>> sides.our_url("http://127.0.0.1:3000/mcp")
 'http://localhost:6273/mcp'
->>> their_resource("http://localhost:6273/mcp", "http://localhost:6273", "https://mcp.example")
-'https://mcp.example/mcp'
+>>> sides.translated_text("resource=http://localhost:6273/mcp", "https://mcp.example")
+'resource=https%3A%2F%2Fmcp.example%2Fmcp'
 
 Where the authorization server identifies itself in the redirect (``iss``, RFC 9207), the redirect
 goes through us. So we remember where each client may be redirected, and which logins are under way:
@@ -25,6 +26,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
@@ -61,24 +63,137 @@ _NEVER = (
     "require_pushed_authorization_requests",
     "dpop_signing_alg_values_supported",  # a proof is bound to the URL that it is sent to
 )
+_REMOVED = re.compile(r",[ \t]*\0|[ \t]*\0[, \t\0]*")  # a parameter, with one comma beside it
 _NO_DOCUMENTS = "client_id_metadata_document_supported"
 _AUTH_METHODS = "token_endpoint_auth_methods_supported"
 _USABLE = frozenset({"none", "client_secret_basic", "client_secret_post"})  # others name a URL
 
 
-def our_url(url: str, ours: str, upstream: UpstreamNames, mount: Mount = ALONE) -> str | None:
-    """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.
+type QueryFields = list[tuple[str, str]]
 
-    ``ours`` is our address as the client calls us: our origin, and the server's prefix if we serve
-    several. A trailing slash is neither added nor removed.
-    """
-    if not has_host(url):
-        return None
-    kept = kept_with_us(url, upstream)
-    if kept is None or not kept.startswith("/"):
-        return None
-    named = mount.url(ours, kept)
-    return named.removesuffix("/") if kept == "/" and not url.endswith("/") else named
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """How a client calls us, and what we call the upstream; what is rewritten for either side."""
+
+    ours: str
+    """Our address as the client calls us: our origin, and the server's prefix if we serve
+    several."""
+    upstream: UpstreamNames
+    mount: Mount = ALONE
+
+    def our_url(self, url: str) -> str | None:
+        """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.
+
+        A trailing slash is neither added nor removed.
+        """
+        if not has_host(url):
+            return None
+        kept = kept_with_us(url, self.upstream)
+        if kept is None or not kept.startswith("/"):
+            return None
+        named = self.mount.url(self.ours, kept)
+        return named.removesuffix("/") if kept == "/" and not url.endswith("/") else named
+
+    def challenge(self, value: str, usual: str) -> str:
+        """Return a WWW-Authenticate line that names our metadata; nothing else in it changes.
+
+        ``usual`` is where our metadata is. It replaces a URL that only some clients could read as
+        the upstream's.
+        """
+
+        def rewrite(piece: re.Match[str]) -> str:
+            if piece["url"] is None:
+                return piece[0]
+            url = unquoted(piece["url"])
+            named = self.our_url(url)
+            if named is None:
+                if not may_lead_round(url, self.upstream):
+                    return piece[0]
+                named = usual
+            if piece["url"].startswith('"'):
+                named = '"' + named.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return piece["start"] + named
+
+        return IN_CHALLENGE.sub(rewrite, value)
+
+    def resource_metadata(self, document: bytes, issuer: str | None) -> bytes | None:
+        """Return protected-resource metadata that names us; None if it is not about this upstream.
+
+        ``issuer`` is our name for its authorization server; None leaves the servers as they are.
+        """
+        found = object_in(document)
+        if found is None or not isinstance(resource := found.get("resource"), str):
+            return None
+        if (named := self.our_url(resource)) is None:
+            is_odd = "@" in resource or not resource.isascii()
+            if is_odd and may_lead_round(resource, self.upstream):
+                raise ProtocolError("metadata whose resource some clients take for the upstream")
+            return None
+        found["resource"] = named
+        found.pop("signed_metadata", None)
+        if issuer is not None:
+            found["authorization_servers"] = [issuer]
+        return json.dumps(found).encode()
+
+    def server_metadata(self, document: Mapping[str, object]) -> bytes:
+        """Return an authorization server's metadata that names us for the endpoints that we pass
+        on."""
+        found = {name: value for name, value in document.items() if name not in _NEVER}
+        for name, value in found.items():  # no endpoint may lead to the upstream past us
+            if isinstance(value, str) and (named := self.our_url(value)):
+                found[name] = named
+        issuer = document.get("issuer")
+        if not isinstance(issuer, str):
+            raise ProtocolError("A metadata document has no issuer")
+        found["issuer"] = our_issuer(issuer, self.ours)
+        found["authorization_endpoint"] = self.ours + AUTHORIZE
+        found["token_endpoint"] = self.ours + TOKEN
+        found["registration_endpoint"] = self.ours + REGISTER
+        found.pop(_NO_DOCUMENTS, None)
+        if isinstance(methods := found.get(_AUTH_METHODS), list):
+            found[_AUTH_METHODS] = [one for one in methods if one in _USABLE]
+        return json.dumps(found).encode()
+
+    def translated(
+        self, fields: QueryFields, theirs: str, changed: Mapping[str, str] = MappingProxyType({})
+    ) -> QueryFields:
+        """Return the fields of a client's request as the authorization server must get them:
+        ``theirs`` is the upstream's origin there."""
+        return [
+            *(
+                (name, self._their_resource(value, theirs) if name == "resource" else value)
+                for name, value in fields
+                if name not in changed
+            ),
+            *changed.items(),
+        ]
+
+    def translated_text(self, text: str, theirs: str) -> str | None:
+        """Return a query or form with the upstream's resource in place of ours; None if it has
+        none.
+
+        Used for an upstream whose metadata we do not know.
+        """
+        try:
+            fields = _parse_fields(text)
+        except ProtocolError:
+            return None
+        translated = self.translated(fields, theirs)
+        return None if translated == fields else urlencode(translated)
+
+    def _their_resource(self, resource: str, theirs: str) -> str:
+        """Return the upstream's resource for ours; other resources stay, and their server refuses
+        them."""
+        try:
+            if parse_origin(resource) != parse_origin(self.ours):
+                return resource
+        except InvalidOption:
+            return resource
+        parts = urlsplit(resource)
+        start = len(parts.scheme) + len("://") + len(parts.netloc)
+        path = self.mount.resource(resource[start:])
+        return resource if path is None else theirs + path
 
 
 def our_issuer(issuer: str, ours: str) -> str:
@@ -88,31 +203,6 @@ def our_issuer(issuer: str, ours: str) -> str:
     'http://localhost:6273/'
     """
     return ours + urlsplit(issuer).path
-
-
-def rewrite_challenge(
-    value: str, ours: str, upstream: UpstreamNames, usual: str, mount: Mount = ALONE
-) -> str:
-    """Return a WWW-Authenticate line that names our metadata; nothing else in it changes.
-
-    ``usual`` is where our metadata is. It replaces a URL that only some clients could read as the
-    upstream's.
-    """
-
-    def rewrite(piece: re.Match[str]) -> str:
-        if piece["url"] is None:
-            return piece[0]
-        url = unquoted(piece["url"])
-        named = our_url(url, ours, upstream, mount)
-        if named is None:
-            if not may_lead_round(url, upstream):
-                return piece[0]
-            named = usual
-        if piece["url"].startswith('"'):
-            named = '"' + named.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        return piece["start"] + named
-
-    return IN_CHALLENGE.sub(rewrite, value)
 
 
 def without_metadata_urls(challenge: str) -> str:
@@ -125,44 +215,8 @@ def without_metadata_urls(challenge: str) -> str:
     >>> without_metadata_urls('Bearer resource_metadata=http://up/x, scope="a"')
     'Bearer scope="a"'
     """
-    kept: list[str] = []
-    skips_comma = False
-    for piece in IN_CHALLENGE.finditer(challenge):
-        if piece["url"] is not None:
-            while kept and kept[-1] in " \t":
-                kept.pop()
-            is_first = not kept or kept[-1] != ","
-            if is_first:
-                kept.append(" ")
-            else:
-                kept.pop()
-            skips_comma = is_first
-        elif not (skips_comma and piece[0] in ", \t"):
-            kept.append(piece[0])
-            skips_comma = False
-    return "".join(kept).strip(" \t,")
-
-
-def rewrite_resource_metadata(
-    document: bytes, ours: str, upstream: UpstreamNames, issuer: str | None, mount: Mount = ALONE
-) -> bytes | None:
-    """Return protected-resource metadata that names us; None if it is not about this upstream.
-
-    ``issuer`` is our name for its authorization server; None leaves the servers as they are.
-    """
-    found = object_in(document)
-    if found is None or not isinstance(resource := found.get("resource"), str):
-        return None
-    if (named := our_url(resource, ours, upstream, mount)) is None:
-        is_odd = "@" in resource or not resource.isascii()
-        if is_odd and may_lead_round(resource, upstream):
-            raise ProtocolError("metadata whose resource some clients take for the upstream")
-        return None
-    found["resource"] = named
-    found.pop("signed_metadata", None)
-    if issuer is not None:
-        found["authorization_servers"] = [issuer]
-    return json.dumps(found).encode()
+    marked = IN_CHALLENGE.sub(lambda one: one[0] if one["url"] is None else "\0", challenge)
+    return _REMOVED.sub(lambda one: "" if one[0][0] == "," else " ", marked).strip(" \t,")
 
 
 def passes_through(server: ServerMetadata) -> bool:
@@ -171,27 +225,6 @@ def passes_through(server: ServerMetadata) -> bool:
     methods = server.auth_methods
     can_prove = methods is None or not _USABLE.isdisjoint(methods)
     return server.registration_endpoint is not None and can_prove
-
-
-def rewrite_server_metadata(
-    document: Mapping[str, object], ours: str, upstream: UpstreamNames, mount: Mount = ALONE
-) -> bytes:
-    """Return an authorization server's metadata that names us for the endpoints that we pass on."""
-    found = {name: value for name, value in document.items() if name not in _NEVER}
-    for name, value in found.items():  # no endpoint may lead to the upstream past us
-        if isinstance(value, str) and (named := our_url(value, ours, upstream, mount)):
-            found[name] = named
-    issuer = document.get("issuer")
-    if not isinstance(issuer, str):
-        raise ProtocolError("A metadata document has no issuer")
-    found["issuer"] = our_issuer(issuer, ours)
-    found["authorization_endpoint"] = ours + AUTHORIZE
-    found["token_endpoint"] = ours + TOKEN
-    found["registration_endpoint"] = ours + REGISTER
-    found.pop(_NO_DOCUMENTS, None)
-    if isinstance(methods := found.get(_AUTH_METHODS), list):
-        found[_AUTH_METHODS] = [one for one in methods if one in _USABLE]
-    return json.dumps(found).encode()
 
 
 # Registrations
@@ -379,15 +412,13 @@ def _without_port(uri: str) -> str | None:
 LONGEST_REQUEST = 64 * 1024
 _MOST_FIELDS = 100
 
-type QueryFields = list[tuple[str, str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The two sides of the translation."""
+    """A login between a client and the authorization server; each gets the other's requests and
+    answers translated."""
 
-    ours: str
-    """Our origin as the client calls us."""
+    sides: Sides
     theirs: str
     """The upstream's origin as its metadata calls it."""
     server: ServerMetadata
@@ -395,130 +426,92 @@ class Between:
     hosts: AllowedHosts
     """Hosts whose pages a browser may be sent to after a login, besides programs on this
     machine."""
-    mount: Mount = ALONE
 
-    def translated(self, fields: QueryFields, changed: Mapping[str, str]) -> QueryFields:
-        return _translated(fields, changed, self.ours, self.theirs, self.mount)
+    def authorize(self, query: str, now: float) -> str:
+        """Return the URL to which a browser goes to log in. Raises ProtocolError.
 
+        It is always the authorization endpoint that the metadata names.
+        """
+        fields = _parse_fields(query)
+        given = dict(fields)
+        changed: dict[str, str] = {}
+        registration = self.registrations.of(given.get("client_id", ""))
+        if self.server.sends_issuer and registration is not None:
+            asked, state = given.get("redirect_uri"), given.get("state")
+            if asked is None and len(registration.redirect_uris) == 1:
+                asked = registration.redirect_uris[0]
+            if asked is None or not registration.has(asked):
+                raise ProtocolError("The redirect_uri is not registered through this proxy")
+            if may_be_sent_to([asked], self.hosts) is None:  # its host may not be allowed any more
+                raise RefusedUri
+            if state is not None and len(state) > _LONGEST_STATE:
+                raise ProtocolError("The state is too long")
+            login = UnderWay(registration, asked, state, self.sides.ours, now)
+            changed["redirect_uri"] = registration.callback
+            changed["state"] = self.registrations.send_off(login)
+        endpoint = self.server.authorization_endpoint.partition("#")[0]
+        joint = "&" if "?" in endpoint else "?"
+        return endpoint + joint + urlencode(self.sides.translated(fields, self.theirs, changed))
 
-def their_resource(resource: str, ours: str, theirs: str, mount: Mount = ALONE) -> str:
-    """Return the upstream's resource for ours; other resources stay, and their server refuses
-    them."""
-    try:
-        if parse_origin(resource) != parse_origin(ours):
-            return resource
-    except InvalidOption:
-        return resource
-    parts = urlsplit(resource)
-    start = len(parts.scheme) + len("://") + len(parts.netloc)
-    path = mount.resource(resource[start:])
-    return resource if path is None else theirs + path
+    def come_back(self, path: str, query: str, now: float) -> tuple[str, bool]:
+        """Return the URL to which a browser goes after a login. Raises ProtocolError.
 
+        Also tell whether it is the first login with its registration.
+        """
+        fields = _parse_fields(query)
+        given = dict(fields)
+        login = self.registrations.come_back(path, given.get("state", ""), now)
+        if login is None:
+            raise ProtocolError("This login was not started here, or has ended")
+        if given.get("iss") != self.server.issuer:  # as raw strings (RFC 9207, 2.4)
+            raise ProtocolError("The answer is from another authorization server")
+        is_first = "code" in given and self.registrations.note_login(login.registration)
+        said = [(name, value) for name, value in fields if name not in ("state", "iss")]
+        if login.state is not None:
+            said.append(("state", login.state))
+        said.append(("iss", our_issuer(self.server.issuer, login.ours)))
+        joint = "&" if "?" in login.redirect_uri else "?"
+        return login.redirect_uri + joint + urlencode(said), is_first
 
-def authorize(query: str, between: Between, now: float) -> str:
-    """Return the URL to which a browser goes to log in. Raises ProtocolError.
+    def token_request(self, body: bytes, basic: str | None) -> QueryFields:
+        """Translate a token request; ``basic`` is the client's Authorization header."""
+        fields = _parse_fields(_text(body))
+        given = dict(fields)
+        client_id = given.get("client_id") or _user_in(basic)
+        changed: dict[str, str] = {}
+        registration = self.registrations.of(client_id)
+        if self.server.sends_issuer and registration is not None and "redirect_uri" in given:
+            if not registration.has(given["redirect_uri"]):
+                raise ProtocolError("The redirect_uri is not registered through this proxy")
+            changed["redirect_uri"] = registration.callback
+        return self.sides.translated(fields, self.theirs, changed)
 
-    It is always the authorization endpoint that the metadata names.
-    """
-    fields = _parse_fields(query)
-    given = dict(fields)
-    changed: dict[str, str] = {}
-    registration = between.registrations.of(given.get("client_id", ""))
-    if between.server.sends_issuer and registration is not None:
-        asked, state = given.get("redirect_uri"), given.get("state")
-        if asked is None and len(registration.redirect_uris) == 1:
-            asked = registration.redirect_uris[0]
-        if asked is None or not registration.has(asked):
-            raise ProtocolError("The redirect_uri is not registered through this proxy")
-        if may_be_sent_to([asked], between.hosts) is None:  # its host may not be allowed any more
-            raise RefusedUri
-        if state is not None and len(state) > _LONGEST_STATE:
-            raise ProtocolError("The state is too long")
-        login = UnderWay(registration, asked, state, between.ours, now)
-        changed["redirect_uri"] = registration.callback
-        changed["state"] = between.registrations.send_off(login)
-    endpoint = between.server.authorization_endpoint.partition("#")[0]
-    joint = "&" if "?" in endpoint else "?"
-    return endpoint + joint + urlencode(between.translated(fields, changed))
+    def registration_request(self, body: bytes) -> tuple[bytes, ClientRegistration | None]:
+        """Translate a registration request; return it and what we register for the client."""
+        asked = parse_object(body)
+        if not self.server.sends_issuer:
+            return body, None
+        uris = may_be_sent_to(asked.get("redirect_uris"), self.hosts)
+        if uris is None:
+            raise RefusedUri()
+        registration = self.registrations.begin(uris, self.sides.ours)
+        asked["redirect_uris"] = [registration.callback]
+        asked.pop("software_statement", None)  # it may contradict the other members, and would win
+        return json.dumps(asked).encode(), registration
 
-
-def with_their_resource(text: str, ours: str, theirs: str, mount: Mount = ALONE) -> str | None:
-    """Return a query or form with the upstream's resource in place of ours; None if it has none.
-
-    Used for an upstream whose metadata we do not know.
-    """
-    try:
-        fields = _parse_fields(text)
-    except ProtocolError:
-        return None
-    translated = _translated(fields, {}, ours, theirs, mount)
-    return None if translated == fields else urlencode(translated)
-
-
-def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
-    """Return the URL to which a browser goes after a login. Raises ProtocolError.
-
-    Also tell whether it is the first login with its registration.
-    """
-    fields = _parse_fields(query)
-    given = dict(fields)
-    login = between.registrations.come_back(path, given.get("state", ""), now)
-    if login is None:
-        raise ProtocolError("This login was not started here, or has ended")
-    if given.get("iss") != between.server.issuer:  # as raw strings (RFC 9207, 2.4)
-        raise ProtocolError("The answer is from another authorization server")
-    is_first = "code" in given and between.registrations.note_login(login.registration)
-    said = [(name, value) for name, value in fields if name not in ("state", "iss")]
-    if login.state is not None:
-        said.append(("state", login.state))
-    said.append(("iss", our_issuer(between.server.issuer, login.ours)))
-    joint = "&" if "?" in login.redirect_uri else "?"
-    return login.redirect_uri + joint + urlencode(said), is_first
-
-
-def token_request(body: bytes, basic: str | None, between: Between) -> QueryFields:
-    """Translate a token request; ``basic`` is the client's Authorization header."""
-    fields = _parse_fields(_text(body))
-    given = dict(fields)
-    client_id = given.get("client_id") or _user_in(basic)
-    changed: dict[str, str] = {}
-    registration = between.registrations.of(client_id)
-    if between.server.sends_issuer and registration is not None and "redirect_uri" in given:
-        if not registration.has(given["redirect_uri"]):
-            raise ProtocolError("The redirect_uri is not registered through this proxy")
-        changed["redirect_uri"] = registration.callback
-    return between.translated(fields, changed)
-
-
-def registration_request(body: bytes, between: Between) -> tuple[bytes, ClientRegistration | None]:
-    """Translate a registration request; return it and what we register for the client."""
-    asked = parse_object(body)
-    if not between.server.sends_issuer:
-        return body, None
-    uris = may_be_sent_to(asked.get("redirect_uris"), between.hosts)
-    if uris is None:
-        raise RefusedUri()
-    registration = between.registrations.begin(uris, between.ours)
-    asked["redirect_uris"] = [registration.callback]
-    asked.pop("software_statement", None)  # it may contradict the other members, and would win
-    return json.dumps(asked).encode(), registration
-
-
-def registration_answer(
-    body: bytes, registration: ClientRegistration | None, between: Between
-) -> bytes:
-    """Translate the authorization server's answer to a registration, and remember it."""
-    said = parse_object(body)
-    if registration is None:
-        return body
-    client_id = said.get("client_id")
-    if not isinstance(client_id, str) or len(client_id) > 4096:
-        raise ProtocolError("A registration has no client_id")
-    between.registrations.keep(client_id, registration)
-    said["redirect_uris"] = list(registration.redirect_uris)
-    for name in ("registration_client_uri", "registration_access_token"):
-        said.pop(name, None)  # with these a client could read and replace our redirect URI
-    return json.dumps(said).encode()
+    def registration_answer(self, body: bytes, registration: ClientRegistration | None) -> bytes:
+        """Translate the authorization server's answer to a registration, and remember it."""
+        said = parse_object(body)
+        if registration is None:
+            return body
+        client_id = said.get("client_id")
+        if not isinstance(client_id, str) or len(client_id) > 4096:
+            raise ProtocolError("A registration has no client_id")
+        self.registrations.keep(client_id, registration)
+        said["redirect_uris"] = list(registration.redirect_uris)
+        for name in ("registration_client_uri", "registration_access_token"):
+            said.pop(name, None)  # with these a client could read and replace our redirect URI
+        return json.dumps(said).encode()
 
 
 class RefusedUri(ProtocolError):
@@ -526,20 +519,6 @@ class RefusedUri(ProtocolError):
 
     def __init__(self) -> None:
         super().__init__("Only redirect URIs on this machine, or of allowed hosts, are accepted")
-
-
-def _translated(
-    fields: QueryFields, changed: Mapping[str, str], ours: str, theirs: str, mount: Mount
-) -> QueryFields:
-    """Return the fields of a client as the authorization server must get them."""
-    return [
-        *(
-            (name, their_resource(value, ours, theirs, mount) if name == "resource" else value)
-            for name, value in fields
-            if name not in changed
-        ),
-        *changed.items(),
-    ]
 
 
 def _parse_fields(text: str) -> QueryFields:

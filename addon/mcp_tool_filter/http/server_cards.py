@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.logins_through import our_url
+from mcp_tool_filter.http.logins_through import Sides
 from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, may_lead_round
 from mcp_tool_filter.protocol.scan import EACH, Value, open_value, scan
@@ -40,9 +39,7 @@ def with_our_urls(
     edits = []
     for value in _strings_in(text, root):
         said = value.text or ""
-        new = _rewritten(
-            said, partial(our_url, ours=ours, upstream=upstream, mount=mount), upstream
-        )
+        new = _rewritten(said, Sides(ours, upstream, mount))
         if new != said:
             edits.append(Edit(value.start, value.end, json.dumps(new, ensure_ascii=False)))
     return with_edits(text, 0, len(text), edits).encode() if edits else None
@@ -61,15 +58,16 @@ def _strings_in(text: str, value: Value) -> Iterator[Value]:
         yield from _strings_in(text, member.value)
 
 
-def _rewritten(said: str, named: Callable[[str], str | None], upstream: UpstreamNames) -> str:
-    if (new := named(said)) is not None:
+def _rewritten(said: str, sides: Sides) -> str:
+    upstream = sides.upstream
+    if (new := sides.our_url(said)) is not None:
         return new
     if not re.search(r"\s", said) and may_lead_round(said, upstream):
         raise ProtocolError("a document with a URL that some clients take for the upstream's")
 
     def replaced(found: re.Match[str]) -> str:
         url = found[0].rstrip(_AT_END)
-        new = named(url)
+        new = sides.our_url(url)
         if new is None and may_lead_round(url, upstream):
             raise ProtocolError("a document with a URL that some clients take for the upstream's")
         return found[0] if new is None else new + found[0][len(url) :]

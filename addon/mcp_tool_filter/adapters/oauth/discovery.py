@@ -39,7 +39,7 @@ from mcp_tool_filter.http.login_metadata import (
     scopes_in,
     server_documents,
 )
-from mcp_tool_filter.http.logins_through import our_url
+from mcp_tool_filter.http.logins_through import Sides
 from mcp_tool_filter.http.urls import Origin, parse_origin
 from mcp_tool_filter.policy.config import is_loopback, parse_address
 
@@ -219,7 +219,7 @@ async def find_login(
         server = await _server_of(origin, web) or (default_server(origin) if guesses else None)
         return Discovered(endpoint=endpoint, resource=None, server=server) if server else None
     resource = _resource_in(body, endpoint)
-    if our_url(resource.resource, "", listener.names) is not None:
+    if Sides("", listener.names).our_url(resource.resource) is not None:
         with suppress(WebFailed, ProtocolError):
             server = await _first_server(resource, web)
             return Discovered(endpoint=endpoint, resource=resource.resource, server=server)

@@ -44,18 +44,9 @@ from mcp_tool_filter.http.logins_through import (
     Between,
     RefusedUri,
     Registrations,
-    authorize,
-    come_back,
+    Sides,
     our_issuer,
-    our_url,
     passes_through,
-    registration_answer,
-    registration_request,
-    rewrite_challenge,
-    rewrite_resource_metadata,
-    rewrite_server_metadata,
-    token_request,
-    with_their_resource,
 )
 from mcp_tool_filter.http.mount import split_target
 from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
@@ -195,7 +186,7 @@ class Through:
             await self.kept.read_into(self.registrations)
         try:
             if path == AUTHORIZE:
-                return redirect_to(authorize(query, between, time.monotonic()))
+                return redirect_to(between.authorize(query, time.monotonic()))
             if len(body) > LONGEST_REQUEST:
                 return error_answer(413, "invalid_request", "The request is too large")
             async with self._room:
@@ -223,7 +214,7 @@ class Through:
             text = query if path == AUTHORIZE else body.decode("ascii")
         except UnicodeDecodeError:
             return None
-        changed = with_their_resource(text, ours, self.listener.upstream, self.listener.mount)
+        changed = self._sides(ours).translated_text(text, self.listener.upstream)
         if changed is None:
             return None
         return (
@@ -248,27 +239,26 @@ class Through:
         server = found.server
         issuers = {our_issuer(server.named, ours), our_issuer(server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
-        names, mount = self.listener.names, self.listener.mount
-        if mount.prefix:
+        if (mount := self.listener.mount).prefix:
             places = {mount.inward(split[1]) for one in places if (split := split_target(one))}
         if path not in places:
             return NOT_FOUND
-        return json_answer(200, rewrite_server_metadata(server.document, ours, names, mount))
+        return json_answer(200, self._sides(ours).server_metadata(server.document))
 
     async def _token(self, head: Head, body: bytes, between: Between) -> LoginAnswer:
         kind, _, basic = (head.get(b"authorization") or "").partition(" ")
         proof = basic.strip() if kind.lower() == "basic" else None
-        fields = token_request(body, proof, between)
+        fields = between.token_request(body, proof)
         got = await self.web.post_form(between.server.token_endpoint, fields, basic=proof)
         return passed_on(got, got.body)
 
     async def _register(self, body: bytes, between: Between) -> LoginAnswer:
         assert between.server.registration_endpoint
-        asked, registration = registration_request(body, between)
+        asked, registration = between.registration_request(body)
         got = await self.web.post_json(between.server.registration_endpoint, asked)
         is_done = 200 <= got.status < 300
         try:
-            said = registration_answer(got.body, registration, between) if is_done else got.body
+            said = between.registration_answer(got.body, registration) if is_done else got.body
         except ProtocolError as error:
             raise WebFailed(str(error)) from None
         if self.kept and is_done and registration is not None:
@@ -277,7 +267,7 @@ class Through:
 
     async def _come_back(self, path: str, query: str, between: Between) -> LoginAnswer:
         try:
-            url, is_first = come_back(path, query, between, time.monotonic())
+            url, is_first = between.come_back(path, query, time.monotonic())
         except ProtocolError as error:
             return error_answer(400, "invalid_request", str(error))
         if self.kept and is_first:
@@ -286,8 +276,10 @@ class Through:
 
     def _between(self, found: Discovered, ours: str) -> Between:
         hosts = self.listener.config.allowed_hosts
-        mount = self.listener.mount
-        return Between(ours, found.theirs, found.server, self.registrations, hosts, mount)
+        return Between(self._sides(ours), found.theirs, found.server, self.registrations, hosts)
+
+    def _sides(self, ours: str) -> Sides:
+        return Sides(ours, self.listener.names, self.listener.mount)
 
     def _stands_for(self, server: ServerMetadata) -> bool:
         return not self.is_plain and passes_through(server)
@@ -300,7 +292,7 @@ class Through:
         self._asks = True
         for challenge in challenges:
             for url in metadata_urls_in(challenge):
-                path = (our_url(url, "", self.listener.names) or "").partition("?")[0]
+                path = (Sides("", self.listener.names).our_url(url) or "").partition("?")[0]
                 if self._may_be_place(path) and len(self._places) < _MOST_PLACES:
                     self._places[path] = None
         if self._found is None and before != (True, len(self._places)):
@@ -315,15 +307,14 @@ class Through:
         """Return a challenge that names our metadata."""
         mount = self.listener.mount
         usual = mount.url(ours, RESOURCE_DOCUMENT + self._endpoint.removesuffix("/"))
-        return rewrite_challenge(challenge, ours, self.listener.names, usual, mount)
+        return self._sides(ours).challenge(challenge, usual)
 
     def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
         """Return protected-resource metadata that names us; None to leave it unchanged."""
         found = self._found
         is_full = found is not None and self._stands_for(found.server)
         issuer = our_issuer(found.server.named, ours) if found and is_full else None
-        listener = self.listener
-        return rewrite_resource_metadata(document, ours, listener.names, issuer, listener.mount)
+        return self._sides(ours).resource_metadata(document, issuer)
 
     # The upstream's metadata
 
