@@ -203,13 +203,8 @@ class _Level:
     key: str | None = None
     keys: set[str] = field(default_factory=set)
     name: str = ""
-    values: list[View] = field(default_factory=list)
-    codes: list[View] = field(default_factory=list)
-    strings: list[View] = field(default_factory=list)
-    private: list[View] = field(default_factory=list)
-    """Values that are secret if the object is a key."""
-    inner: list[View] = field(default_factory=list)
-    """Values that are secret if the object does not describe something."""
+    strings: list[tuple[str, View]] = field(default_factory=list)
+    """What may be secret because of the members next to it, with its key in lower case."""
 
 
 def documents_in(text: str) -> Iterator[tuple[int, int]]:
@@ -295,18 +290,9 @@ def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> 
     ):
         yield JsonPlace(view, is_secret=True)
         return
-    if not level.is_object:
-        level.strings.append(view)
-    elif key in _NAMES:
+    if level.is_object and key in _NAMES:
         level.name = unescape_json(view).text
-    elif key == "value":
-        level.values.append(view)
-    elif key == "code":
-        level.codes.append(view)
-    elif key in _JWK:
-        level.private.append(view)
-    if level.is_object and level.kind == "secrets":
-        level.inner.append(view)
+    level.strings.append((key, view))
     yield JsonPlace(view, is_secret=False)
 
 
@@ -335,18 +321,20 @@ def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Js
         is_name = _NAME.fullmatch(name) is not None  # not a text
         return is_name and (is_secret_name(name) or is_secret_header(name.lower()))
 
+    if not level.is_object:
+        if len(level.strings) == 2:  # some write headers like this: [name, value]
+            name, value = (unescape_json(string).text for _, string in level.strings)
+            is_value = any(char.isdigit() for char in value) and len(value) >= 6
+            if is_value and names_a_secret(name):
+                yield JsonPlace(level.strings[1][1], is_secret=True)
+        return
     is_login = not _LOGIN.isdisjoint(level.keys)
-    for code in level.codes:
-        if is_login or ("state" in level.keys and _is_random(code.text)):
-            yield JsonPlace(code, is_secret=True)
-    if "kty" in level.keys:
-        yield from (JsonPlace(value, is_secret=True) for value in level.private)
-    if _SCHEMA.isdisjoint(level.keys):
-        yield from (JsonPlace(value, is_secret=True) for value in level.inner)
-    if level.values and names_a_secret(level.name):
-        yield from (JsonPlace(value, is_secret=True) for value in level.values)
-    if len(level.strings) == 2:  # some write headers like this: [name, value]
-        name, value = (unescape_json(string).text for string in level.strings)
-        is_value = any(char.isdigit() for char in value) and len(value) >= 6
-        if is_value and names_a_secret(name):
-            yield JsonPlace(level.strings[1], is_secret=True)
+    describes = level.kind != "secrets" or not _SCHEMA.isdisjoint(level.keys)
+    for key, view in level.strings:
+        if (
+            not describes
+            or (key == "code" and (is_login or ("state" in level.keys and _is_random(view.text))))
+            or (key in _JWK and "kty" in level.keys)
+            or (key == "value" and names_a_secret(level.name))
+        ):
+            yield JsonPlace(view, is_secret=True)
