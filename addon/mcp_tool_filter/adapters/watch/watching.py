@@ -46,11 +46,27 @@ class Watching:
         ``soon`` delays what only the audit log gets. If it is None, nothing waits.
         ``names_servers`` if ``origin_of`` names one server of several.
         """
-        self._say = say
         self._closing: list[Callable[[], None]] = []
         self._writer: AuditWriter | None = None
-        self._count = self._serve_metrics(metrics, state, hosts, names_servers=names_servers)
-        self._kept = [*self._open_log(audit), *keep]
+        self._count: Sink | None = None
+        if metrics is not None:
+            from mcp_tool_filter.adapters.watch.metrics import Metrics, MetricsServer, address_of
+
+            counted = Metrics(state, names_servers=names_servers)
+            server = MetricsServer(counted, metrics, hosts)
+            self._count = counted.show
+            self._closing.append(server.close)
+            if not metrics.port:  # any free port
+                say(f"Metrics: http://{address_of(metrics.host, server.port)}/metrics")
+        self._kept = list(keep)
+        if audit is not None:
+            from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
+
+            self._writer = AuditWriter(
+                Path(audit.file), largest=audit.largest, oldest=audit.oldest, fsync=audit.fsync
+            )
+            self._kept.insert(0, self._writer.write)
+            self._closing.append(self._writer.close)
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
         may_wait = is_kept_only and (audit is None or audit.fsync != "always")
@@ -65,40 +81,10 @@ class Watching:
             with_calls=page is not None,
         )
 
-    def _open_log(self, audit: Audit | None) -> list[Sink]:
-        if audit is None:
-            return []
-        from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
-
-        self._writer = writer = AuditWriter(
-            Path(audit.file), largest=audit.largest, oldest=audit.oldest, fsync=audit.fsync
-        )
-        self._closing.append(writer.close)
-        return [writer.write]
-
     @property
     def audit_log(self) -> str | None:
         """The path of the file that is written now."""
         return self._writer.path if self._writer else None
-
-    def _serve_metrics(
-        self,
-        at: MetricsAt | None,
-        state: Callable[[], Mapping[str, float | Mapping[str, float]]],
-        hosts: AllowedHosts | None,
-        *,
-        names_servers: bool,
-    ) -> Sink | None:
-        if at is None:
-            return None
-        from mcp_tool_filter.adapters.watch.metrics import Metrics, MetricsServer, address_of
-
-        metrics = Metrics(state, names_servers=names_servers)
-        server = MetricsServer(metrics, at, hosts)
-        self._closing.append(server.close)
-        if not at.port:  # any free port
-            self._say(f"Metrics: http://{address_of(at.host, server.port)}/metrics")
-        return metrics.show
 
     def observe(self, judged: Judged) -> None:
         self._auditor.note(judged)

@@ -82,9 +82,11 @@ class _Row:
 def run(typed: Given) -> int:
     """Print what is known; return 0 if all servers were reached that were asked, else 1."""
     if "open" in typed:
-        return _open_page(browser="no-browser" not in typed)
+        asyncio.run(_serve_page(browser="no-browser" not in typed))
+        return 0
     sources = read_sources(typed, os.environ)
-    rows = [*_rows_of_file(sources), *_rows_of_clients()]
+    filtered = [_row_of(listed) for listed in find_servers() if is_filtered(listed.entry)]
+    rows = [*_rows_of_file(sources), *filtered]
     patience = typed.get("timeout", [_PATIENCE])[-1]
     parse_number("timeout", patience, least=1)
     with progress(f"Asking {count(len(rows), 'server')} …"):
@@ -113,12 +115,6 @@ def _rows_of_file(sources: Sources) -> Iterator[_Row]:
         url, command = section.get("upstream"), section.get(COMMAND, [])
         row.target = shown_url(url[-1]) if url else shown_command(command)
         yield row
-
-
-def _rows_of_clients() -> Iterator[_Row]:
-    for listed in find_servers():
-        if is_filtered(listed.entry):
-            yield _row_of(listed)
 
 
 def _row_of(listed: ListedServer) -> _Row:
@@ -358,13 +354,8 @@ def _lines_about(row: _Row, dead: Sequence[str]) -> Iterator[str]:
 # The page
 
 
-def _open_page(*, browser: bool) -> int:
-    """Serve a page with all running filters until Ctrl+C or SIGTERM."""
-    asyncio.run(_serve_page(browser=browser))
-    return 0
-
-
 async def _serve_page(*, browser: bool) -> None:
+    """Serve a page with all running filters until Ctrl+C or SIGTERM."""
     import webbrowser
 
     from mcp_tool_filter.adapters.watch.dashboard import Dashboard, Switches, dashboard_server

@@ -62,10 +62,9 @@ class LazyValue:
 
 
 def made(part: object) -> object:
-    """Return a JSON value for the JSON writer. Raises TypeError if entries may not contain it."""
-    if isinstance(part, LazyValue):
-        return part.made()
-    raise TypeError(f"an entry cannot hold {type(part).__name__}")
+    """Return a JSON value for the JSON writer; of anything unexpected too, because a missing line
+    would say less."""
+    return part.made() if isinstance(part, LazyValue) else repr(part)
 
 
 def held_by(entry: Entry) -> int:
@@ -247,7 +246,7 @@ def render(entry: Entry) -> bytes:
     try:
         return orjson.dumps(entry, default=made)
     except TypeError:  # for example half a surrogate pair, which orjson refuses
-        text = json.dumps(entry, default=_anyhow, ensure_ascii=False)
+        text = json.dumps(entry, default=made, ensure_ascii=False)
         return text.encode("utf-8", "replace")
 
 
@@ -277,11 +276,6 @@ def link_all(rendered: Iterable[bytes], before: str) -> tuple[bytes, str]:
         lines.append(line)
     lines.append(b"")  # the last one has an end, too
     return b"\n".join(lines), before
-
-
-def _anyhow(part: object) -> object:
-    """Render anything unexpected too, because a missing line would say less."""
-    return part.made() if isinstance(part, LazyValue) else repr(part)
 
 
 def hash_of(line: bytes) -> str:
