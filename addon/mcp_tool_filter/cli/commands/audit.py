@@ -137,7 +137,10 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
 
 
 def _by_time(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:
-    """Merge the lines of several processes; those of each are in order already."""
+    """Merge the lines of several processes; those of each are in order already.
+
+    Times have milliseconds: of two processes' lines within one, nobody knows which came first.
+    """
     known = list(streams)
     return known[0] if len(known) == 1 else heapq.merge(*known, key=_time_in)
 
