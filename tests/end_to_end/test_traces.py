@@ -255,6 +255,8 @@ async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path:
                 await it.hear(post(call("read")))
                 await asyncio.sleep(0.2)
     assert it.stderr.count("Cannot send traces") == 1
+    assert "until it works: Failed to export" in it.stderr
+    assert "400" in it.stderr.partition("until it works")[2].splitlines()[0]
     assert "Traceback" not in it.stderr
 
 
