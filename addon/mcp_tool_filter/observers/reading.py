@@ -15,7 +15,8 @@ This reads leniently and only for display; the filter does not use it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from mcp_tool_filter.http.bodies import is_event_stream, kind_of, may_be_event_stream
 from mcp_tool_filter.policy.choice import claims_in
@@ -54,20 +55,14 @@ def tools_in(body: bytes, content_type: str) -> list[str]:
         bodies = [body]
     names: list[str] = []
     for one in bodies:
-        try:
+        with suppress(NotReadable):
             message = _parse(one)
-        except NotReadable:
-            continue
-        for single in message if isinstance(message, list) else [message]:
-            names.extend(_names_listed(single))
+            for single in message if isinstance(message, list) else [message]:
+                match single:
+                    case {"result": {"tools": [*tools]}}:
+                        found = [tool for tool in tools if isinstance(tool, dict)]
+                        names += (str(tool.get("name")) for tool in found)
     return names
-
-
-def _names_listed(message: JsonValue) -> list[str]:
-    match message:
-        case {"result": {"tools": [*tools]}}:
-            return [str(tool.get("name")) for tool in tools if isinstance(tool, dict)]
-    return []
 
 
 def _events_in(body: bytes) -> Iterator[tuple[int, Event | Oversized]]:
@@ -85,11 +80,9 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         yield f"event {number}: too long to be shown"
         return
     data = event.data
-    if data is not None and not data.strip():
-        yield f"event {number}: empty"
-        return
-    if data is None:
-        yield f"event {number}: {event.raw.decode('utf-8', 'replace').strip()}"
+    if data is None or not data.strip():
+        said = "empty" if data is not None else event.raw.decode("utf-8", "replace").strip()
+        yield f"event {number}: {said}"
         return
     name = event.name.decode("utf-8", "replace") if event.name else ""
     yield f"event {number}" + (f": {name}" if name else "")
@@ -97,14 +90,13 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         lines = list(_message_lines(_parse(data)))
     except NotReadable:
         lines = [_scalar(data.decode("utf-8", "replace"))]
-    for line in lines:
-        yield f"  {line}" if line else ""
+    yield from _indented(lines)
 
 
 def _parse(body: bytes) -> JsonValue:
     try:
         parsed: JsonValue = json.loads(
-            body, parse_int=_number, parse_float=_number, object_pairs_hook=_object
+            body, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object
         )
     except (ValueError, RecursionError):
         raise NotReadable("no JSON") from None
@@ -128,16 +120,11 @@ class _Number(str):
     __slots__ = ()
 
 
-def _number(text: str) -> _Number:
-    return _Number(text)
-
-
 def _message_lines(message: JsonValue) -> Iterator[str]:
     if isinstance(message, list):
         yield f"batch of {len(message)}"
         for one in message:
-            for line in _message_lines(one):
-                yield f"  {line}"
+            yield from (f"  {line}" for line in _message_lines(one))
         return
     if not isinstance(message, dict) or "jsonrpc" not in message:
         raise NotReadable("no JSON-RPC message")
@@ -160,19 +147,15 @@ def _single_lines(message: Mapping[str, JsonValue]) -> Iterator[str]:
             yield from shown_id
             yield f"  code: {_scalar(code)}"
             yield f"  message: {_scalar(text)}"
-            if (more := _value_at(message, "error", "data")) is not None:
-                yield from _indented(_member_lines("data", more))
+            match message:
+                case {"error": {"data": more}} if more is not None:
+                    yield from _indented(_member_lines("data", more))
         case {"result": result}:
             yield "response"
             yield from shown_id
             yield from _indented(_result_lines(result))
         case _:
             yield from _value_lines(dict(message))
-
-
-def _value_at(value: Mapping[str, JsonValue], outer: str, inner: str) -> JsonValue:
-    found = value.get(outer)
-    return found.get(inner) if isinstance(found, dict) else None
 
 
 def _result_lines(result: JsonValue) -> Iterator[str]:
@@ -242,7 +225,7 @@ def _member_lines(key: str, value: JsonValue) -> Iterator[str]:
         yield from _indented(_value_lines(value))
     elif isinstance(value, str) and not isinstance(value, _Number) and "\n" in value.strip("\n"):
         yield f"{key}: |"
-        yield from _indented(iter(value.rstrip("\n").split("\n")))
+        yield from _indented(value.rstrip("\n").split("\n"))
     else:
         yield f"{key}: {'{}' if value == {} else '[]' if value == [] else _scalar(value)}"
 
@@ -279,6 +262,6 @@ def _scalar(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _indented(lines: Iterator[str]) -> Iterator[str]:
+def _indented(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         yield f"  {line}" if line else ""
