@@ -93,13 +93,14 @@ def run(typed: Given) -> int:
         asyncio.run(_ask_all(rows, patience))
     rows += _join_running(rows, running_filters())
     dead = _dead_patterns(rows, sources)
+    found = [_as_json(row, dead(row)) for row in rows]
     if "json" in typed:
-        print(json.dumps([_as_json(row, dead(row)) for row in rows], indent=2))
-    elif rows:
-        _print(rows, dead)
+        print(json.dumps(found, indent=2))
+    elif found:
+        _print(found)
     else:
         say("There is no server in the config file, no filter in a client's file, and none runs")
-    return 1 if any(row.is_reached is False for row in rows) else 0
+    return 1 if any(one["reachable"] is False for one in found) else 0
 
 
 # Who is there
@@ -250,37 +251,20 @@ def _is_about(server: JsonObject, row: _Row) -> bool:
 # How it is shown
 
 
-def _tools(row: _Row) -> tuple[int | None, int | None]:
-    """Return how many tools are exposed and hidden; None if nobody knows."""
-    if row.known:
-        return len(row.known.snapshot.allowed), len(row.known.snapshot.denied)
-    said = next((one for one in row.running if one.get("exposed") is not None), None)
-    return (said["exposed"], said["hidden"]) if said else (None, None)
-
-
-def _lock(row: _Row) -> str | None:
-    lock = row.settings.texts.get("lock") if row.settings else None
-    return str(lock) if lock else None
-
-
-def _waiting(row: _Row) -> int:
-    """Return how many tools only the lock hides, as far as anybody knows."""
-    if row.known:
-        return len(row.known.snapshot.locked)
-    return next((int(one.get("waiting") or 0) for one in row.running), 0)
-
-
-def _is_shadow(row: _Row) -> bool:
-    """Tell whether the filter only reports."""
-    if row.settings:
-        with suppress(LockError):
-            return row.settings.config().shadow
-    return any(one.get("shadow") is True for one in row.running)
-
-
 def _as_json(row: _Row, dead: list[str]) -> JsonObject:
     """Return a row as JSON. This format is stable: members may be added, none changes."""
-    exposed, hidden = _tools(row)
+    said = next((one for one in row.running if one.get("exposed") is not None), {})
+    exposed, hidden = said.get("exposed"), said.get("hidden")
+    waiting = next((int(one.get("waiting") or 0) for one in row.running), 0)
+    is_shadow = any(one.get("shadow") is True for one in row.running)
+    if row.known:
+        snapshot = row.known.snapshot
+        exposed, hidden = len(snapshot.allowed), len(snapshot.denied)
+        waiting = len(snapshot.locked)
+    if row.settings:
+        with suppress(LockError):
+            is_shadow = row.settings.config().shadow
+    lock = row.settings.texts.get("lock") if row.settings else None
     return {
         "name": row.name,
         "source": row.source,
@@ -291,10 +275,10 @@ def _as_json(row: _Row, dead: list[str]) -> JsonObject:
         "exposed": exposed,
         "hidden": hidden,
         "dead_patterns": dead,
-        "lock": _lock(row),
-        "waiting": _waiting(row),
+        "lock": str(lock) if lock else None,
+        "waiting": waiting,
         "login": row.login,
-        "shadow": _is_shadow(row),
+        "shadow": is_shadow,
         "running": row.running,
     }
 
@@ -303,9 +287,9 @@ _HEAD = ("SERVER", "FROM", "REACHED", "TOOLS", "NOTES")
 _WIDTHS = (18, 20, 7, 14, 13)  # 80 with two blanks between
 
 
-def _print(rows: Sequence[_Row], dead: Callable[[_Row], list[str]]) -> None:
+def _print(rows: Sequence[JsonObject]) -> None:
     """Print the table; to stderr, what does not fit into it."""
-    cells = [_cells(row, dead(row)) for row in rows]
+    cells = [_cells(row) for row in rows]
     fitting = [tuple(map(shortened, one, _WIDTHS)) for one in cells]
     print_table(
         _HEAD,
@@ -315,35 +299,36 @@ def _print(rows: Sequence[_Row], dead: Callable[[_Row], list[str]]) -> None:
     )
     sys.stdout.flush()
     for row in rows:
-        for line in _lines_about(row, dead(row)):
-            say(f"{shown(row.name)}: {line}")
+        for line in _lines_about(row):
+            say(f"{shown(row['name'])}: {line}")
 
 
-def _cells(row: _Row, dead: Sequence[str]) -> tuple[str, ...]:
-    exposed, hidden = _tools(row)
+def _cells(row: JsonObject) -> tuple[str, ...]:
+    exposed, hidden, waiting = row["exposed"], row["hidden"], row["waiting"]
     tools = "?" if exposed is None else f"{exposed}, {hidden} hidden" if hidden else f"{exposed}"
     notes = [
-        f"login {row.login}" if row.login == "needed" else "",
-        f"{len(row.running)} running" if row.running else "",
-        f"{len(dead)} dead" if dead else "",
-        f"{_waiting(row)} waiting" if _waiting(row) else "locked" if _lock(row) else "",
-        "shadow" if _is_shadow(row) else "",
+        "login needed" if row["login"] == "needed" else "",
+        f"{len(row['running'])} running" if row["running"] else "",
+        f"{len(row['dead_patterns'])} dead" if row["dead_patterns"] else "",
+        f"{waiting} waiting" if waiting else "locked" if row["lock"] else "",
+        "shadow" if row["shadow"] else "",
     ]
-    reached = {True: "yes", False: "no", None: "?"}[row.is_reached]
-    return shown(row.name), shown(row.source), reached, tools, ", ".join(filter(None, notes))
+    reached = {True: "yes", False: "no", None: "?"}[row["reachable"]]
+    said = ", ".join(filter(None, notes))
+    return shown(row["name"]), shown(row["source"]), reached, tools, said
 
 
-def _lines_about(row: _Row, dead: Sequence[str]) -> Iterator[str]:
-    if row.problem:
-        yield f"not reached: {row.problem}" if row.is_reached is False else row.problem
-    if row.login == "needed":
-        yield f"mcp-tool-filter login {row.target}"
-    if waiting := _waiting(row):
+def _lines_about(row: JsonObject) -> Iterator[str]:
+    if problem := row["problem"]:
+        yield f"not reached: {problem}" if row["reachable"] is False else problem
+    if row["login"] == "needed":
+        yield f"mcp-tool-filter login {row['target']}"
+    if waiting := row["waiting"]:
         are = "waits" if waiting == 1 else "wait"
         yield f"{count(waiting, 'tool')} {are} for approval: mcp-tool-filter help lock"
-    for pattern in dead:
+    for pattern in row["dead_patterns"]:
         yield f'the pattern "{pattern}" matches no tool'
-    for one in row.running:
+    for one in row["running"]:
         said = f"runs as {one['pid']}: {count(one.get('calls') or 0, 'call')}"
         said += f", {one.get('refused') or 0} refused"
         for label, key in (("audit log", "audit_log"), ("page", "dashboard")):
