@@ -253,14 +253,19 @@ async def test_a_pipe(tmp_path: Path) -> None:
     assert said.count("the tool read has changed since it was approved (--lock)\n") == 1
 
 
+def over_http(client: StdioClient) -> Served:
+    said = client.said_on_stderr("Saved:")
+    it = Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
+    it.opens()
+    return it
+
+
 @pytest.mark.rest
 def test_a_command_over_http_and_another_lock_while_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "tools.lock"
     lock, words = write_lock(file, READ, MAIL), write_tools(tmp_path / "t", *_texts(READ, MAIL))
     with filtered("--lock", lock, "--port", "0", "--", *words, home=tmp_path) as client:
-        said = client.said_on_stderr("Saved:")
-        it = Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
-        it.opens()
+        it = over_http(client)
         assert "result" in it.calls("read")
         write_tools(tmp_path / "t", *_texts(OTHER_READ, MAIL))
         assert [one["name"] for one in it.post(LIST).json()["result"]["tools"]] == ["mail"]
@@ -286,9 +291,7 @@ def test_a_command_over_http_tells_of_its_new_list_although_nobody_listens(tmp_p
     lock = write_lock(tmp_path / "tools.lock", READ, MAIL, announce)
     words = write_tools(tmp_path / "t", *_texts(READ, MAIL, announce))
     with filtered("--lock", lock, "--port", "0", "--", *words, home=tmp_path) as client:
-        said = client.said_on_stderr("Saved:")
-        it = Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
-        it.opens()
+        it = over_http(client)
         assert "result" in it.calls("read")
         write_tools(tmp_path / "t", *_texts(OTHER_READ, MAIL, announce))
         assert "result" in it.calls("announce")

@@ -15,7 +15,7 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.filtered import DELETE, READ, Filtered, filtered
 from tests.adapters.mitmproxy.test_rules_everywhere import Echo, policy
-from tests.adapters.watch.test_dashboard import address_of, asked
+from tests.adapters.watch.test_dashboard import Visitor, address_of
 from tests.adapters.watch.test_metrics import fetched, value_of
 from tests.browser import browser
 from tests.cli.commands.served_command import served as served_command
@@ -257,7 +257,7 @@ async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: 
         flags = ["-u", upstream.url, "-d", DENY[0], "--shadow", "--dashboard", "0"]
         flags += ["--metrics-port", str(metrics), "--metrics-token", "t"]
         async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
-            port, path = await address_of(it)
+            page_of = Visitor(*await address_of(it))
             await client.ask(post(calling("delete_file"), headers=MCP_HEADERS))
             await client.ask(post(LIST, headers=MCP_HEADERS))
             await it.says(r"delete_file: ok, would be refused \(denied by \^delete_\)")
@@ -269,17 +269,15 @@ async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: 
             assert value_of(text, f"mcp_tool_filter_shadow_total{{{why}}}") == 1
             assert value_of(text, 'mcp_tool_filter_calls_total{tool="delete_file"}') == 1
             assert "refusals_total{" not in text
-            cookie = (asked(port, path)[2] or "").partition(";")[0]
-            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+            state = page_of.ask("state")[1]
             [listener] = state["listeners"]
             assert (listener["shadow"], listener["reported"], listener["refused"]) == (True, 2, 0)
             assert state["recent"][1]["would"] == "would be refused (denied by ^delete_)"
-            change = json.dumps({"deny": ["^read_"]})  # the switches change what is reported
-            assert asked(port, "/mcp/apply", "POST", change, Cookie=cookie)[0] == 200
+            page_of.change("apply", deny=["^read_"])  # the switches change what is reported
             await client.ask(post(calling("read_file"), headers=MCP_HEADERS))
             await it.says(r"read_file: ok, would be refused \(denied by \^read_\)")
             with browser(tmp_path) as page:
-                page.go(f"http://127.0.0.1:{port}{path}")
+                page.go(f"http://127.0.0.1:{page_of.port}{page_of.path}")
                 page.wait_for(
                     "Nothing is enforced", "Tools that would be hidden", "would be refused"
                 )

@@ -17,7 +17,7 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.lock import parse_lock
-from tests.adapters.watch.test_dashboard import address_of, asked
+from tests.adapters.watch.test_dashboard import Visitor, address_of
 from tests.browser import browser
 from tests.changing_server import write_tools
 from tests.cli.commands.test_serve import serving
@@ -43,22 +43,13 @@ from tests.raw_upstream import raw_upstream
 TWICE = b'{"name":"twice","inputSchema":{"type":"object"},"x":{"a":1,"a":2}}'
 
 
-class Board:
-    """The page's own requests."""
-
-    def __init__(self, port: int, path: str) -> None:
-        self._port = port
-        self._cookie = (asked(port, path)[2] or "").partition(";")[0]
-
+class Board(Visitor):
     def waiting(self) -> dict[str, dict[str, Any]]:
-        state = json.loads(asked(self._port, "/mcp/state", Cookie=self._cookie)[1])
-        return {one["name"]: one for one in state["waiting"]}
+        return {one["name"]: one for one in self.ask("state")[1]["waiting"]}
 
     def approve(self, token: str, **headers: str) -> Any:
-        headers = {"Cookie": self._cookie} | headers
-        body = json.dumps({"token": token})
-        status, said = asked(self._port, "/mcp/approve", "POST", body, **headers)[:2]
-        return json.loads(said) if status == 200 else status
+        status, said = self.ask("approve", headers, token=token)
+        return said if status == 200 else status
 
 
 def text_of(one: dict[str, Any]) -> list[str]:

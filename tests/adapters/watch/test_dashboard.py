@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -178,26 +177,36 @@ async def address_of(it: RunningLauncher) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-@dataclass
-class Board:
-    """A filter in a process of its own, its page with the cookie, and a client."""
+class Visitor:
+    """A browser that was let in by the address of the page."""
 
-    it: RunningLauncher
-    client: RawClient
-    port: int
-    path: str
-    cookie: str
+    def __init__(self, port: int, path: str) -> None:
+        self.port, self.path = port, path
+        status, _, cookie = asked(port, path)
+        assert status == 303
+        self.cookie = (cookie or "").partition(";")[0]
 
-    def ask(self, name: str, **said: object) -> tuple[int, Any]:
+    def ask(
+        self, name: str, headers: dict[str, str] | None = None, **said: object
+    ) -> tuple[int, Any]:
         """Send what the page sends; without anything to say, read."""
         method, body = ("POST", json.dumps(said)) if said else ("GET", "")
-        status, text, _ = asked(self.port, f"/mcp/{name}", method, body, Cookie=self.cookie)
+        headers = {"Cookie": self.cookie} | (headers or {})
+        status, text, _ = asked(self.port, f"/mcp/{name}", method, body, **headers)
         return status, json.loads(text) if status == 200 else text
 
     def change(self, name: str, **said: object) -> dict[str, Any]:
-        status, found = self.ask(name, **said)
+        status, found = self.ask(name, None, **said)
         assert status == 200, found
         return dict(found)
+
+
+class Board(Visitor):
+    """The page of a filter in a process of its own, and a client."""
+
+    def __init__(self, it: RunningLauncher, client: RawClient, port: int, path: str) -> None:
+        super().__init__(port, path)
+        self.it, self.client = it, client
 
     def exposed(self) -> set[str]:
         [listener] = self.ask("state")[1]["listeners"]
@@ -218,10 +227,7 @@ async def opened(
             file.write_text(file.read_text().replace("UPSTREAM", upstream.url))
         words = (*way, *(flags or ("-d", "^rm$")), "--dashboard", "0")
         async with launched(*words, home=home) as it, raw_client(await it.serving()) as client:
-            port, path = await address_of(it)
-            status, _, cookie = asked(port, path)
-            assert status == 303
-            yield Board(it, client, port, path, (cookie or "").partition(";")[0])
+            yield Board(it, client, *await address_of(it))
 
 
 async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> None:

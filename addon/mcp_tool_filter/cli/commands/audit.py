@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from mcp_tool_filter.adapters.watch import audit_log
@@ -65,8 +66,9 @@ def _suggest(seen: summary.LoggedCalls, typed: Given) -> int:
         print("\n".join(summary.policy_lines(seen)))
         return 0
     names, sizes = _tools_of(typed) if "upstream" in typed else ([], {})
-    refused = summary.only_refused(seen, names)
-    unused = [name for name in summary.never_called(seen, names) if name not in refused]
+    without = [name for name in names if name not in seen.calls]
+    refused = [name for name in without if name in seen.refused]
+    unused = [name for name in without if name not in seen.refused]
     if "json" in typed:
         unusual = [asdict(one) for one in summary.unusual_calls(seen)]
         found = {"never_called": unused, "only_refused": refused, "unusual": unusual}
@@ -123,7 +125,11 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
     chains: dict[str, list[Path]] = {}
     for path in paths:
         chains.setdefault(str(path.parent / audit_log.chain_of(path.name)), []).append(path)
-    for line in _by_time(lines_of(files, _warn_of_damage) for files in chains.values()):
+
+    def warn(path: Path, why: str) -> None:
+        say(f"Warning: {path} cannot be read to its end: {why}")
+
+    for line in _by_time(lines_of(files, warn) for files in chains.values()):
         if (entry := parse_line(line)) is None:
             wrong += 1
             continue
@@ -147,10 +153,6 @@ def _by_time(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:
 
 def _time_in(line: bytes) -> str:
     return str((parse_line(line) or {}).get("time", ""))
-
-
-def _warn_of_damage(path: Path, why: str) -> None:
-    say(f"Warning: {path} cannot be read to its end: {why}")
 
 
 def _parse_since(text: str) -> str:
@@ -435,7 +437,10 @@ def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
     ``known`` is the hash of a line that must still be there; ``after`` that of the last line of
     files that are no longer kept.
     """
-    if not any(map(_is_like_ours, lines_of(paths, _ignore))) and any(lines_of(paths, _ignore)):
+    lines_there = partial(lines_of, paths, lambda _path, _why: None)  # the check tells of damage
+    # A line of an audit log, or one that was to become it.
+    is_log = any(one.startswith(b'{"v":') or parse_line(one) is not None for one in lines_there())
+    if not is_log and any(lines_there()):
         raise not_a_log(paths)
     chains = [
         _Chain(files, f"{files[-1].name}: " if index else "", known.lower())
@@ -465,12 +470,3 @@ def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
             " audit verify FILE --last HASH"
         )
     return 0
-
-
-def _ignore(_path: Path, _why: str) -> None:
-    """The check says so."""
-
-
-def _is_like_ours(line: bytes) -> bool:
-    """Tell whether a line is one of an audit log, or was to become one."""
-    return line.startswith(b'{"v":') or parse_line(line) is not None

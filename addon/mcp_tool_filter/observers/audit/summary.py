@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from operator import itemgetter
@@ -81,16 +81,6 @@ def look_through(entries: Iterable[Entry]) -> LoggedCalls:
         if size is not None:
             seen.sizes[tool].append((time, size))
     return seen
-
-
-def never_called(seen: LoggedCalls, names: Collection[str]) -> list[str]:
-    """Return the tools without a successful call."""
-    return [name for name in names if name not in seen.calls]
-
-
-def only_refused(seen: LoggedCalls, names: Collection[str]) -> list[str]:
-    """Return the tools that were called but always refused."""
-    return [name for name in names if name in seen.refused and name not in seen.calls]
 
 
 def unusual_calls(seen: LoggedCalls) -> list[Unusual]:

@@ -122,7 +122,8 @@ def shapes_in(text: str) -> Iterator[tuple[int, int]]:
             yield found.span()
     yield from (found.span() for found in _JWT.finditer(text))
     for found in _SCHEME.finditer(text):
-        if _is_credential(found[1].lower(), found[2]):
+        scheme, said = found[1].lower(), found[2]
+        if basic_parts(said) if scheme == "basic" else _has_digit(said) or len(said) >= _LONG:
             yield found.span(2)
     for found in _HOOK.finditer(text):
         yield found.span(found.lastindex or 0)
@@ -141,12 +142,6 @@ def basic_parts(credential: str) -> list[str]:
     except (binascii.Error, ValueError):
         return []
     return [user, password] if colon else []
-
-
-def _is_credential(scheme: str, text: str) -> bool:
-    if scheme == "basic":
-        return bool(basic_parts(text))
-    return _has_digit(text) or len(text) >= _LONG
 
 
 _DIGITS = re.compile(r"[0-9]+")
