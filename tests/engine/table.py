@@ -169,11 +169,11 @@ class Client:
     def hold(self, on: bool) -> None:
         self.is_held = on
 
-    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking) -> None:
         table = self.table
         if table.refuses:
             exchange.unreachable("Connection refused")
-        elif not fresh and table.idle and exchange.may_use(table.idle_for):
+        elif table.idle and (table.idle_for < exchange.most_idle or exchange.may_use_any):
             exchange.connected(table.idle.pop().up)
         elif table.connects_later:
             table.connecting.append(exchange)

@@ -147,7 +147,7 @@ def test_uploads_and_downloads_are_not_kept(scene: Scene) -> None:
         assert scene.says(piece).endswith(piece)
         scene.table.link.got = b""
     assert scene.engine.passing is not None
-    assert scene.engine.passing.held_bytes == 0
+    assert scene.engine.passing.size == 0
 
 
 @pytest.mark.parametrize("cut_at", [0, 1])

@@ -37,7 +37,7 @@ def read(wire: Wire[RequestHead] | Wire[AnswerHead]) -> list[object]:
         else:
             said.append((event.status, event.fields))
         if event is END:
-            wire.next_cycle()
+            wire.state = "head"
     return said
 
 
@@ -235,7 +235,7 @@ def test_what_an_exchange_does_to_its_head_does_not_change_one_that_is_repeated(
         head.split_target()
         head.keeps = False
         assert (wire.next(), wire.next()) == (b"1", END)
-        wire.next_cycle()
+        wire.state = "head"
 
 
 def test_only_the_last_few_short_heads_are_remembered() -> None:

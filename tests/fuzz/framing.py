@@ -121,7 +121,7 @@ def taken(raw: bytes, cuts: Sequence[int] = (), *, method: str = "") -> Taken:
                 if event is END:
                     if method or not keeps:
                         return Taken(found, raw[:good])
-                    wire.next_cycle()
+                    wire.state = "head"
         if method:
             wire.eof()
             while (event := wire.next()) is not None:

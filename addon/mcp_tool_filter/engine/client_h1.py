@@ -18,6 +18,7 @@ time-outs cost a request nothing.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
 from mcp_tool_filter.engine.service import Host, Service
@@ -33,6 +34,9 @@ from mcp_tool_filter.engine.wire import (
     render_chunk,
 )
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.engine.service import Asking
 
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
@@ -66,10 +70,10 @@ class H1Client:
     def __init__(self, service: Service, host: Host) -> None:
         self.service, self.host = service, host
         self.turn = Turn.IDLE
-        self.exchange: Exchange | None = None
+        self.exchange: Asking | None = None
         self.is_slow = False
         """True while the client does not read what we send."""
-        self._wire = RequestWire(service.limits)
+        self.wire = RequestWire(service.limits)
         self._is_running = self._waits = False
         self._is_held = False  # we do not read from the client
         self._is_chunked = False  # the answer
@@ -94,12 +98,9 @@ class H1Client:
 
     def gone(self) -> None:
         """The client has left, or has closed its half of the connection."""
-        exchange, self.exchange = self.exchange, None
-        self.turn = Turn.CLOSED
         if self.service.seats is not None:
             self.service.seats.leave(self)
-        if exchange is not None:
-            exchange.client_left()
+        self._leave()
 
     def held(self, on: bool) -> None:
         """The client reads slowly, or reads again: read from the upstream as slowly."""
@@ -119,12 +120,13 @@ class H1Client:
             case _ if self.is_slow:
                 self._silent_since = None
                 return
-            case Turn.IDLE if self._wire.unread:
+            case Turn.IDLE if self.wire.unread:
                 silent_as, seconds = ("head", number), limits.head_time
             case Turn.IDLE:
                 silent_as, seconds = ("idle", number), limits.idle_time
             case Turn.READING:
-                silent_as, seconds = ("body", number, self._body_size), limits.body_time
+                size = self.exchange.size if self.exchange is not None else 0
+                silent_as, seconds = ("body", number, size), limits.body_time
             case Turn.DISCARDING:
                 silent_as, seconds = ("rest", number), limits.discard_time
             case _:
@@ -135,38 +137,36 @@ class H1Client:
         elif now - self._silent_since >= seconds:
             self._time_out()
 
-    @property
-    def _body_size(self) -> int:
-        """Bytes of the request's body so far."""
-        return self.exchange.size if self.exchange is not None else 0
-
     def close_silent(self) -> None:
         """Give the seat to another client."""
         if self.turn is Turn.CLOSED:  # it has not read all of its last answer
             self.host.abort()
         else:
-            self._close_without_answer()
+            self._leave()
+            self.host.close()
 
     def _time_out(self) -> None:
-        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self._wire.unread):
+        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self.wire.unread):
             self._refuse_bytes(Fault("a request that does not come", _TIMED_OUT))
         else:
-            self._close_without_answer()
+            self._leave()
+            self.host.close()
         self.host.wake()
 
-    def _close_without_answer(self) -> None:
+    def _leave(self) -> Asking | None:
+        """End the exchange, if there is one, without an answer; return it."""
         exchange, self.exchange = self.exchange, None
         self.turn = Turn.CLOSED
         if exchange is not None:
             exchange.client_left()
-        self.host.close()
+        return exchange
 
     # Requests
 
     def _run(self, data: bytes = b"") -> None:
         """Read what has arrived, as long as it is the client's turn."""
         if self._is_running or self._waits:
-            return self._wire.receive(data) if data else None
+            return self.wire.receive(data) if data else None
         self._is_running = True
         try:
             self._read(data)
@@ -176,9 +176,9 @@ class H1Client:
             self._fail(error)
         finally:
             self._is_running = False
-        if (self._wire.unread or self._is_held) and self.turn is not Turn.CLOSED:
-            is_full = self._wire.ahead > self.service.limits.ahead
-            if is_full and self.exchange is not None and self.exchange.has_begun:
+        if (self.wire.unread or self._is_held) and self.turn is not Turn.CLOSED:
+            is_full = self.wire.ahead > self.service.limits.ahead
+            if is_full and self.exchange is not None and self.exchange.stream is not None:
                 self.exchange.cut("the client sends too much ahead")
             elif (is_full or self._waits) != self._is_held:
                 self._is_held = not self._is_held
@@ -186,16 +186,19 @@ class H1Client:
         return None
 
     def _read(self, data: bytes) -> None:
-        wire, last = self._wire, self._served + _MOST_REQUESTS
+        wire, last = self.wire, self._served + _MOST_REQUESTS
         while self._may_read and (data or wire.unread or self.turn is not Turn.IDLE):
             if self._served >= last and self.turn is Turn.IDLE and wire.unread:
                 self._waits = True
                 return self.host.call_later(0, self._go_on)
             event = wire.next_joined(data)
             data = b""
-            if event is None:
+            if event is not None:
+                self._take(event)
+            elif wire.raw:
+                return self._take(b"")
+            else:
                 return None
-            self._take(event)
         return wire.receive(data) if data else None
 
     @property
@@ -215,11 +218,12 @@ class H1Client:
             if self.turn is Turn.READING and self.exchange is not None:
                 self.exchange.take(event)
         elif self.turn is Turn.READING and self.exchange is not None:
-            self._note_whole()
+            self.turn = Turn.ANSWERING
+            if self.service.seats is not None:
+                self.service.seats.is_served(self)
             self.exchange.end_of_request()
         elif self.turn is Turn.SKIPPING:
-            self.turn = Turn.IDLE
-            self._wire.next_cycle()
+            self.turn, self.wire.state = Turn.IDLE, "head"
         else:
             self._close()
 
@@ -237,19 +241,10 @@ class H1Client:
         self.exchange = Exchange(service, self, head, body)
         self.exchange.begin()
 
-    def _note_whole(self) -> None:
-        """A whole request is here: the client waits for us."""
-        self.turn = Turn.ANSWERING
-        if self.service.seats is not None:
-            self.service.seats.is_served(self)
-
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client's bytes are not HTTP: answer if it waits for an answer, then close."""
-        exchange, self.exchange = self.exchange, None
         was_answered = self.turn in (Turn.ANSWERING, Turn.DISCARDING)
-        self.turn = Turn.CLOSED
-        if exchange is not None:
-            exchange.client_left()
+        exchange = self._leave()
         if not was_answered:
             detail = "not valid HTTP" if fault.status != _TIMED_OUT else "not sent in time"
             self.service.listener.tell_refused(
@@ -274,17 +269,16 @@ class H1Client:
         self.host.send(CONTINUE)
 
     @property
-    def has_seat(self) -> bool:
-        """False if too many clients are connected."""
-        seats = self.service.seats
-        return seats is None or not seats.standing or self not in seats.standing
+    def holder(self) -> H1Client:
+        return self
 
     @property
     def _keeps(self) -> bool:
         exchange = self.exchange
         if exchange is None or not exchange.head.keeps or self.service.is_draining:
             return False
-        return self.turn is Turn.ANSWERING or (self.turn is Turn.READING and _is_bare(exchange))
+        is_bare = not exchange.head.length and not exchange.head.is_chunked
+        return self.turn is Turn.ANSWERING or (self.turn is Turn.READING and is_bare)
 
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
         """Send a whole answer; a bare one has no body, whatever its length says."""
@@ -303,41 +297,45 @@ class H1Client:
             self.host.send(body)
         else:
             self.host.send(head + body)
+        self._end_turn()
 
-    def begin(self, answer: Answer) -> None:
-        """Begin an answer that is sent in pieces."""
-        assert self.exchange is not None
-        if self.exchange.head.method == "GET":
-            self._wire.forget()
-        self._is_chunked = self.exchange.head.is_11
-        if not self._is_chunked:
-            self.exchange.head.keeps = False
-        ending = b"transfer-encoding: chunked\r\n" if self._is_chunked else b""
-        if not self._keeps:
-            ending += _CLOSE
-        self.host.send(render_answer(answer.status, answer.reason, answer.fields, ending))
-
-    def data(self, data: bytes) -> None:
-        """Send a piece of the answer."""
-        if data:
-            self.host.send(render_chunk(data) if self._is_chunked else data)
-
-    def finish(self) -> None:
-        """End an answer that was sent in pieces."""
-        if self._is_chunked:
-            self.host.send(LAST_CHUNK)
+    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
+        """Send a piece of an answer; the first with its head."""
+        said = b""
+        if head is not None:
+            assert self.exchange is not None
+            asked = self.exchange.head
+            if asked.method == "GET":  # it may stay open for hours
+                self.wire.forget()
+            self._is_chunked = asked.is_11
+            asked.keeps = asked.keeps and self._is_chunked
+            ending = b"transfer-encoding: chunked\r\n" if self._is_chunked else b""
+            if not self._keeps:
+                ending += _CLOSE
+            said = render_answer(head.status, head.reason, head.fields, ending)
+        said += render_chunk(data) if self._is_chunked else data
+        if is_last and self._is_chunked:
+            said += LAST_CHUNK
+        if said:
+            self.host.send(said)
+        if is_last:
+            self._end_turn()
 
     def switch(self, answer: Answer) -> bytes:
         """Accept a WebSocket; return what the client has sent behind its request."""
-        self.turn = Turn.SOCKET
         ending = b"connection: Upgrade\r\nupgrade: websocket\r\n"
         self.host.send(render_answer(101, answer.reason, answer.fields, ending))
+        return self.leave_http()
+
+    def leave_http(self) -> bytes:
+        """Return what the client has sent behind its request: it is no longer HTTP."""
+        self.turn = Turn.SOCKET
         if self._is_held:
             self._is_held = False
             self.host.hold(False)
-        return self._wire.take_rest()
+        return self.wire.take_rest()
 
-    def cut(self, exchange: Exchange) -> None:
+    def cut(self, exchange: Asking) -> None:
         """Cut the answer off, so that the client notices."""
         if exchange is not self.exchange:
             return  # its answer is complete
@@ -345,25 +343,24 @@ class H1Client:
         self.turn = Turn.CLOSED
         self.host.abort()
 
-    def done(self) -> None:
+    def _end_turn(self) -> None:
         """The answer is complete."""
         try:
-            self._end_turn()
+            self._go_to_next()
         except Exception as error:
             self.service.note_failure(error)
             self.turn = Turn.CLOSED
             self.host.abort()
 
-    def _end_turn(self) -> None:
+    def _go_to_next(self) -> None:
         exchange, keeps = self.exchange, self._keeps
         if keeps and self.turn is Turn.READING:  # only its end is still to be read
             self.exchange, self.turn = None, Turn.SKIPPING
         elif keeps:
-            self.exchange, self.turn = None, Turn.IDLE
+            self.exchange, self.turn, self.wire.state = None, Turn.IDLE, "head"
             if self.service.seats is not None:
                 self.service.seats.is_answered(self)
-            self._wire.next_cycle()
-            if not self._is_running and (self._wire.unread or self._is_held):
+            if not self._is_running and (self.wire.unread or self._is_held):
                 self._run()
         elif self.turn is Turn.READING and exchange is not None and not exchange.head.expects:
             self.exchange, self.turn = None, Turn.DISCARDING
@@ -375,8 +372,3 @@ class H1Client:
         if self.service.seats is not None:
             self.service.seats.is_answered(self)
         self.host.close()
-
-
-def _is_bare(exchange: Exchange) -> bool:
-    """Tell whether a request has no body."""
-    return not exchange.head.length and not exchange.head.is_chunked

@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from h2.config import H2Configuration
@@ -82,7 +81,8 @@ class H2Stream:
     """One request and its answer: the ``ClientSide`` of its exchange."""
 
     def __init__(self, connection: H2Client, number: int) -> None:
-        self.connection, self.number, self.host = connection, number, connection.host
+        self.connection = self.holder = connection
+        self.number, self.host = number, connection.host
         self.exchange: Exchange | None = None
         self.has_all = False
         """True once the client has sent everything."""
@@ -99,35 +99,26 @@ class H2Stream:
 
     # Called by an exchange
 
-    @property
-    def has_seat(self) -> bool:
-        return self.connection.has_seat
-
     def go_ahead(self) -> None:
-        self._say_head([(b":status", b"100")])
+        self._say_head(((b":status", b"100"),))
 
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
         length = len(answer.body)
         if is_bare or answer.status == 304:
             length = -1 if answer.length is None else answer.length
-        fields = answer.fields
         if length >= 0 and answer.status != 204:
-            fields = (*fields, (b"content-length", b"%d" % length))
-        self._say_head(_answer_head(answer.status, fields))
-        self.data(b"" if is_bare else answer.body)
-        self.finish()
+            length_field = b"content-length", b"%d" % length
+            answer = replace(answer, fields=(*answer.fields, length_field))
+        self.stream(b"" if is_bare else answer.body, head=answer, is_last=True)
 
-    def begin(self, answer: Answer) -> None:
-        self._say_head(_answer_head(answer.status, answer.fields))
-
-    def data(self, data: bytes) -> None:
+    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
+        if head is not None:
+            fields = ((name.lower(), value) for name, value in head.fields)
+            self._say_head(((b":status", b"%d" % head.status), *fields))
         if data:
             self._pieces.append(memoryview(data))
             self.unsent += len(data)
-            self.pump()
-
-    def finish(self) -> None:
-        self._is_ended = True
+        self._is_ended = is_last or self._is_ended
         self.pump()
 
     def switch(self, answer: Answer) -> bytes:
@@ -136,10 +127,7 @@ class H2Stream:
     def cut(self, exchange: Exchange) -> None:
         self.connection.reset(self, ErrorCodes.INTERNAL_ERROR)
 
-    def done(self) -> None:
-        """The exchange is over; the stream ends when the client has read all of its answer."""
-
-    def _say_head(self, head: list[tuple[bytes, bytes]]) -> None:
+    def _say_head(self, head: Fields) -> None:
         if not self.connection.has(self):
             return None
         try:
@@ -221,11 +209,6 @@ class H2Client:
         self.h2.initiate_connection()
         self.h2.increment_flow_control_window(_WIDEST)
         self.flush()
-
-    @property
-    def has_seat(self) -> bool:
-        seats = self.service.seats
-        return seats is None or self not in seats.standing
 
     @property
     def unsent(self) -> int:
@@ -431,7 +414,7 @@ class H2Client:
             self.service.seats.has_begun(self)
         service = self.service if self.service.route is None else self.service.route(head)
         exchange = stream.exchange = Exchange(service, stream, head)
-        return _guarded(exchange, exchange.begin)
+        return exchange.guarded(exchange.begin)
 
     def _take_data(self, event: DataReceived) -> None:
         assert event.stream_id is not None
@@ -441,7 +424,7 @@ class H2Client:
         if stream is None or stream.exchange is None or not event.data:
             return
         stream.received += len(event.data)
-        _guarded(stream.exchange, partial(stream.exchange.take, event.data))
+        stream.exchange.guarded(stream.exchange.take, event.data)
         unfinished = [one for one in self.streams.values() if not one.has_all]
         most = self.limits.bodies * self.service.listener.config.limits.pending
         if sum(one.received for one in unfinished) > most:
@@ -457,7 +440,7 @@ class H2Client:
         if stream.exchange is not None and not stream.exchange.is_over:
             if self.service.seats is not None:
                 self.service.seats.is_served(self)
-            _guarded(stream.exchange, stream.exchange.end_of_request)
+            stream.exchange.guarded(stream.exchange.end_of_request)
 
     # Streams
 
@@ -502,18 +485,6 @@ class H2Client:
     def _close_if_retired(self) -> None:
         if self._is_retiring and not self.streams:
             self._end(ErrorCodes.NO_ERROR)
-
-
-def _guarded(exchange: Exchange, step: Callable[[], None]) -> None:
-    """End only this exchange if our code raises."""
-    try:
-        step()
-    except Exception as error:
-        exchange.fail(error)
-
-
-def _answer_head(status: int, fields: Fields) -> list[tuple[bytes, bytes]]:
-    return [(b":status", b"%d" % status), *((name.lower(), value) for name, value in fields)]
 
 
 def _head_of(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:

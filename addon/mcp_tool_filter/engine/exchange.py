@@ -181,20 +181,21 @@ class ClientSide(Protocol):
     """True while the client does not read what we send."""
 
     @property
-    def has_seat(self) -> bool:
-        """False if there are too many clients, and this one gets only an error."""
+    def holder(self) -> object:
+        """Who has a seat for it, or stands."""
 
     def go_ahead(self) -> None: ...
-    def respond(self, answer: Answer, *, is_bare: bool) -> None: ...
-    def begin(self, answer: Answer) -> None: ...
-    def data(self, data: bytes) -> None: ...
-    def finish(self) -> None: ...
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        """Send a whole answer, and turn to the next request."""
+
+    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
+        """Send a piece of an answer: the first with its head, behind the last the turn ends."""
+
     def switch(self, answer: Answer) -> bytes:
         """Accept a WebSocket; return what the client has sent behind its request."""
         ...
 
     def cut(self, exchange: Exchange) -> None: ...
-    def done(self) -> None: ...
 
 
 class Exchange:
@@ -214,6 +215,10 @@ class Exchange:
     """The target for a proxy behind us."""
     proxy_login: bytes | None = None
     """Our own login to that proxy."""
+    keeps_raw = False
+    """Only ``Passing`` needs the bytes as they came."""
+    most_idle = 0.0
+    """Seconds for which a connection may have been idle, unless the request ``may_use_any``."""
     looks_for_mcp = False
     """True if only the MCP messages of the WebSocket are judged; all others pass."""
     _tries = 0
@@ -225,9 +230,8 @@ class Exchange:
     """The host's own view of the exchange."""
     tap: Tap | None = None
     made: tuple[AnswerHead, bytes] | None = None
-    """Another addon's answer instead of the upstream's; it is judged like the upstream's."""
-    is_made_early = False
-    """True if it was made before the request's body was here."""
+    """Another addon's answer instead of the upstream's; it is judged like the upstream's. It may
+    come before the request's body."""
     address: Address | None = None
     """Where another addon sends the request; our headers and logins do not follow it there."""
     authority: bytes | None = None
@@ -303,12 +307,6 @@ class Exchange:
             notes=RequestNotes(),
         )  # fmt: skip
 
-    def answer_by_script(
-        self, status: int, reason: bytes, fields: Fields, body: bytes, *, is_early: bool
-    ) -> None:
-        """Answer instead of the upstream; ``is_early`` before the request's body is here."""
-        self.made, self.is_made_early = (AnswerHead(status, reason, fields), body), is_early
-
     def change_stream_head(self, status: int, fields: Fields) -> None:
         """Change the head of an event stream before it is sent."""
         assert self.answer is not None
@@ -335,19 +333,21 @@ class Exchange:
 
     def _admit(self) -> None:
         service, head = self.service, self.head
-        listener = service.listener
-        if service.seats is not None and service.seats.standing and not self.down.has_seat:
-            return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
+        if (
+            service.seats is not None
+            and service.seats.standing
+            and self.down.holder in service.seats.standing
+        ):
+            return self._refuse(503, FULL, "max_clients", _RETRY)
         if self._is_stopped_at_the_gate(may_visit=True):
             return None
-        config = listener.policy.config
-        if head.length is not None and head.length > config.limits.pending:
-            return self._refuse_size()
+        if head.length is not None and head.length > service.listener.policy.config.limits.pending:
+            return self._refuse(413, TOO_LARGE, "Request too large")
         self.phase = Phase.COLLECTING
         if self.has_all:
             self._collected()
-        elif head.expects and self.is_made_early:
-            self._play_made(listener.unasked())
+        elif head.expects and self.made is not None:
+            self._play_made(service.listener.unasked())
         elif head.expects:
             self.down.go_ahead()
         return None
@@ -365,40 +365,32 @@ class Exchange:
                 notes.problem = problem_in_source(
                     config.allowed_hosts, known, authority=head.authority, own=host.own
                 )
-        if notes.problem is None or (may_visit and self._is_visit(notes.problem)):
+        is_of_site = notes.problem == "Sec-Fetch-Site"
+        is_visit = service.is_visit if is_of_site and may_visit else None
+        if notes.problem is None or (is_visit is not None and is_visit(self)):
             return False
-        said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
-        self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
+        said = FORBIDDEN_SITE if is_of_site else FORBIDDEN
+        self._refuse(403, said, notes.problem)
         return True
-
-    def _is_visit(self, problem: str) -> bool:
-        is_visit = self.service.is_visit
-        return problem == "Sec-Fetch-Site" and is_visit is not None and is_visit(self)
 
     def take(self, data: bytes) -> None:
         """Take bytes of the body."""
         if self.is_over:
             return
-        if not self.is_made_early:
+        if self.made is None:
             self._parts.append(data)
         self.size += len(data)
         if self.size > self.service.listener.policy.config.limits.pending:
-            self._refuse_size()
+            self._refuse(413, TOO_LARGE, "Request too large")
 
-    def _refuse_size(self) -> None:
-        self._tell_refused(TOO_LARGE, Why.OVERSIZED, "Request too large")
-        self.reply(Answered(413, TOO_LARGE))
-
-    def _refuse_at_once(
-        self, status: int, said: bytes, why: Why, detail: str, fields: Fields = ()
-    ) -> None:
-        self._tell_refused(said, why, detail)
+    def _refuse(self, status: int, said: bytes, detail: str, fields: Fields = ()) -> None:
+        """Answer at once; only a page whose request was too large may read that."""
+        is_large = status == 413
+        why = Why.OVERSIZED if is_large else Why.FORBIDDEN
+        self.service.listener.tell_refused(Reply(said, Reason(why, detail=detail)), self)
         if status == 503:
             self.head.keeps = False
-        self.reply(Answered(status, said), with_cors=False, fields=fields)
-
-    def _tell_refused(self, said: bytes, why: Why, detail: str) -> None:
-        self.service.listener.tell_refused(Reply(said, Reason(why, detail=detail)), self)
+        self.reply(Answered(status, said), with_cors=is_large, fields=fields)
 
     def end_of_request(self) -> None:
         """The whole request is here."""
@@ -408,7 +400,7 @@ class Exchange:
 
     def _collected(self) -> None:
         parts, self._parts = self._parts, []
-        if self.is_made_early:
+        if self.made is not None:
             return self._play_made(self.service.listener.unasked())
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self.phase = Phase.DECIDING
@@ -430,7 +422,7 @@ class Exchange:
         self.service.exchanges.discard(self)
         self.service = service
         service.exchanges.add(self)
-        self._guarded(self._judge)
+        self.guarded(self._judge)
         self.down.host.wake()
 
     def _judge_message(self) -> None:
@@ -446,8 +438,7 @@ class Exchange:
 
     def _carry_out[T](self, decision: Deciding[T], step: Callable[[T], None]) -> None:
         """Take a step with what a decision that waits comes to."""
-        done = partial(self._later_with, self._course, step)
-        self.service.effects.carry_out(decision, done)
+        self.service.effects.carry_out(decision, partial(self._later, self._course, step))
 
     def _judged(self, outcome: Passed | Answered) -> None:
         if isinstance(outcome, Answered):
@@ -523,15 +514,24 @@ class Exchange:
 
     def _send(self) -> None:
         self.phase = Phase.ASKING
+        self.most_idle = self.service.limits.young
+        self._connect()
+
+    def _connect(self) -> None:
         if self.service.connect is not None and self.address is None:
             self.service.connect(self)
         else:
-            self.down.host.connect(self, fresh=False)
+            self.down.host.connect(self)
 
     # The upstream
 
     @property
-    def may_be_repeated(self) -> bool:
+    def may_use_any(self) -> bool:
+        """Whether the request may be sent on a connection that was idle for long."""
+        return self._tries == 0 and self._may_be_repeated
+
+    @property
+    def _may_be_repeated(self) -> bool:
         """Whether sending the request twice changes nothing."""
         if self.head.method in SAFE_METHODS:
             return True
@@ -551,18 +551,13 @@ class Exchange:
             )
         )
 
-    def may_use(self, idle: float) -> bool:
-        """Tell whether the request may be sent on a connection that was idle for so many
-        seconds."""
-        return idle < self.service.limits.young or self.may_be_repeated
-
     def connected(self, up: Upstream) -> None:
         """The host has found a connection."""
-        self._guarded(self._ask, up)
+        self.guarded(self._ask, up)
 
     def unreachable(self, why: str) -> None:
         """The host has found no connection."""
-        self._guarded(self.lose, why)
+        self.guarded(self.lose, why)
 
     def _ask(self, up: Upstream) -> None:
         if self.is_over:
@@ -577,6 +572,11 @@ class Exchange:
             up.slow_down(True)
         return None
 
+    def upstream_is_slow(self, on: bool) -> None:
+        """The upstream reads slowly, or again; an ordinary request is sent already."""
+        if self.seat is not None:
+            self.seat.upstream_is_slow(on)
+
     def upstream_lost(self, *, was_idle: bool) -> None:
         """The connection has ended before the answer did."""
         if self.seat is not None:
@@ -584,8 +584,9 @@ class Exchange:
         self.up = None
         if self.is_over:
             return None
-        if was_idle and self.answer is None and self._tries < 2 and self.may_be_repeated:
-            return self.down.host.connect(self, fresh=True)
+        if was_idle and self.answer is None and self._tries < 2 and self._may_be_repeated:
+            self.most_idle = 0.0
+            return self._connect()
         return self.lose("the upstream closed the connection")
 
     def lose(self, why: str) -> None:
@@ -615,46 +616,36 @@ class Exchange:
     def _end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
         """End a stream that has begun, with these last messages."""
         self._let_go()
-        self._say(b"".join(map(render_event, replies)))
         self._over(outcome)
         self.tell("error")
-        self.down.finish()
-        self.down.done()
+        self._say(b"".join(map(render_event, replies)), is_last=True)
 
-    def _say(self, data: bytes) -> None:
-        if data:
-            if self.tap is not None:
-                self.tap.said(data)
-            self.down.data(data)
+    def _say(self, data: bytes, head: Answer | None = None, *, is_last: bool = False) -> None:
+        if data and self.tap is not None:
+            self.tap.said(data)
+        self.down.stream(data, head=head, is_last=is_last)
 
     # The answer
 
     def on_answer(self, head: AnswerHead, body: bytes) -> None:
         """Take a whole answer."""
-        course = self._course
-        self.on_head(head)
+        course, self._has_ended = self._course, True
+        self.on_head(head, body)
         if course == self._course and self.answer is not None:
-            if body:
-                self.on_data(body)
-            if course == self._course:
-                self.on_end()
+            self.on_end()
 
-    def on_head(self, head: AnswerHead) -> None:
-        """Take the head of the upstream's answer."""
-        try:
-            self._judge_head(head)
-        except ProtocolError as error:
-            self.refuse_answer(error)
-
-    def _judge_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: AnswerHead, body: bytes = b"") -> None:
+        """Take the head of the upstream's answer, and the bytes behind it. Raises ProtocolError."""
         asked, listener, status = self.asked, self.service.listener, head.status
         if asked is None:
             raise RuntimeError("an answer to nothing")
         if status == 101 and self.socket is None:
             raise ProtocolError("an upgrade that was not requested")
-        self.size = 0
         if self.tap is not None:
             self.tap.head(status, head.fields)
+        self.size = 0
+        if body:
+            self.on_data(body)
         notes = head.notes
         if notes.names is not listener.names:
             notes_on(head, listener)
@@ -699,7 +690,7 @@ class Exchange:
 
     def _send_again(self) -> None:
         """Send the request once more: the hook has renewed its token."""
-        self.answer = None
+        self.answer, self._parts, self._has_ended = None, [], False
         self._send()
 
     def _open_stream(self, asked: HttpExchange, answer: Answer, notes: AnswerNotes) -> None:
@@ -733,14 +724,9 @@ class Exchange:
         self.phase = Phase.STREAMING
         self.body, self._notes, self.out_fields, self._out_head = b"", None, (), None
         if self.up is not None and self.head.method == "GET":  # it may stay open for hours
-            self.up.forget()
-        self.down.begin(answer)
+            self.up.wire.forget()
         parts, self._parts = self._parts, []
-        for data in parts:
-            self._feed(data)
-        if self._has_ended and not self.is_over:
-            self.on_end()
-        return None
+        return self._feed(b"".join(parts), answer)
 
     def adopt(
         self,
@@ -757,29 +743,26 @@ class Exchange:
         """
         listener = self.service.listener
         self.service.exchanges.add(self)
+        self.up, self.has_all, self._has_ended = up, True, is_complete
+        if up is not None:
+            up.adopt(self)
+        if has_begun:
+            self.phase = Phase.STREAMING
         self.head.split_target()
         known = Head(self.head.method, self.head.target, self.head.fields, self.down.host.peer)
         outcome = listener.judge_request(known, b"", self)
         if not isinstance(outcome, Passed):
             raise ProtocolError("an answer of MCP to a request that is refused")
         asked = self.asked = outcome.exchange
-        self.has_all = True
         notes = notes_on(head, listener)
         answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
         listener.note_answer_head(asked, head.status, notes.session)
         self.stream = self._filter(asked)
-        if not has_begun:
-            self.down.begin(answer)
         self.phase = Phase.STREAMING
-        if up is not None:
-            self.up = up
-            up.adopt(self)
-        self._feed(rest)
-        if is_complete:
-            self.on_end()
+        self._feed(rest, None if has_begun else answer)
 
     def on_data(self, data: bytes) -> None:
-        """Take bytes of the answer."""
+        """Take bytes of the answer. Raises ProtocolError."""
         if self.tap is not None:
             self.tap.data(data)
         if self.phase is Phase.STREAMING:
@@ -789,35 +772,47 @@ class Exchange:
         self._parts.append(data)
         self.size += len(data)
         if self.size > self.service.listener.policy.config.limits.pending:
-            self.refuse_answer(ProtocolError("a longer answer than we keep"))
+            raise ProtocolError("a longer answer than we keep")
         return None
 
-    def _feed(self, data: bytes) -> None:
-        stream = self.stream
-        if self.is_over or stream is None:
+    def _feed(self, data: bytes, head: Answer | None = None) -> None:
+        """Filter bytes of the stream, and send what may pass."""
+        if (stream := self.stream) is None:
             return
-        if self.transform is not None:
+        if data and self.transform is not None:
             made = self.transform(data)
             data = made if isinstance(made, bytes) else b"".join(made)
-        seen = stream.feed(data, self)
-        if stream.failure is not None:
-            self.refuse_answer(stream.failure)
-        elif seen:
-            self._say(seen)
+        self._pass_on(stream.feed(data, self) if data else b"", head)
 
     def _wake(self) -> None:
         """Some waiting events are decided now."""
+        if self.stream is not None and self.has_begun:
+            self._pass_on(self.stream.take())
+
+    def _pass_on(self, seen: bytes, head: Answer | None = None) -> None:
+        """Send what may be seen of the stream; end with it, once nothing waits."""
         stream = self.stream
-        if stream is None or not self.has_begun:
-            return
-        if seen := stream.take():
-            self._say(seen)
-        if stream.failure is not None:
-            self.refuse_answer(stream.failure)
-        elif self._has_ended:
-            self.on_end()
-        elif self._is_lost and not stream.is_waiting:
-            self.lose(self.why)
+        assert stream is not None
+        last = stream.finish(self) if self._has_ended else None
+        if last is None or stream.failure is not None:
+            if seen or head is not None:
+                self._say(seen, head)
+            if stream.failure is not None:
+                self.refuse_answer(stream.failure)
+            elif self._is_lost and not stream.is_waiting:
+                self.lose(self.why)
+            return None
+        if self.tap is not None:
+            self.tap.data(b"")
+        if self.asked is not None and self.asked.is_legacy:
+            self._close_stream()
+            self.service.suspect()
+        elif self.head.method == "GET":
+            self.service.note_end_of_stream()
+        if self.down.host.point is None:
+            return self._end_stream(seen + last, head)
+        self._say(seen + last, head)
+        return self.point("response", self._end_stream)
 
     def inject(self, data: bytes) -> bool:
         """Send our own bytes on the event stream; return False if there is none."""
@@ -841,36 +836,22 @@ class Exchange:
         """The upstream's answer is complete."""
         if self.is_over:
             return None
-        if self.tap is not None and not self._has_ended:
-            self.tap.data(b"")
-        stream = self.stream
-        if stream is None:
-            parts, self._parts = self._parts, []
-            raw, notes = parts[0] if len(parts) == 1 else b"".join(parts), self._notes
-            assert notes is not None
-            return self._judge_body(raw, notes, self._shown)
         self._has_ended = True
-        if self.phase is not Phase.STREAMING or (last := stream.finish(self)) is None:
-            return None
-        if stream.failure is not None:
-            return self.refuse_answer(stream.failure)
-        self._say(last)
-        if self.asked is not None and self.asked.is_legacy:
-            self._close_stream()
-            self.service.suspect()
-        elif self.head.method == "GET":
-            self.service.note_end_of_stream()
-        return self.point("response", self._end_stream)
+        if self.stream is not None:
+            return self._pass_on(b"") if self.phase is Phase.STREAMING else None
+        if self.tap is not None:
+            self.tap.data(b"")
+        parts, self._parts = self._parts, []
+        return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
 
-    def _end_stream(self) -> None:
+    def _end_stream(self, last: bytes = b"", head: Answer | None = None) -> None:
         self._over(Outcome.ANSWERED)
-        self.down.finish()
         self.tell("answered")
-        self.down.done()
+        self._say(last, head, is_last=True)
 
-    def _judge_body(self, raw: bytes, notes: AnswerNotes, go_on: Callable[[], None]) -> None:
-        answer, asked = self.answer, self.asked
-        if answer is None or asked is None:
+    def _judge_body(self, raw: bytes, go_on: Callable[[], None]) -> None:
+        answer, asked, notes = self.answer, self.asked, self._notes
+        if answer is None or asked is None or notes is None:
             raise RuntimeError("an answer to nothing")
         if self.head.method == "HEAD":
             if is_card(self.head.target, notes.kind):  # its body would be another one
@@ -969,11 +950,11 @@ class Exchange:
         answer = self.answer
         assert answer is not None
         self.was_changed = False
-        notes = self._judge_changed_head(answer)
+        notes = self._notes = self._judge_changed_head(answer)
         if is_event_stream(notes.kind):
             raise ProtocolError("an event stream that came too late to be judged")
         self.asked = self.service.listener.unasked()
-        self._judge_body(answer.body, notes, self._deliver)
+        self._judge_body(answer.body, self._deliver)
 
     def _judge_changed_head(self, answer: Answer) -> AnswerNotes:
         if answer.status == 101:
@@ -995,10 +976,9 @@ class Exchange:
         answer = self.answer
         assert answer is not None
         self._over(self.outcome or Outcome.ANSWERED)
-        self.down.respond(answer, is_bare=self.head.method == "HEAD")
         if self.outcome is Outcome.ANSWERED:
             self.tell("answered")
-        self.down.done()
+        self.down.respond(answer, is_bare=self.head.method == "HEAD")
 
     def _switch(self) -> None:
         """Begin a WebSocket."""
@@ -1010,7 +990,7 @@ class Exchange:
         self.seat = Socket(self)
         ahead = self.down.switch(self.answer)
         self.tell("answered")
-        self.seat.begin(ahead, self.up.switch())
+        self.seat.begin(ahead, self.up.wire.take_rest())
 
     def talked(self, *, is_lost: bool) -> None:
         """The WebSocket is over, and both sides were told; ``is_lost`` if the upstream was not."""
@@ -1021,7 +1001,7 @@ class Exchange:
         up = self.up
         self._over(Outcome.UPSTREAM_FAILED if is_lost else Outcome.ANSWERED)
         if up is not None:
-            up.finish()
+            up.drop()
         self.down.host.close()
 
     # Our own answers, and other endings
@@ -1098,8 +1078,11 @@ class Exchange:
         return True
 
     def fail(self, error: Exception) -> None:
-        """End the exchange because our own code has raised. Never raises."""
+        """End the exchange: its answer must not pass, or our own code has raised. Never raises."""
         try:
+            is_of_answer = self.answer is not None or self.phase is Phase.ASKING
+            if isinstance(error, Fault) or (isinstance(error, ProtocolError) and is_of_answer):
+                return self.refuse_answer(error)
             self.service.note_failure(error)
             if self.is_over or self.has_begun:
                 return self.cut("internal error")
@@ -1191,32 +1174,22 @@ class Exchange:
 
         return go_on
 
-    def _later(self, course: int, step: Callable[[], None]) -> None:
-        """Run a step after a wait."""
-        if course == self._course and not self.is_over:
-            self._guarded(step)
-            self.down.host.wake()
-
-    def _later_with[T](
-        self, course: int, step: Callable[[T], None], outcome: T | Exception
-    ) -> None:
-        """The same, with what was waited for."""
+    def _later(self, course: int, step: Callable[..., None], *came: object) -> None:
+        """Take a step after a wait, with what was waited for."""
         if course != self._course or self.is_over:
             return
-        if isinstance(outcome, Exception):
-            self.fail(outcome)
+        if came and isinstance(came[0], Exception):
+            self.fail(came[0])
         else:
-            self._guarded(step, outcome)
+            self.guarded(step, *came)
         self.down.host.wake()
 
-    def _guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
+    def guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
+        """Take a step; if it raises, only this exchange ends."""
         try:
             step(*args)
         except Exception as error:
-            if isinstance(error, ProtocolError) and self.answer is not None:
-                self.refuse_answer(error)
-            else:
-                self.fail(error)
+            self.fail(error)
 
 
 def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:

@@ -27,7 +27,7 @@ from mcp_tool_filter.engine.service import Address, Host, Service
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import (
     AnswerHead,
-    End,
+    AnswerWire,
     Fault,
     RequestHead,
     render_chunk,
@@ -56,6 +56,7 @@ _UNREACHABLE = (
     b"content-length: %d\r\n\r\n%b"
 )
 _MOST_UNSENT = 1 << 20
+_CODED = "MCP in a coding that was not requested"
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
@@ -91,13 +92,20 @@ class Places(Protocol):
 class Passing:
     """One request that is not MCP, as far as we know, and its answer."""
 
+    keeps_raw = True
+    stream = None
+    flow: object = None
+    """No other addon sees it."""
+    may_use_any = False
+
     def __init__(self, client: ForwardClient, at: Address, head: RequestHead, raw: bytes) -> None:
         self.down, self.address, self.head = client, at, head
         self.service = client.service
+        self.most_idle = client.service.limits.young
         self.up: Upstream | None = None
-        self.flow: object = None
-        """No other addon sees it."""
-        self.is_over = self.is_tunnel = False
+        self.seat: Passing | None = None
+        """Itself, once it is a tunnel."""
+        self.is_over = False
         self.has_begun = False
         """True once the client has got a part of the answer."""
         self.has_all = False
@@ -109,6 +117,7 @@ class Passing:
         self._watches: list[Watch] = []
         self._sent = b""  # the first that was sent: all, if there is no body
         self._tries = 0
+        self._wire: AnswerWire | None = None
         self._answer: AnswerHead | None = None
         self._answer_raw = b""  # not passed yet, since it may be MCP
         self._peeker: EventPeeker | None = None
@@ -116,78 +125,71 @@ class Passing:
         self._said_100 = False
 
     @property
-    def held_bytes(self) -> int:
+    def size(self) -> int:
         """Bytes in memory."""
         held = len(self._raw) + len(self._answer_raw) + (self._reader.size if self._reader else 0)
         return held + (self._peeker.held if self._peeker else 0)
 
     # The request
 
-    def read_with(self, reader: BodyReader) -> None:
-        """Decide by the body."""
+    def begin(self, reader: BodyReader | None) -> None:
+        """Send the request, or let the reader decide by its body."""
         self._reader = reader
-        if self.head.expects:
+        if reader is None:
+            self._decide(Treatment.OTHER)
+        elif self.head.expects:
             self._said_100 = True
             self.down.go_ahead()
 
-    def take(self, event: bytes | End | None, raw: bytes) -> Treatment | None:
-        """Take a part of the request; return what becomes of it, once that is decided."""
-        self._raw += raw
-        self.has_all = isinstance(event, End)
+    def take(self, data: bytes) -> None:
+        """Take bytes of the body; the client may have sent others for them, or only others."""
+        self._raw += self.down.wire.raw
         if self._reader is not None:
-            way = None
-            if isinstance(event, bytes):
-                way = self._reader.feed(event)
-            elif self.has_all:
-                way = self._reader.finish()
-            if way is Treatment.REFUSED:
-                raise Fault("a request as the body of another")
-            if way is None or way is Treatment.MCP:
-                return way
-            self._watches = self._reader.watches
-            self._reader = None
-        elif isinstance(event, bytes) and not all(one.may_pass(event) for one in self._watches):
+            self._decide(self._reader.feed(data) if data else None)
+        elif not all(one.may_pass(data) for one in self._watches):
             log.warning("Cut off a long request that turned out to be MCP")
             self.cut()
-            return None
-        if not self.is_decided:
-            self.is_decided = True
-            self._connect(fresh=False)
-        self._send()
-        return Treatment.OTHER
+        else:
+            self._send()
 
-    @property
-    def held_body(self) -> bytes:
-        """What the reader has got, for an exchange that is judged instead."""
-        return self._reader.held if self._reader is not None else b""
+    def end_of_request(self) -> None:
+        self._raw += self.down.wire.raw
+        self.has_all = True
+        if self._reader is not None:
+            self._decide(self._reader.finish())
+        else:
+            self._send()
+
+    def _decide(self, way: Treatment | None) -> None:
+        if way is Treatment.REFUSED:
+            raise Fault("a request as the body of another")
+        if way is Treatment.MCP:
+            assert self._reader is not None
+            self.down.judge(self, self._reader.held)
+        elif way is not None:
+            if self._reader is not None:
+                self._watches, self._reader = self._reader.watches, None
+            self.is_decided = True
+            self.down.host.connect(self)
+            self._send()
 
     def _send(self) -> None:
         if self.up is not None and self._raw:
             self.up.write(bytes(self._raw))
             self._raw.clear()
-        self.down.hold_for(len(self._raw) > _MOST_UNSENT)
+        self.upstream_is_slow(len(self._raw) > _MOST_UNSENT)
+
+    # The upstream
 
     def upstream_is_slow(self, on: bool) -> None:
         self.down.hold_for(on)
 
-    # The upstream
-
-    def _connect(self, *, fresh: bool) -> None:
-        self.down.host.connect(self, fresh=fresh)
-
-    def may_use(self, idle: float) -> bool:
-        return idle < self.service.limits.young or self._may_be_repeated
-
-    @property
-    def _may_be_repeated(self) -> bool:
-        return self.head.method in SAFE_METHODS and not self.head.length and self.has_all
-
     def connected(self, up: Upstream) -> None:
         if self.is_over:
             return up.idle()
-        self.up = up
+        self.up, self._wire = up, up.wire
         self._tries += 1
-        up.pass_on(self, method=self.head.method)
+        up.carry(self, self.head.method)
         self._sent = bytes(self._raw)
         if self.down.is_slow:
             up.slow_down(True)
@@ -204,10 +206,12 @@ class Passing:
         self.up = None
         if self.is_over:
             return
-        if was_idle and self._tries < 2 and self._may_be_repeated and not self.has_begun:
+        may_be_repeated = self.head.method in SAFE_METHODS and not self.head.length and self.has_all
+        if was_idle and self._tries < 2 and may_be_repeated and not self.has_begun:
             self._raw[:0] = self._sent
-            self._connect(fresh=True)
-        elif self.is_tunnel:
+            self.most_idle = 0.0
+            self.down.host.connect(self)
+        elif self.seat is not None:
             self._end()
             self.down.close()
         elif self.has_begun:
@@ -217,36 +221,31 @@ class Passing:
 
     # The answer
 
-    def on_answer(self, event: AnswerHead | bytes | End | None, raw: bytes) -> None:
-        """Take a part of the answer. Raises ProtocolError if it must not pass."""
-        if isinstance(event, AnswerHead):
-            self._on_head(event, raw)
-        elif self._peeker is not None:
-            self._peek(self._peeker, event, raw)
-        elif raw:
-            self.down.host.send(raw)
-        if isinstance(event, End) and not self.is_over:
-            self.up = None
-            keeps = self._answer is not None and self._answer.keeps
-            self._end()
-            self.down.passed(keeps=keeps and self.has_all)
+    def on_answer(self, head: AnswerHead, body: bytes) -> None:
+        raise RuntimeError("an answer that keeps its bytes comes in pieces")
 
-    def _on_head(self, head: AnswerHead, raw: bytes) -> None:
+    def on_head(self, head: AnswerHead) -> None:
+        """Take the head of an answer. Raises ProtocolError if it must not pass."""
+        assert self._wire is not None
+        raw = self._wire.raw
         if head.status == 101:
             asked = values_of(self.head.fields, b"upgrade")
             if not asked or asked != values_of(head.fields, b"upgrade"):
                 raise ProtocolError("an upgrade that was not requested")
-            self.is_tunnel = True
         elif head.status == 100 and self._said_100:
-            return None
+            return
         elif head.status >= 200:
             self._answer = head
             kind = text_of(head.fields, b"content-type")
             if self.head.method == "GET" and may_be_event_stream(kind):
-                return self._begin_peeking(head, raw)
-        self.has_begun = head.status >= 200 or self.is_tunnel
+                self._begin_peeking(head, raw)
+                return
+        self.has_begun = head.status >= 200 or head.status == 101
         self.down.host.send(raw)
-        return None
+        if head.status == 101:
+            self.seat = self
+            self.from_client(self.down.leave_http())
+            self.from_upstream(self._wire.take_rest())
 
     def _begin_peeking(self, head: AnswerHead, raw: bytes) -> None:
         coding = text_of(head.fields, b"content-encoding").strip()
@@ -257,53 +256,79 @@ class Passing:
         if head.length is None:  # with a length it waits for the first event: it may change
             self._release_answer()
 
-    def _release_answer(self) -> None:
-        self.down.host.send(self._answer_raw)
-        self._answer_raw, self.has_begun = b"", True
-
-    def _peek(self, peeker: EventPeeker, event: bytes | End | None, raw: bytes) -> None:
-        """Look for MCP in an event stream; what cannot be MCP passes."""
-        assert self._answer is not None
-        if self._inflate is not None:
-            return self._peek_compressed(peeker, event, raw)
-        if event is None:
-            return None
-        passed, rest = peeker.finish() if isinstance(event, End) else peeker.feed(event)
-        if passed:
-            self._answer_raw += render_chunk(passed) if self._answer.is_chunked else passed
-        if isinstance(event, End) and rest is None and self._answer.is_chunked:
+    def on_data(self, data: bytes) -> None:
+        """Take bytes of the answer, as ``take`` does. Raises ProtocolError."""
+        assert self._wire is not None
+        raw = self._wire.raw
+        if self._peeker is None:
+            self.from_upstream(raw)
+        elif self._inflate is not None:
             self._answer_raw += raw
-        if self._answer_raw and (passed or isinstance(event, End)):
+            self._peek_compressed(self._peeker, self._inflate(data) if data else ())
+        elif data:
+            self._peek(self._peeker.feed(data))
+
+    def on_end(self) -> None:
+        """The answer is complete. Raises ProtocolError if it must not pass."""
+        assert self._answer is not None
+        assert self._wire is not None
+        peeker, raw = self._peeker, self._wire.raw
+        if peeker is None:
+            self.from_upstream(raw)
+        elif self._inflate is not None:
+            self._answer_raw += raw
+            if peeker.finish()[1] is not None:
+                raise ProtocolError(_CODED)
+            self._release_answer()
+        else:
+            self._peek(peeker.finish(), raw)
+        if not self.is_over:
+            self._end()
+            if self._answer.keeps and self.has_all:
+                self.down.passed()
+            else:
+                self.down.close()
+
+    def _peek(self, seen: tuple[bytes, bytes | None], end: bytes | None = None) -> None:
+        """Pass on what cannot be MCP; give up the rest once it is MCP. ``end`` frames the end."""
+        assert self._answer is not None
+        passed, rest = seen
+        is_chunked = self._answer.is_chunked
+        if passed:
+            self._answer_raw += render_chunk(passed) if is_chunked else passed
+        if end is not None and rest is None and is_chunked:
+            self._answer_raw += end
+        if passed or end is not None:
             self._release_answer()
         if rest is not None:
-            self.down.adopt(self, self._answer, rest, is_complete=isinstance(event, End))
-        return None
+            self.down.adopt(self, self._answer, rest, is_complete=end is not None)
 
-    def _peek_compressed(self, peeker: EventPeeker, event: bytes | End | None, raw: bytes) -> None:
+    def _peek_compressed(self, peeker: EventPeeker, pieces: Iterable[bytes]) -> None:
         """Let a stream pass that we could not filter, as long as it is not MCP."""
-        self._answer_raw += raw
-        rest = None
-        if isinstance(event, End):
-            _, rest = peeker.finish()
-        elif event is not None:
-            assert self._inflate is not None
-            for piece in self._inflate(event):
-                if rest is None:
-                    _, rest = peeker.feed(piece)
-        if rest is not None:
-            raise ProtocolError("MCP in a coding that was not requested")
+        for piece in pieces:
+            if peeker.feed(piece)[1] is not None:
+                raise ProtocolError(_CODED)
         if not peeker.held:
             self._release_answer()
+
+    def _release_answer(self) -> None:
+        if self._answer_raw:
+            self.down.host.send(self._answer_raw)
+            self._answer_raw, self.has_begun = b"", True
 
     # A tunnel
 
     def from_client(self, data: bytes) -> None:
-        if self.up is not None:
+        if data and self.up is not None:
             self.up.write(data)
 
     def from_upstream(self, data: bytes) -> None:
         if data:
             self.down.host.send(data)
+
+    def client_is_slow(self, on: bool) -> None:
+        if self.up is not None:
+            self.up.slow_down(on)
 
     # The end
 
@@ -311,10 +336,10 @@ class Passing:
         """The client is gone."""
         self._end()
 
-    def cut(self) -> None:
+    def cut(self, _why: str = "") -> None:
         """Close both sides, so that nobody mistakes a part for the whole."""
         self._end()
-        self.down.abort()
+        self.down.cut(self)
 
     def fail(self, error: Exception) -> None:
         """The answer must not pass, or our own code has failed."""
@@ -343,15 +368,19 @@ class ForwardClient(H1Client):
 
     def __init__(self, places: Places, host: Host) -> None:
         super().__init__(places.others, host)
+        self.wire.keeps_raw = True
         self._places = places
-        self.passing: Passing | None = None
-        """The request under way, if it is not judged."""
         self._is_full = False  # the upstream does not take what the client sends
+
+    @property
+    def passing(self) -> Passing | None:
+        """The request under way, if it is not judged."""
+        return self.exchange if isinstance(self.exchange, Passing) else None
 
     @property
     def held_bytes(self) -> int:
         """Bytes in memory of what is not judged; the other exchanges tell their own."""
-        return self.passing.held_bytes if self.passing is not None else 0
+        return self.passing.size if self.passing is not None else 0
 
     def give_up(self) -> None:
         """Close the connection because all of them hold too much memory."""
@@ -359,33 +388,9 @@ class ForwardClient(H1Client):
             self.passing.cut()
             self.host.wake()
 
-    # Called by the host
-
-    def receive(self, data: bytes) -> None:
-        if self.passing is not None and self.passing.is_tunnel:
-            self.passing.from_client(data)
-        else:
-            super().receive(data)
-
-    def gone(self) -> None:
-        passing, self.passing = self.passing, None
-        super().gone()
-        if passing is not None:
-            passing.client_left()
-
-    def held(self, on: bool) -> None:
-        if self.passing is not None and self.passing.up is not None:
-            self.is_slow = on
-            self.passing.up.slow_down(on)
-        super().held(on)
-
     def tick(self, now: float) -> None:
         if self.passing is None or not self.passing.is_decided:
             super().tick(now)
-
-    @property
-    def _body_size(self) -> int:
-        return self.passing.held_bytes if self.passing is not None else super()._body_size
 
     # Requests
 
@@ -393,34 +398,9 @@ class ForwardClient(H1Client):
     def _may_read(self) -> bool:
         return super()._may_read and not self._is_full
 
-    def _read(self, data: bytes) -> None:
-        wire = self._wire
-        if data:
-            wire.receive(data)
-        while self._may_read:
-            event, raw = wire.next_raw()
-            if isinstance(event, RequestHead):
-                self._begin_with(event, raw)
-            elif self.passing is not None:
-                self._pass(self.passing, event, raw)
-            elif event is not None:
-                self._take(event)
-            if event is None:
-                return
-
-    def _pass(self, passing: Passing, event: bytes | End | None, raw: bytes) -> None:
-        if isinstance(event, End):
-            self.turn = Turn.ANSWERING
-        if passing.take(event, raw) is Treatment.MCP:
-            self.passing = None
-            exchange = self._judged(passing.head, passing.address)
-            exchange.take(passing.held_body)
-            if passing.has_all:
-                exchange.end_of_request()
-
-    def _begin_with(self, head: RequestHead, raw: bytes) -> None:
+    def _begin(self, head: RequestHead) -> None:
         if head.method == "CONNECT":
-            self._places.open_tunnel(head, self._wire.take_rest())
+            self._places.open_tunnel(head, self.wire.take_rest())
             self.turn = Turn.CLOSED  # what follows is another connection
             return
         at = self._places.address_of(head)
@@ -428,32 +408,27 @@ class ForwardClient(H1Client):
         if has_body and values_of(head.fields, b"upgrade"):  # to some servers the body is not HTTP
             raise Fault("a body in front of another protocol")
         self._note_request(is_whole=False)
-        target = path_of(head.target)
-        known = Head(head.method, target, head.fields)
+        known = Head(head.method, path_of(head.target), head.fields)
         is_endpoint = self._places.is_endpoint(at, head)
-        is_socket = is_websocket(known)
         if is_mcp_head(known) or (is_endpoint and not has_body and head.method == "GET"):
-            self._judged(head, at)
-        elif is_socket:
-            self._judged(head, at, looks=True)
+            self._judged(head, at).begin()
+        elif is_websocket(known):
+            exchange = self._judged(head, at)
+            exchange.looks_for_mcp = True
+            exchange.begin()
         else:
-            passing = self.passing = Passing(self, at, head, self._out(head, raw))
-            if has_body:
-                coding = coding_in(head.fields)
-                limits = self.service.listener.config.limits
-                passing.read_with(BodyReader(coding, limits, is_endpoint=is_endpoint))
-            else:
-                passing.take(None, b"")
+            passing = self.exchange = Passing(self, at, head, self._out(head, self.wire.raw))
+            limits = self.service.listener.config.limits
+            reader = BodyReader(coding_in(head.fields), limits, is_endpoint=is_endpoint)
+            passing.begin(reader if has_body else None)
 
-    def _judged(self, head: RequestHead, at: Address, *, looks: bool = False) -> Exchange:
-        """Let an exchange judge a request; with ``looks`` only the messages that are MCP."""
+    def _judged(self, head: RequestHead, at: Address) -> Exchange:
+        """Let an exchange judge a request."""
         service = self._places.service_of(at, head)
         exchange = self.exchange = Exchange(service, self, head)
-        exchange.address, exchange.looks_for_mcp = at, looks
+        exchange.address = at
         if (behind := self._places.for_proxy(head)) is not None:
             exchange.out_target, exchange.proxy_login = behind
-        head.expects = head.expects and self.passing is None
-        exchange.begin()
         return exchange
 
     def _out(self, head: RequestHead, raw: bytes) -> bytes:
@@ -476,18 +451,10 @@ class ForwardClient(H1Client):
         return line + fields
 
     def _refuse_bytes(self, fault: Fault) -> None:
-        passing, self.passing = self.passing, None
         self._places.note_closed(str(fault))
-        if passing is not None:
-            self.turn = Turn.DISCARDING if passing.has_begun else self.turn
-            passing.client_left()
+        if self.passing is not None and self.passing.has_begun:
+            self.turn = Turn.DISCARDING
         super()._refuse_bytes(fault)
-
-    def _fail(self, error: Exception) -> None:
-        passing, self.passing = self.passing, None
-        super()._fail(error)
-        if passing is not None:
-            passing.client_left()
 
     # Called by an exchange
 
@@ -495,13 +462,14 @@ class ForwardClient(H1Client):
         self._note(answer.status)
         super().respond(answer, is_bare=is_bare)
 
-    def begin(self, answer: Answer) -> None:
-        self._note(answer.status)
-        super().begin(answer)
+    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
+        if head is not None:
+            self._note(head.status)
+        super().stream(data, head=head, is_last=is_last)
 
     def _note(self, status: int) -> None:
         exchange = self.exchange
-        if exchange is not None and exchange.address is not None and not exchange.looks_for_mcp:
+        if isinstance(exchange, Exchange) and exchange.address and not exchange.looks_for_mcp:
             self._places.note_answer(exchange.address, exchange.head, status)
 
     # Called by a passing request
@@ -514,35 +482,40 @@ class ForwardClient(H1Client):
             if not on:
                 self._run()
 
+    def judge(self, passing: Passing, body: bytes) -> None:
+        """Judge a request whose body turned out to be MCP; this much of it is here."""
+        exchange = self._judged(passing.head, passing.address)
+        exchange.head.expects = False  # it was told to go ahead
+        exchange.begin()
+        exchange.take(body)
+        if passing.has_all:
+            exchange.end_of_request()
+
     def adopt(self, passing: Passing, head: AnswerHead, rest: bytes, *, is_complete: bool) -> None:
-        """Filter an event stream that turned out to be MCP. Raises ProtocolError."""
-        up = passing.up
-        service = self._places.service_of(passing.address, passing.head)
-        passing.head.keeps = passing.head.keeps and (head.is_chunked or not passing.has_begun)
-        exchange = Exchange(service, self, passing.head)
+        """Filter an event stream that turned out to be MCP."""
+        service, has_begun = (
+            self._places.service_of(passing.address, passing.head),
+            passing.has_begun,
+        )
+        passing.head.keeps = passing.head.keeps and (head.is_chunked or not has_begun)
+        exchange = self.exchange = Exchange(service, self, passing.head)
         exchange.address = passing.address
         self._is_chunked = head.is_chunked
-        self.exchange, self.passing = exchange, None
         passing.is_over = True
-        exchange.adopt(up, head, rest, has_begun=passing.has_begun, is_complete=is_complete)
+        try:
+            exchange.adopt(passing.up, head, rest, has_begun=has_begun, is_complete=is_complete)
+        except Exception as error:
+            exchange.fail(error)
 
-    def passed(self, *, keeps: bool) -> None:
-        """An answer is complete."""
-        passing, self.passing = self.passing, None
-        if keeps and self.turn is Turn.ANSWERING and passing is not None and passing.head.keeps:
-            self.turn = Turn.IDLE
-            self._wire.next_cycle()
-            self._run()
+    def passed(self) -> None:
+        """An answer is complete, and the connection may be used again."""
+        if self.turn is Turn.ANSWERING and self.exchange is not None and self.exchange.head.keeps:
+            self._end_turn()
         else:
             self.close()
 
     def close(self) -> None:
-        self.passing = None
         self._close()
-
-    def abort(self) -> None:
-        self.passing, self.turn = None, Turn.CLOSED
-        self.host.abort()
 
 
 def path_of(target: str) -> str:

@@ -285,11 +285,11 @@ class Host(Protocol):
     def hold(self, on: bool) -> None:
         """Stop reading from the client, or read on."""
 
-    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking) -> None:
         """Find a connection for a request; call its ``connected`` or ``unreachable``.
 
-        An idle connection is used unless ``fresh``, or unless it has been idle for so long that
-        ``exchange.may_use`` refuses it. If the exchange is over by then, the connection stays idle.
+        An idle one is used if it has been idle for less than ``exchange.most_idle`` seconds, or if
+        ``exchange.may_use_any``. If the exchange is over by then, the connection stays idle.
         """
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:

@@ -18,21 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.wire import (
-    DEFAULT_LIMITS,
-    LONG,
-    AnswerHead,
-    AnswerWire,
-    End,
-    Fault,
-    HttpLimits,
-)
+from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, LONG, AnswerWire, End, HttpLimits
 from mcp_tool_filter.http.head import WITHOUT_BODY
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.engine.passing import Passing
-    from mcp_tool_filter.engine.service import Host
+    from mcp_tool_filter.engine.exchange import Exchange
+    from mcp_tool_filter.engine.service import Asking, Host
 
 
 class Upstream:
@@ -45,19 +36,16 @@ class Upstream:
         abort: Callable[[], None],
         hold: Callable[[bool], None],
         idle: Callable[[], None],
-        close: Callable[[], None] | None = None,
         limits: HttpLimits = DEFAULT_LIMITS,
     ) -> None:
         """``write`` and ``abort`` are for the connection, ``hold`` stops reading from it (or reads
-        on), ``close`` ends it when all is sent. ``idle`` takes it back for the next exchange; if
-        bytes are still unsent then, the answer came early, and the host closes it instead."""
+        on). ``idle`` takes it back for the next exchange; if bytes are still unsent then, the
+        answer came early, and the host closes it instead."""
         self.write, self.abort, self.hold, self.idle = write, abort, hold, idle
-        self._close = close or abort
         self.owner: Host | None = None
         """The only client that may use the connection; None for all."""
-        self._wire = AnswerWire(limits)
-        self._exchange: Exchange | None = None
-        self._passing: Passing | None = None
+        self.wire = AnswerWire(limits)
+        self._exchange: Asking | None = None
         self._uses = 0
         self._keeps = True
         self._has_answered = False
@@ -66,11 +54,7 @@ class Upstream:
 
     def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
         """Send a request; ``head`` lacks its end and the length."""
-        self._exchange = exchange
-        self._uses += 1
-        self._has_answered = False
-        self._wire.asked = method
-        self._wire.next_cycle()
+        self.carry(exchange, method)
         if body or method not in WITHOUT_BODY:
             head = b"%bcontent-length: %d\r\n" % (head, len(body))
         if len(body) > LONG:  # joining would copy it
@@ -79,10 +63,21 @@ class Upstream:
         else:
             self.write(b"%b\r\n%b" % (head, body))
 
+    def carry(self, exchange: Asking, method: str) -> None:
+        """Expect the answer to a request that writes its own bytes."""
+        self._exchange = exchange
+        self._uses += 1
+        self._has_answered = False
+        self.wire.asked, self.wire.state = method, "head"
+        self.wire.keeps_raw, self.wire.raw = exchange.keeps_raw, b""
+
+    def adopt(self, exchange: Exchange) -> None:
+        """Give the rest of an answer that turned out to be MCP to an exchange."""
+        self._exchange = exchange
+        self.wire.keeps_raw, self.wire.raw = False, b""
+
     def receive(self, data: bytes) -> None:
         """Take bytes from the upstream."""
-        if self._passing is not None:
-            return self._pass_answer(self._passing, data)
         exchange = self._exchange
         if exchange is None:  # bytes that nobody asked for
             return self.abort()
@@ -96,30 +91,17 @@ class Upstream:
 
     def lost(self) -> None:
         """The connection has ended."""
-        if (passing := self._passing) is not None:
-            self._pass_answer(passing, None)
-            if self._passing is passing:
-                self._passing = None
-                passing.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
-            if self._exchange is None:  # it may have turned out to be MCP
-                return
-        exchange = self._exchange
-        if exchange is None:
+        if (exchange := self._exchange) is None:
             return
         try:
             if exchange.seat is None:
-                self._wire.eof()
+                self.wire.eof()
                 self._read()
-            if self._exchange is None:
-                return
-            self._exchange = None
-            exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
+            if self._exchange is not None:
+                exchange, self._exchange = self._exchange, None
+                exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
         except Exception as error:
             self._fail(exchange, error)
-
-    def forget(self) -> None:
-        """Free the memory of heads: this answer takes long."""
-        self._wire.forget()
 
     def slow_down(self, on: bool) -> None:
         """Read no further while the client reads slowly."""
@@ -128,76 +110,23 @@ class Upstream:
             self.hold(on)
 
     def held(self, on: bool) -> None:
-        """The upstream reads slowly, or again; an ordinary request is sent already."""
-        if self._passing is not None:
-            self._passing.upstream_is_slow(on)
-        elif self._exchange is not None and self._exchange.seat is not None:
-            self._exchange.seat.upstream_is_slow(on)
-
-    def switch(self) -> bytes:
-        """Begin a WebSocket; return what the upstream has sent behind its answer."""
-        return self._wire.take_rest()
+        """The upstream reads slowly, or again."""
+        if self._exchange is not None:
+            self._exchange.upstream_is_slow(on)
 
     def drop(self) -> None:
         """Close the connection: its exchange needs no answer any more."""
-        self._exchange = self._passing = None
+        self._exchange = None
         self.abort()
 
-    def finish(self) -> None:
-        """Close the connection when all is sent."""
-        self._exchange = None
-        self._close()
-
-    # What is not MCP
-
-    def pass_on(self, passing: Passing, *, method: str) -> None:
-        """Carry a request that writes its own bytes, and gets those of the answer."""
-        self._passing = passing
-        self._uses += 1
-        self._has_answered = False
-        self._wire.asked = method
-        self._wire.next_cycle()
-
-    def adopt(self, exchange: Exchange) -> None:
-        """Give the rest of an answer that turned out to be MCP to an exchange."""
-        self._exchange, self._passing = exchange, None
-
-    def _pass_answer(self, passing: Passing, data: bytes | None) -> None:
-        """Pass bytes on, or what the end of the connection makes of them."""
-        try:
-            if data is None:
-                self._wire.eof()
-            elif passing.is_tunnel:
-                return passing.from_upstream(data)
-            else:
-                self._has_answered = True
-                self._wire.receive(data)
-            while self._passing is passing:
-                event, raw = self._wire.next_raw()
-                if isinstance(event, End):
-                    self._passing = None
-                    self._take_back()
-                elif isinstance(event, AnswerHead) and event.status >= 200:
-                    self._keeps = event.keeps
-                passing.on_answer(event, raw)
-                if passing.is_tunnel:
-                    return passing.from_upstream(self._wire.take_rest())
-                if event is None:
-                    return None
-            if self._exchange is not None:
-                self._read()
-        except Exception as error:
-            self._passing = None
-            self.abort()
-            passing.fail(error)
-        return None
-
     def _read(self, data: bytes = b"") -> None:
-        wire = self._wire
-        while (exchange := self._exchange) is not None:
+        wire = self.wire
+        while (exchange := self._exchange) is not None and exchange.seat is None:
             event = wire.next_joined(data)
             data = b""
             if event is None:
+                if wire.raw:
+                    exchange.on_data(b"")
                 return
             if isinstance(event, bytes):
                 exchange.on_data(event)
@@ -206,13 +135,12 @@ class Upstream:
                 exchange.on_end()
             elif event.status >= 200:
                 self._keeps = event.keeps
-                body, event.body = event.body, None
-                if body is None:
+                if event.body is None:
                     exchange.on_head(event)
                 else:
                     self._release()
-                    exchange.on_answer(event, body)
-            elif event.status == 101:
+                    exchange.on_answer(event, event.body)
+            elif event.status == 101 or wire.keeps_raw:
                 exchange.on_head(event)
             # Other answers below 200 are dropped: we have sent our own 100 already.
 
@@ -221,20 +149,15 @@ class Upstream:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
         exchange.up = None
-        self._take_back()
-
-    def _take_back(self) -> None:
         self.slow_down(False)
-        if self._keeps and not self._wire.unread:
+        if self._keeps and not self.wire.unread:
             self.idle()
         else:
             self.abort()
 
-    def _fail(self, exchange: Exchange, error: Exception) -> None:
-        if self._exchange is exchange:
+    def _fail(self, exchange: Asking, error: Exception) -> None:
+        exchange = self._exchange or exchange  # it may have turned out to be MCP
+        if self._exchange is not None:
             self.drop()
         exchange.up = None
-        if isinstance(error, Fault):
-            exchange.refuse_answer(error)
-        else:
-            exchange.fail(error)
+        exchange.fail(error)

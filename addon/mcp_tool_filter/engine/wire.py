@@ -13,7 +13,8 @@ A wire has one of these states:
          ──► close ──► done                    an answer that ends with its connection
          ──► switched                          after 101: no longer HTTP
 
-``next_cycle`` leads from done to head. What comes before that stays in the buffer.
+Who has seen the end of a message sets the state from done to head to read the next one. What comes
+before that stays in the buffer.
 
 The cost: every byte is searched once, also if a head or chunks come byte by byte. The last few
 heads of a connection are remembered without the values of Content-Length and Date: a client repeats
@@ -183,6 +184,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self.state: State = "head"
         self.unread = b""
         """What was received, from some read bytes on; empty if all was read."""
+        self.keeps_raw = False
+        """True if ``raw`` is wanted; then no body comes with its head."""
+        self.raw = b""
+        """What was received for the last event; without an event, too (the line before a chunk)."""
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
@@ -221,10 +226,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             self.unread, end = b"", 0
         self._at = self._searched = end
 
-    def next_cycle(self) -> None:
-        """Read the next message; the one before is done."""
-        self.state = "head"
-
     def forget(self) -> None:
         """Free the memory of the heads, since none comes for long."""
         self._remembered, self._last = {}, None
@@ -256,6 +257,11 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         then no END follows."""
         if data:
             self.receive(data)
+        if self.keeps_raw:
+            buffer, at = self.unread, self._at
+            event = self.next()
+            self.raw = buffer[at : len(buffer) - self.ahead]
+            return event
         if self.state != "head":
             return self.next()
         if (head := self._head()) is None:
@@ -265,13 +271,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         elif self.state == "count" and self._left <= len(self.unread) - self._at:
             head.body, self._left, self.state = self._take(self._left), 0, "done"
         return head
-
-    def next_raw(self) -> tuple[H | bytes | End | None, bytes]:
-        """The same, and what was read for it, as it was received: without a return value, too (the
-        line before a chunk)."""
-        buffer, at = self.unread, self._at
-        event = self.next()
-        return event, buffer[at : len(buffer) - self.ahead]
 
     # Heads
 
@@ -505,17 +504,15 @@ class AnswerWire(Wire[AnswerHead]):
         date = next((value for name, value in fields if name.lower() == b"date"), None)
         return AnswerHead(int(line[2]), line[3] or b"", fields, line[1] == b"1", date=date)
 
-    def next_cycle(self) -> None:
-        super().next_cycle()
-        self._interim = 0
-
     def _begin_body(self, head: AnswerHead) -> None:
         if head.status < 200:
             self._interim += 1
             if self._interim > self._limits.interim:
                 raise Fault("too many answers before the final one")
             self.state = "switched" if head.status == 101 else "head"
-        elif self.asked == "HEAD" or head.status in NO_BODY:
+            return
+        self._interim = 0
+        if self.asked == "HEAD" or head.status in NO_BODY:
             self.state = "end"
         elif head.length is None and not head.is_chunked:
             head.keeps = False

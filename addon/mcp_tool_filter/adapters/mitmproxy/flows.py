@@ -52,7 +52,7 @@ from mitmproxy.proxy.context import Context
 from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Address, Asking
-from mcp_tool_filter.engine.wire import RequestHead
+from mcp_tool_filter.engine.wire import AnswerHead, RequestHead
 from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.logins_through import CALLBACK
 from mcp_tool_filter.observers.redaction.names import is_secret_header, is_secret_name
@@ -258,7 +258,7 @@ class Picture:
     def adopt_early(self) -> None:
         self.adopt_head()
         if self.flow.response is not None:  # a script refuses, as mitmproxy's proxyauth does
-            self._made_by_script(is_early=True)
+            self._made_by_script()
 
     def adopt_request(self) -> None:
         self.adopt_head()
@@ -267,18 +267,14 @@ class Picture:
         if content != self._hide_body(exchange.body):
             exchange.body = self._masks.show(content or b"", Masks.BODY)
         if self.flow.response is not None:
-            self._made_by_script(is_early=False)
+            self._made_by_script()
 
-    def _made_by_script(self, *, is_early: bool) -> None:
+    def _made_by_script(self) -> None:
         response = self.flow.response
         assert response
-        self.exchange.answer_by_script(
-            response.status_code,
-            response.data.reason,
-            self._fields_in(response),
-            response.raw_content or b"",
-            is_early=is_early,
-        )
+        fields, body = self._fields_in(response), response.raw_content or b""
+        head = AnswerHead(response.status_code, response.data.reason, fields)
+        self.exchange.made = head, body
 
     # The answer
 

@@ -344,9 +344,9 @@ class EngineLayer(layer.Layer):
 
     # The upstream
 
-    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking) -> None:
         address = self._address_for(exchange)
-        if not fresh and (server := self._find_idle(exchange, address)):
+        if server := self._find_idle(exchange, address):
             del self._idle[server]
             self._connected(exchange, server, self._upstreams[server])
             return
@@ -387,7 +387,8 @@ class EngineLayer(layer.Layer):
     def _find_idle(self, exchange: Asking, address: Address) -> Server | None:
         wanted, now = ((address.host, address.port), address.is_tls), monotonic()
         for server, since in reversed(self._idle.items()):
-            if (server.address, server.tls) == wanted and exchange.may_use(now - since):
+            is_young = now - since < exchange.most_idle
+            if (server.address, server.tls) == wanted and (is_young or exchange.may_use_any):
                 return server
         return None
 

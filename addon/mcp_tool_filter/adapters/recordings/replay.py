@@ -44,6 +44,7 @@ from mcp_tool_filter.adapters.upstream.target import Target, target_for
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.engine.service import Asking
 from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import AnswerHead, RequestHead
 from mcp_tool_filter.http.head import Fields
@@ -245,7 +246,7 @@ class _RecordedPeer(Upstream):
             self._release()
             exchange.on_end()
 
-    def _say(self, take: Callable[[Exchange], None]) -> None:
+    def _say(self, take: Callable[[Asking], None]) -> None:
         if (exchange := self._exchange) is not None:
             try:
                 take(exchange)

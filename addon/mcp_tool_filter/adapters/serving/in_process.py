@@ -109,7 +109,7 @@ class InnerClient:
     """A client of one request; it keeps the answer."""
 
     is_slow = False
-    has_seat = True
+    holder = None
 
     def __init__(self, host: Host | None = None) -> None:
         """Without a ``host``, the service must have an upstream in this process."""
@@ -131,21 +131,16 @@ class InnerClient:
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
         self.answer = answer
         self.body += b"" if is_bare else answer.body
-
-    def begin(self, answer: Answer) -> None:
-        self.answer = answer
-
-    def data(self, data: bytes) -> None:
-        self.body += data
-
-    def done(self) -> None:
         self.over.set()
+
+    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
+        self.answer = head or self.answer
+        self.body += data
+        if is_last:
+            self.over.set()
 
     def cut(self, _exchange: Exchange) -> None:
         self.over.set()
-
-    def finish(self) -> None:
-        """The end comes with ``done``."""
 
     def go_ahead(self) -> None:
         """The body goes at once."""
@@ -166,7 +161,7 @@ class _NoHost:
     def send(self, _data: object) -> None:
         """Do nothing."""
 
-    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking) -> None:
         exchange.unreachable("it has no connections")
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:

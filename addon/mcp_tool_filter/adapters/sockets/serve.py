@@ -254,8 +254,8 @@ class Server:
 
     # Connections to upstreams
 
-    def _ask(self, exchange: Asking, *, fresh: bool) -> None:
-        self._pool_of(exchange.service).connect(exchange, fresh=fresh)
+    def _ask(self, exchange: Asking) -> None:
+        self._pool_of(exchange.service).connect(exchange)
 
     def _pool_of(self, site: Service) -> Pool:
         assert isinstance(site, Site)
@@ -544,9 +544,9 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def connect(self, exchange: Asking, *, fresh: bool) -> None:
+    def connect(self, exchange: Asking) -> None:
         """Give an exchange a connection, perhaps later."""
-        if not fresh and (one := self._take_idle(exchange)) is not None:
+        if (one := self._take_idle(exchange)) is not None:
             exchange.connected(one.speaks)
             return
         if not self._room.has_one(self.size):
@@ -561,7 +561,7 @@ class Pool:
 
     def _take_idle(self, exchange: Asking) -> UpstreamConnection | None:
         if self._owned and (own := self._owned.pop(exchange.down.host, None)) is not None:
-            if not own.is_closing and exchange.may_use(self.loop.time() - own.since):
+            if not own.is_closing and self._suits(exchange, own):
                 return own
             own.abort()
         while self.idle:
@@ -569,10 +569,13 @@ class Pool:
             if one.is_closing:
                 self.idle.pop()
                 continue
-            if not exchange.may_use(self.loop.time() - one.since):
+            if not self._suits(exchange, one):
                 return None  # it may be about to close
             return self.idle.pop()
         return None
+
+    def _suits(self, exchange: Asking, one: UpstreamConnection) -> bool:
+        return self.loop.time() - one.since < exchange.most_idle or exchange.may_use_any
 
     def close_oldest(self) -> bool:
         """Make room for a new connection; False if none is idle."""

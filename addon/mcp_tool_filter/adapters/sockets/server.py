@@ -261,7 +261,7 @@ class _ServedConnection:
 
     async def _next_head(self) -> RequestHead | None:
         """Return the head of the next request; None if the client has left."""
-        self._wire.next_cycle()
+        self._wire.state = "head"
         self._is_idle = not self._wire.ahead
         while (event := self._wire.next()) is None:
             if self._server.is_closing and self._is_idle:
