@@ -73,6 +73,8 @@ class H1Client:
         self.exchange: Asking | None = None
         self.is_slow = False
         """True while the client does not read what we send."""
+        self.heard: float | None = 0.0
+        self.was_served = False
         self.wire = RequestWire(service.limits)
         self._is_running = self._waits = False
         self._is_held = False  # we do not read from the client
@@ -218,9 +220,7 @@ class H1Client:
             if self.turn is Turn.READING and self.exchange is not None:
                 self.exchange.take(event)
         elif self.turn is Turn.READING and self.exchange is not None:
-            self.turn = Turn.ANSWERING
-            if self.service.seats is not None:
-                self.service.seats.is_served(self)
+            self.turn, self.heard, self.was_served = Turn.ANSWERING, None, True
             self.exchange.end_of_request()
         elif self.turn is Turn.SKIPPING:
             self.turn, self.wire.state = Turn.IDLE, "head"
@@ -230,9 +230,14 @@ class H1Client:
     def _note_request(self, *, is_whole: bool) -> None:
         """A request has begun; perhaps all of it is here, and the client waits for us."""
         self._served += 1
-        self.turn = Turn.ANSWERING if is_whole else Turn.READING
-        if self.service.seats is not None:
-            self.service.seats.has_begun(self, is_whole=is_whole)
+        seats = self.service.seats
+        if is_whole:
+            self.turn, self.heard, self.was_served = Turn.ANSWERING, None, True
+        else:
+            self.turn = Turn.READING
+            self.heard = seats.clock() if seats is not None else 0.0
+        if seats is not None and seats.standing:
+            seats.note_request(self)
 
     def _begin(self, head: RequestHead) -> None:
         body, head.body = head.body, None
@@ -358,8 +363,8 @@ class H1Client:
             self.exchange, self.turn = None, Turn.SKIPPING
         elif keeps:
             self.exchange, self.turn, self.wire.state = None, Turn.IDLE, "head"
-            if self.service.seats is not None:
-                self.service.seats.is_answered(self)
+            if (seats := self.service.seats) is not None:
+                self.heard = seats.clock()
             if not self._is_running and (self.wire.unread or self._is_held):
                 self._run()
         elif self.turn is Turn.READING and exchange is not None and not exchange.head.expects:
@@ -369,6 +374,5 @@ class H1Client:
 
     def _close(self) -> None:
         self.exchange, self.turn = None, Turn.CLOSED
-        if self.service.seats is not None:
-            self.service.seats.is_answered(self)
+        self.heard = self.service.seats.clock() if self.service.seats is not None else 0.0
         self.host.close()

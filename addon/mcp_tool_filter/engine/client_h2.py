@@ -198,6 +198,8 @@ class H2Client:
         self.streams: dict[int, H2Stream] = {}
         self.is_slow = False
         """True while the client reads nothing at all."""
+        self.heard: float | None = 0.0
+        self.was_served = False
         self._buffer = bytearray()
         self._has_begun = self._is_running = self._waits = False
         self._is_closed = self._is_retiring = False
@@ -410,8 +412,9 @@ class H2Client:
         except Fault as fault:
             self._refuse_bytes()
             return stream.respond(answer_to(fault), is_bare=False)
-        if self.service.seats is not None:
-            self.service.seats.has_begun(self)
+        if (seats := self.service.seats) is not None:
+            self.heard = None if self.heard is None else seats.clock()
+            seats.note_request(self)
         service = self.service if self.service.route is None else self.service.route(head)
         exchange = stream.exchange = Exchange(service, stream, head)
         return exchange.guarded(exchange.begin)
@@ -438,8 +441,7 @@ class H2Client:
             return
         stream.has_all = True
         if stream.exchange is not None and not stream.exchange.is_over:
-            if self.service.seats is not None:
-                self.service.seats.is_served(self)
+            self.heard, self.was_served = None, True
             stream.exchange.guarded(stream.exchange.end_of_request)
 
     # Streams
@@ -470,7 +472,7 @@ class H2Client:
         del self.streams[stream.number]
         self.flush()
         if not self.streams and self.service.seats is not None:
-            self.service.seats.is_answered(self)
+            self.heard = self.service.seats.clock()
         self._close_if_retired()
 
     def _pump_all(self) -> None:

@@ -16,7 +16,7 @@ such a call.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -54,6 +54,14 @@ class Effects(Protocol):
 class Silent(Protocol):
     """A client connection that can be closed because it says nothing."""
 
+    @property
+    def heard(self) -> float | None:
+        """When it was heard last, if after it has entered; None while it waits for us."""
+
+    @property
+    def was_served(self) -> bool:
+        """True once a whole request of it has come."""
+
     def close_silent(self) -> None: ...
 
 
@@ -67,6 +75,9 @@ class Seats:
     first request takes the seat of a client that was never served and is silent for a tenth of
     this time (or a crowd that only connects would keep all others out), or is answered with 503,
     and its connection is closed.
+
+    Requests only note when they came: a newcomer looks at all clients, and only if there are too
+    many.
     """
 
     def __init__(
@@ -80,86 +91,64 @@ class Seats:
     ) -> None:
         """``on_full`` is called when a client gets no seat."""
         self.most = most
+        self.clock = clock
         self._most_standing = most_standing
-        self._clock, self._patience, self._on_full = clock, patience, on_full
-        self._busy: set[Silent] = set()
-        self._new: OrderedDict[Silent, float] = OrderedDict()
-        """Those that were never served, and when each was heard last; the first is the oldest."""
-        self._idle: OrderedDict[Silent, float] = OrderedDict()
-        """Those that were served before."""
-        self.standing: OrderedDict[Silent, None] = OrderedDict()
+        self._patience, self._on_full = patience, on_full
+        self._seated: dict[Silent, float] = {}
+        """The clients, and when they have entered."""
+        self.standing: dict[Silent, None] = {}
         """Those without a seat. Each request checks whether there are any."""
 
     def __len__(self) -> int:
-        return len(self._busy) + len(self._new) + len(self._idle)
+        return len(self._seated)
 
     def enter(self, client: Silent) -> None:
         """Admit a client; another one may be closed for it."""
-        if len(self) >= self.most:
-            silent = self._longest_silent(self._new) or self._longest_silent(self._idle)
-            if silent is None:
-                self.standing[client] = None
-                self._on_full()
-                if len(self.standing) > self._most_standing:
-                    self.standing.popitem(last=False)[0].close_silent()
-                return
-            self.leave(silent)
-            silent.close_silent()
-        self._new[client] = self._clock()
+        if self._has_room() or self._has_room(served=True):
+            self._seated[client] = self.clock()
+            return
+        self.standing[client] = None
+        self._on_full()
+        if len(self.standing) > self._most_standing:
+            oldest = next(iter(self.standing))
+            del self.standing[oldest]
+            oldest.close_silent()
 
-    def _longest_silent(
-        self, group: OrderedDict[Silent, float], share: float = 1.0
-    ) -> Silent | None:
-        """Return the client that is silent longest, if for this share of our patience."""
-        if not group:
-            return None
-        client, since = next(iter(group.items()))
-        return client if self._clock() - since >= self._patience * share else None
+    def note_request(self, client: Silent) -> None:
+        """Let a client that stands and asks take the seat of another, if it can."""
+        if client in self.standing and self._has_room(share=_SHARE_OF_ONE_THAT_NEVER_ASKED):
+            del self.standing[client]
+            self._seated[client] = self.clock()
+
+    def keep(self, client: Silent) -> None:
+        """Let a client have its seat as long as it likes."""
+        if client in self._seated:
+            self._seated[client] = math.inf
 
     def leave(self, client: Silent) -> None:
-        self._busy.discard(client)
-        self._new.pop(client, None)
-        self._idle.pop(client, None)
+        self._seated.pop(client, None)
         self.standing.pop(client, None)
 
     def silence_of(self, client: Silent) -> float:
-        """Return for how many seconds a client that was never served has said nothing."""
-        since = self._new.get(client)
-        return 0.0 if since is None else self._clock() - since
+        """Return for how many seconds a client that has never asked has been here."""
+        return self.clock() - self._seated.get(client, self.clock())
 
-    def has_begun(self, client: Silent, *, is_whole: bool = False) -> None:
-        """The head of a request has come; perhaps all of it."""
-        if is_whole and not self.standing:
-            return self.is_served(client)
-        group = self._idle if client in self._idle else self._new
-        if client in group:
-            group[client] = self._clock()
-            group.move_to_end(client)
-        if self.standing and client in self.standing:
-            if len(self) >= self.most:
-                silent = self._longest_silent(self._new, _SHARE_OF_ONE_THAT_NEVER_ASKED)
-                if silent is None:
-                    return None
-                self.leave(silent)
-                silent.close_silent()
-            del self.standing[client]
-            self._new[client] = self._clock()
-        return self.is_served(client) if is_whole else None
-
-    def is_served(self, client: Silent) -> None:
-        """A whole request has come: the client waits for us, not we for it."""
-        if client in self._idle:
-            del self._idle[client]
-            self._busy.add(client)
-        elif client in self._new:
-            del self._new[client]
-            self._busy.add(client)
-
-    def is_answered(self, client: Silent) -> None:
-        """The client has its answer, and may ask again."""
-        if client in self._busy:
-            self._busy.remove(client)
-            self._idle[client] = self._clock()
+    def _has_room(self, *, served: bool = False, share: float = 1.0) -> bool:
+        """Tell whether a seat is free, perhaps now: the client that has been silent longest, of
+        those that were ``served`` or of the others, loses its own after this share of our
+        patience."""
+        if len(self._seated) < self.most:
+            return True
+        longest, client = math.inf, None
+        for one, entered in self._seated.items():
+            heard = one.heard
+            if heard is not None and one.was_served is served and max(heard, entered) < longest:
+                longest, client = max(heard, entered), one
+        if client is None or self.clock() - longest < self._patience * share:
+            return False
+        self.leave(client)
+        client.close_silent()
+        return True
 
 
 @dataclass(eq=False, repr=False)

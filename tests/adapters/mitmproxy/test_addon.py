@@ -82,8 +82,8 @@ async def test_a_client_that_stays_silent_is_disconnected(
         async with asyncio.timeout(TIMEOUT):
             while len(seats) < 2:
                 await asyncio.sleep(0.01)
-        clock = seats._clock
-        monkeypatch.setattr(seats, "_clock", lambda: clock() + 121)
+        clock = seats.clock
+        monkeypatch.setattr(seats, "clock", lambda: clock() + 121)
         async with asyncio.timeout(TIMEOUT):
             assert await client.reader.read() == b""
         assert not other.reader.at_eof()  # the engine waits for its body

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client, Connection, ConnectionState
@@ -201,6 +201,8 @@ class Newcomer:
     or through its new tunnel. It must not keep others out."""
 
     client: Client
+    heard: ClassVar = 0.0
+    was_served: ClassVar = False
 
     def close_silent(self) -> None:
         """Give the seat to another client."""

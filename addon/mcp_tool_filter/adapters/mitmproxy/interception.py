@@ -372,7 +372,7 @@ class Interception:
     def keep_seat(self, context: Context) -> None:
         """Let a client have its seat as long as it likes: the engine does not see what it says."""
         if (seats := self.places.others.seats) is not None:
-            seats.is_served(Newcomer(context.client))
+            seats.keep(Newcomer(context.client))
 
     def _refuse(self, context: Context, to: Address | None, why: str) -> layer.Layer:
         self.places.note_closed(to.host if to else "a proxy's client", why)
