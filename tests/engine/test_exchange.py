@@ -83,17 +83,6 @@ def test_a_changed_policy_applies_to_remembered_heads() -> None:
     assert b" 403 " in client.taken()
 
 
-def test_a_compressed_request_leaves_as_it_was_judged(table: Table) -> None:
-    packed = gzip.compress(call())
-    table.asks(packed, headers=MCP_HEADERS + b"Content-Encoding: gzip\r\n")
-    assert b"\r\nContent-Encoding: gzip\r\n" in table.link.got
-    assert table.link.got.endswith(b"\r\n\r\n" + packed)
-    client = table.asks(
-        gzip.compress(call("wipe")), headers=MCP_HEADERS + b"Content-Encoding: gzip\r\n"
-    )
-    assert b"Tool not found: wipe" in client.got
-
-
 def test_an_answer_that_is_rewritten_loses_what_described_the_old_one(table: Table) -> None:
     client = table.asks(LIST)
     listed = tool_list([tool("read"), WIPE])
@@ -370,22 +359,6 @@ def test_without_a_request_that_waits_it_is_a_bad_gateway(table: Table) -> None:
 # Our own answers
 
 
-def test_our_answers_may_be_read_by_the_pages_that_may_read_the_upstreams(table: Table) -> None:
-    client = table.asks(headers=ORIGIN)
-    said = answer(PONG).replace(
-        b"\r\n\r\n", b"\r\nAccess-Control-Allow-Origin: *\r\nVary: Origin\r\n\r\n", 1
-    )
-    table.link.says(said)
-    client.taken()
-    client.says(post(call("wipe"), headers=ORIGIN))
-    assert CORS + b": *\r\n" in client.taken()
-    client.says(post(call("wipe")))
-    assert CORS not in client.taken()
-    table.refuses = True
-    client = table.asks(headers=ORIGIN)
-    assert CORS + b": *\r\n" in client.taken()
-
-
 def test_a_foreign_page_gets_an_error_it_cannot_read(table: Table) -> None:
     client = table.asks(headers=MCP_HEADERS + b"Origin: http://evil.example\r\n")
     assert client.got.startswith(b"HTTP/1.1 403 ")
@@ -486,40 +459,7 @@ def test_a_token_is_added_and_renewed_without_the_client(table: Table) -> None:
     assert b"\r\nauthorization: Bearer old\r\n" in table.link.got
 
 
-def test_what_another_addon_sends_elsewhere_takes_none_of_our_headers_along() -> None:
-    from mcp_tool_filter.engine.service import Address
-
-    def point(name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
-        if name == "request":
-            exchange.address = Address("elsewhere", 443, is_tls=True)
-        go_on()
-
-    table = Table(point=point, upstream_headers=["Authorization: ours"])
-    table.service.before_sending = lambda *_: pytest.fail("a login follows")
-    table.asks(call())
-    assert b"\r\nhost: elsewhere\r\n" in table.link.got
-    assert b"ours" not in table.link.got
-
-
 # Other addons
-
-
-def test_a_changed_request_and_a_changed_answer_are_judged_again() -> None:
-    def point(name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
-        if name == "request" and exchange.body == call("a"):
-            exchange.body = call("wipe")
-        if name == "response" and exchange.answer and b"hi" in exchange.answer.body:
-            listed = tool_list([tool("read"), WIPE])
-            exchange.change_answer(200, b"OK", exchange.answer.fields, listed)
-        go_on()
-
-    table = Table(point=point)
-    assert b"Tool not found: wipe" in table.asks(call("a")).got
-    client = table.asks(call())
-    table.link.says(answer(result("hi")))
-    assert client.got.startswith(b"HTTP/1.1 200 ")
-    assert b"burns" not in client.got
-    assert not table.service.exchanges
 
 
 def test_whoever_goes_on_too_late_changes_nothing() -> None:

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from tests.engine.table import Client, Table
 from tests.fuzz.framing import differences, differences_in_answers, hunt, taken
 from tests.fuzz.http_readers import node
 
@@ -45,12 +44,3 @@ def test_an_answer_with_a_tab_behind_its_coding_is_not_taken() -> None:
     assert taken(raw, method="GET").messages == []
     with node() as reader:
         assert [*differences_in_answers([raw], reader, "GET")] == []
-
-
-def test_a_target_that_only_begins_with_an_asterisk_is_not_sent(
-    table: Table, client: Client
-) -> None:
-    """mitmproxy refuses it, and closes its connection: what comes behind is lost."""
-    client.says(b"OPTIONS *x HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert client.got.startswith(b"HTTP/1.1 400 ")
-    assert not table.links

@@ -12,7 +12,6 @@ from mcp_tool_filter.engine.passing import ForwardClient, path_of
 from mcp_tool_filter.engine.service import Address, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from tests.engine.table import LIST, Client, Table, call, result
-from tests.engine.test_websocket import ACCEPTED, ASKED, KEY, USUAL, Peer
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import post
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, answer, chunk
@@ -232,14 +231,6 @@ def test_no_request_in_a_body_hides_its_own_body(before: bytes, coding: bytes, c
     assert b"\r\n\r\n1" not in scene_got(raw, cut_at)
 
 
-@pytest.mark.parametrize("name", [b"Content-Encoding", b"Content_Encoding", b"content.encoding"])
-def test_a_denied_call_is_found_under_a_coding_however_its_header_is_spelt(name: bytes) -> None:
-    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wipe"}}'
-    body = gzip.compress(call)
-    head = b"POST /x HTTP/1.1\r\nHost: x\r\n%b: gzip\r\nContent-Length: %d\r\n\r\n"
-    assert Scene().says(head % (name, len(body)) + body) == b""
-
-
 def scene_got(raw: bytes, cut_at: int) -> bytes:
     """Return what the server gets before the connection is closed."""
     scene = Scene()
@@ -377,19 +368,6 @@ def test_no_protocol_that_carries_http_is_asked_for_and_others_get_their_tunnel(
     scene = Scene()
     scene.says(REQUESTS[0])
     assert b"101" not in scene.answers(said)
-
-
-@pytest.mark.parametrize("is_mcp", [True, False])
-def test_a_websocket_is_judged_from_its_first_message_of_mcp_on(scene: Scene, is_mcp: bool) -> None:
-    asked = ASKED % (KEY, b"")
-    scene.says(asked if is_mcp else asked.replace(b"Sec-WebSocket-Protocol: mcp\r\n", b""))
-    scene.answers(ACCEPTED % USUAL)
-    scene.client.got = b"\r\n\r\n"
-    client, upstream = Peer(scene.client), Peer(scene.table.link)
-    client.says(b"hello")
-    assert upstream.hears() == ([] if is_mcp else [b"hello"])
-    client.says(call("wipe"), call("read"))
-    assert upstream.hears() == [call("read")]
 
 
 def test_an_unreachable_server_gives_an_error(scene: Scene) -> None:

@@ -131,13 +131,6 @@ def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
     assert len(table.links) == 2
 
 
-def test_an_early_answer_is_passed(table: Table) -> None:
-    """The host closes the connection if some of the request is still unsent."""
-    client = table.asks(call())
-    table.link.says(answer(b"{}", status="413 Payload Too Large"))
-    assert client.got.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 200 "))
-
-
 def test_interim_answers_are_dropped(table: Table) -> None:
     client = table.asks()
     table.link.says(b"HTTP/1.1 102 Processing\r\n\r\n" * 3)

@@ -104,18 +104,6 @@ def test_kinds_and_fragments_make_no_difference_and_kinds_stay() -> None:
     assert [type(one) for one in client.hears()] == [bytes, Pong, BytesMessage]
 
 
-def test_what_comes_right_behind_the_handshakes_is_judged(table: Table, client: Client) -> None:
-    peer = Peer(client)
-    client.says(ASKED % (KEY, b"") + peer.framed(call("wipe"), call("read")))
-    upstream = Peer(table.link)
-    listed = tool_list([tool("read"), tool("wipe")], id="9")
-    table.link.says(ACCEPTED % USUAL + upstream.framed(listed))
-    assert upstream.hears() == [call("read")]
-    assert b"wipe_" not in client.got
-    assert b"Tool not found: wipe" in client.got
-    assert tool_list([tool("read")], id="9") in client.got
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -132,17 +120,6 @@ def test_a_wrong_handshake_is_refused(table: Table, client: Client, fields: byte
     assert re.match(rb"HTTP/1.1 (?:502|200) ", client.got)
     assert b"\x81\x02hi" not in client.got
     assert not table.link.is_open
-
-
-def test_no_extension_is_offered_or_understood(table: Table, client: Client) -> None:
-    client.says(ASKED % (KEY, b"Sec-WebSocket-Extensions: permessage-deflate\r\n"))
-    assert b"extensions" not in table.link.got.lower()
-    table.link.says(ACCEPTED % USUAL)
-    peer = Peer(client)
-    compressed = peer.framed(call("read"))
-    client.says(bytes([compressed[0] | 0x40]) + compressed[1:])
-    assert Peer(table.link).hears() == [CloseConnection(1002, "Reserved bit set unexpectedly")]
-    assert not client.is_open
 
 
 def test_a_close_passes_with_its_code_and_ends_both_sides() -> None:
@@ -236,20 +213,6 @@ def test_an_exception_in_our_code_passes_nothing(monkeypatch: pytest.MonkeyPatch
     client.says(call("read"))
     assert upstream.hears() == [CloseConnection(1011, "")]
     assert not client.at.is_open
-
-
-def test_made_up_messages_are_judged() -> None:
-    table, client, upstream = talk()
-    (exchange,) = table.service.exchanges
-    assert exchange.seat is not None
-    exchange.seat.inject(call("wipe"), to_client=False, is_text=True)
-    exchange.seat.inject(call("read"), to_client=False, is_text=True)
-    exchange.seat.inject(tool_list([tool("wipe")], id="1"), to_client=True, is_text=True)
-    assert upstream.hears() == [call("read")]
-    not_found, listed = client.hears()
-    assert isinstance(not_found, bytes)
-    assert b"not found" in not_found
-    assert listed == tool_list([], id="1")
 
 
 def test_other_addons_see_each_message_in_order() -> None:

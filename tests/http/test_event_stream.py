@@ -141,17 +141,6 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("stream", HIDDEN)
-@pytest.mark.parametrize("size", [1, 5, 4096])
-def test_events_that_some_reader_takes_for_a_list_show_no_denied_tool(
-    stream: bytes, size: int
-) -> None:
-    out = through(stream, "1", sizes=(size,))
-    assert b'"rm"' not in out
-    assert b"u0072m" not in out
-    assert b"u006d" not in out
-
-
 PIECES = st.sampled_from(
     [
         *HIDDEN,
@@ -203,7 +192,7 @@ def test_no_input_raises_or_shows_a_denied_tool(stream: bytes, sizes: list[int])
         filtered.finish() or b""
     )
     assert filtered.failure is None
-    assert b'"rm"' not in out
+    assert not any(name in out for name in (b'"rm"', b"u0072m", b"u006d"))
 
 
 def test_a_request_whose_answer_is_unreadable_gets_an_error() -> None:
@@ -214,13 +203,6 @@ def test_a_request_whose_answer_is_unreadable_gets_an_error() -> None:
 def test_an_unreadable_answer_belongs_to_the_only_waiting_request() -> None:
     filtered = stream_for('"a"')
     assert filtered.feed(b'data: {"id":broken}\n\n') == error('"a"')
-    assert filtered.finish() == b""
-
-
-def test_a_broken_notification_answers_no_request() -> None:
-    filtered = stream_for("1")
-    assert filtered.feed(b'data: {"jsonrpc":"2.0","method":1}\n\n') == b""
-    assert filtered.feed(b"data: " + answering("{}") + b"\n\n") != b""
     assert filtered.finish() == b""
 
 

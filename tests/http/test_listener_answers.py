@@ -27,88 +27,11 @@ from tests.http.listening import (
 from tests.make import answering, asking, calling, head, listing
 
 
-@pytest.mark.parametrize(
-    ("raw", "status", "kind"),
-    [
-        (answering('{ "b":1.00,"a":"\\u00e9" ,"n":' + "9" * 400 + "}"), 200, JSON),
-        (answering('{"content":[],"structuredContent":{"tools":[' + RM + "]}}"), 200, JSON),
-        (answering('{"content":[{"type":"text","text":"rm inputSchema \\u0041"}]}'), 200, JSON),
-        (
-            answering('{"capabilities":{"tools":{"listChanged":true}}}'),
-            200,
-            "application/json; charset=utf-8",
-        ),
-        (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Unknown"}}', 200, JSON),
-        (b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"x"}}', 400, JSON),
-        (b'{"error":"invalid_token","error_description":"x"}', 401, JSON),
-        (b"<html><body>Not Found</body></html>", 404, "text/html"),
-        (b"<!DOCTYPE html><script>x={'inputSchema':1}</script>", 500, "text/html"),
-        (b"Method Not Allowed", 405, "text/plain"),
-        (b"Accepted", 202, "text/plain"),
-        (b"", 202, ""),
-        (b"", 204, ""),
-        (b"", 404, ""),
-        (b"null", 202, JSON),
-    ],
-)
-def test_an_honest_answer_passes_unchanged(raw: bytes, status: int, kind: str) -> None:
-    assert hear(raw, status=status, kind=kind) is None
-
-
-@pytest.mark.parametrize(
-    ("raw", "kind"),
-    [
-        (b'{"issuer":"http://h","scopes_supported":["rm"]}', JSON),
-        (b"body { color: red }", "text/css"),
-        (b"\x89PNG\r\n\x1a\n", "image/png"),
-        (b"hello", "text/plain"),
-        (b'{"name":"rm","description":"a page about it"}', JSON),
-    ],
-)
-def test_a_document_passes_if_no_request_waits(door: Listener, raw: bytes, kind: str) -> None:
-    outcome = send(door, head("GET", "/any"), b"")
-    assert isinstance(outcome, Passed)
-    assert answer(door, outcome.exchange, 200, kind, "", raw) is None
-
-
 @pytest.mark.parametrize("to", [asking("tools/list"), asking("ping"), asking("initialize", id="9")])
 @pytest.mark.parametrize("status", [200, 202, 400, 404, 500])
 def test_a_list_is_filtered_in_the_answer_to_any_request(to: bytes, status: int) -> None:
     outcome = hear(listing("read", "rm"), to, status=status)
     assert outcome == Answered(status, listing("read"))
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        BOTH_TOOLS + BOTH_TOOLS,
-        BOTH_TOOLS + b"\n" + asking("ping"),
-        b"\xef\xbb\xbf" + BOTH_TOOLS,
-        BOTH_TOOLS.decode().encode("utf-16"),
-        BOTH_TOOLS[:-1],
-        BOTH_TOOLS[:-1] + b",}",
-        b"while(1);" + BOTH_TOOLS,
-        b")]}'\n" + BOTH_TOOLS,
-        b"callback(" + BOTH_TOOLS + b")",
-        b"data: " + BOTH_TOOLS + b"\n\n",
-        b"data: " + BOTH_TOOLS.replace(b"inputSchema", b"input\\u0053chema") + b"\n\n",
-        BOTH_TOOLS.replace(b"tools", b"Tools"),
-        BOTH_TOOLS.replace(b'"jsonrpc":"2.0",', b""),
-        BOTH_TOOLS.replace(b'"id":1', b'"id":1,"id":2'),
-        answering('{"_meta":{"x":' + RM + "}}"),
-        b'{"tools":[%s]}' % RM.encode(),
-        b"[%s]" % RM.encode(),
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":%s}}' % RM.encode(),
-    ],
-    ids=ascii,
-)
-@pytest.mark.parametrize("status", [200, 202, 404, 500])
-@pytest.mark.parametrize("kind", [JSON, "text/plain", "text/html", "", "application/octet-stream"])
-def test_a_body_that_some_client_reads_as_a_list_is_not_shown(
-    raw: bytes, status: int, kind: str
-) -> None:
-    outcome = hear(raw, asking("tools/list"), status=status, kind=kind)
-    assert message_of(outcome) == (200, 1, -32603)
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -136,25 +59,6 @@ def test_text_shows_no_denied_tool_also_if_the_list_has_lost_it(
     assert (shown is None) is is_shown
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "coding"),
-    [
-        (206, JSON, ""),
-        (200, "application/json; charset=utf-7", ""),
-        (200, "application/json;charset='utf-16le'", ""),
-        (200, JSON, "compress"),
-        (200, JSON, "gzip, gzip"),
-        (200, JSON, "gzip"),
-        (200, JSON, "utf-7"),
-    ],
-)
-def test_an_answer_in_an_unknown_charset_or_coding_or_a_part_of_one_is_not_shown(
-    status: int, kind: str, coding: str
-) -> None:
-    outcome = hear(listing("read"), status=status, kind=kind, coding=coding)
-    assert message_of(outcome) == (200, 1, -32603)
-
-
 def test_a_body_that_some_clients_read_as_a_stream_is_not_shown(door: Listener) -> None:
     """The TypeScript SDK looks for the words anywhere in the content type."""
     outcome = send(door, head("GET", "/mcp"), b"")
@@ -171,11 +75,6 @@ def test_an_encoded_answer_is_forwarded_decoded() -> None:
         404, b"<html></html>", content_type="text/html"
     )
     assert hear(gzip.compress(BOTH_TOOLS), coding="gzip") == Answered(200, listing("read"))
-
-
-@pytest.mark.parametrize("raw", [b"", b"{}", b"Accepted", b"<html>", b"null"])
-def test_a_waiting_client_gets_an_error_instead_of_an_invalid_answer(raw: bytes) -> None:
-    assert message_of(hear(raw)) == (200, 1, -32603)
 
 
 def test_a_too_large_answer_becomes_an_error() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import zlib
 from base64 import b64encode
-from collections.abc import Callable
 
 import brotli
 import pytest
@@ -16,74 +14,22 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.exchange import Answered, Passed
-from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol.messages import ids_in
+from mcp_tool_filter.policy.verdict import Drop, Reply, Rewrite
 from tests.http.listening import (
     ATTACKS,
-    BOTH_TOOLS,
-    JSON,
-    SSE,
     ask,
-    ask_at,
     listener,
     message_of,
     say,
     send,
 )
-from tests.make import answering, asking, calling, head, listing, text_of
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        calling("read"),
-        calling(
-            "read", id='"a"', arguments='{"name":"rm","NAME":1,"name":2,"n":' + "9" * 5000 + "}"
-        ),
-        calling("read", arguments='{"x":"\\ud800","__proto__":{"name":"rm"},"y":1.00,"z":-0}'),
-        calling("read", arguments="[" * 125 + "]" * 125),
-        b' {"params" :{"name":"\\u0072ead"}, "method":"tools\\/call","id":1.0,"jsonrpc":"2.0"}\n',
-        '{"jsonrpc":"2.0","id":"\u2028","method":"prompts/get","params":{"name":"rm"}}'.encode(),
-        b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
-        answering('{"role":"assistant","content":{"type":"text","text":"x"}}', id="9"),
-        b"[" + asking("ping") + b"," + calling("read", id="2") + b"]",
-        asking("tools/list", params='{"cursor":"x"}'),
-    ],
-)
-def test_an_honest_request_passes_unchanged(raw: bytes) -> None:
-    outcome = ask(raw)
-    assert isinstance(outcome, Passed)
-    assert outcome.body is None
-
-
-@pytest.mark.parametrize("target", ["/mcp", "/mcp/", "/MCP", "//mcp", "/mcp?x", "/any", "/", "*"])
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
-def test_a_denied_call_is_not_found_on_any_path(target: str, method: str) -> None:
-    """An older endpoint may stand beside the new one."""
-    outcome = send(listener(), head(method, target, content_type=JSON), calling("rm"))
-    assert message_of(outcome) == (200, 1, -32601)
-
-
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "text/html"]
-)
-def test_a_denied_call_is_not_found_under_any_label(kind: str) -> None:
-    assert message_of(ask(calling("rm"), content_type=kind)) == (200, 1, -32601)
+from tests.make import asking, calling, head
 
 
 def test_a_denied_notification_is_dropped() -> None:
     raw = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"rm"}}'
     assert ask(raw) == Answered(202)
-
-
-@pytest.mark.parametrize("raw", ATTACKS, ids=ascii)
-@pytest.mark.parametrize("target", ["/mcp", "/other"])
-def test_a_body_that_some_server_reads_as_a_call_is_refused(raw: bytes, target: str) -> None:
-    outcome = ask_at(target, raw)
-    refused = isinstance(outcome, Answered) and (outcome.status, ids_in(outcome.body)) != (200, [])
-    assert refused or not raw
 
 
 @pytest.mark.parametrize(
@@ -110,23 +56,6 @@ def test_a_refusal_has_the_requests_id_if_it_is_certain() -> None:
     assert message_of(ask(asking("Tools/Call", id='"a"'))) == (400, "a", -32600)
 
 
-@pytest.mark.parametrize(
-    ("request_head", "body"),
-    [
-        (head("GET", "/sse", accept=SSE), b""),
-        (head("GET", "/.well-known/oauth-authorization-server"), b""),
-        (head("DELETE", "/mcp", mcp_session_id="1"), b""),
-        (head("OPTIONS", "/mcp", origin="http://localhost"), b""),
-        (head("POST", "/register", content_type=JSON), b'{"client_name":"x"}'),
-        (head("POST", "/token", content_type="application/x-www-form-urlencoded"), b"code=x"),
-    ],
-)
-def test_requests_without_a_message_pass(request_head: Head, body: bytes) -> None:
-    outcome = send(listener(), request_head, body)
-    assert isinstance(outcome, Passed)
-    assert outcome.body is None
-
-
 @given(raw=st.sampled_from(ATTACKS) | st.binary(max_size=60), at=st.integers(0, 100))
 @settings(max_examples=150)
 def test_any_bytes_are_forwarded_or_answered(raw: bytes, at: int) -> None:
@@ -137,33 +66,6 @@ def test_any_bytes_are_forwarded_or_answered(raw: bytes, at: int) -> None:
 
 
 # Request bodies with a coding, too large, too deep, or where none belongs
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
-@pytest.mark.parametrize("raw", [calling("read"), b"x", gzip.compress(b"", mtime=0)])
-def test_an_unexpected_body_is_refused(method: str, raw: bytes) -> None:
-    """An upstream may take it for the next request."""
-    request_head = head(method, content_encoding="gzip" if raw.startswith(b"\x1f") else "identity")
-    outcome = send(listener(), request_head, raw)
-    assert message_of(outcome)[0] == 400
-
-
-@pytest.mark.parametrize(
-    ("coding", "code"),
-    [("gzip", gzip.compress), ("deflate", zlib.compress), ("br", brotli.compress)],
-)
-def test_an_encoded_request_is_judged_by_its_decoded_body(
-    coding: str, code: Callable[[bytes], bytes]
-) -> None:
-    assert message_of(ask(code(calling("rm")), content_encoding=coding)) == (200, 1, -32601)
-    outcome = ask(code(calling("read")), content_encoding=coding)
-    assert isinstance(outcome, Passed)
-    assert outcome.body is None
-
-
-@pytest.mark.parametrize("coding", ["utf-7", "quopri", "gzip, gzip", "compress", "rot13"])
-def test_a_request_in_an_unknown_coding_is_refused(coding: str) -> None:
-    assert message_of(ask(calling("read"), content_encoding=coding))[0] == 400
 
 
 def test_an_encoded_request_that_could_be_read_as_json_is_forwarded_decoded() -> None:
@@ -236,15 +138,6 @@ def test_json_that_is_no_message_may_have_any_number_of_elements() -> None:
 # A WebSocket: both sides are judged, message by message
 
 
-def test_on_a_socket_both_sides_are_judged(door: Listener) -> None:
-    socket = Conversation(door.policy)
-    assert isinstance(say(socket, calling("rm"), True), Reply)
-    assert say(socket, calling("read", id="2"), True) == Forward()
-    assert say(socket, answering("{}", id="2"), False) == Forward()
-    verdict = say(socket, BOTH_TOOLS, False)
-    assert text_of(verdict) == listing("read")
-
-
 def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener) -> None:
     socket = Conversation(door.policy)
     assert isinstance(say(socket, b"\xff", True), Reply)
@@ -253,7 +146,3 @@ def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener)
     verdict = say(socket, b'{"jsonrpc":"2.0","id":7,"result":{},"x', False)
     assert isinstance(verdict, Rewrite)
     assert json.loads(verdict.text)["id"] == 7
-
-
-def test_a_list_on_a_socket_is_requested_from_the_upstream(door: Listener) -> None:
-    assert say(Conversation(door.policy), asking("tools/list"), True) == Forward()
