@@ -13,7 +13,9 @@ from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Transport
-from tests.make import answering, asking, at_once, calling, definition, head, listing
+from tests.attacks.hostile_requests.bodies import bodies
+from tests.attacks.stage import DENIED
+from tests.make import answering, asking, at_once, definition, head, listing
 
 JSON, SSE = "application/json", "text/event-stream"
 
@@ -119,43 +121,7 @@ def message_of(outcome: Passed | Answered | None) -> tuple[int, object, int]:
     return outcome.status, body["id"], body["error"]["code"]
 
 
-ATTACKS = [
-    b"",
-    b"\xef\xbb\xbf" + calling("rm"),
-    calling("rm").decode().encode("utf-16"),
-    calling("rm").decode().encode("utf-16-le"),
-    calling("rm").decode().encode("utf-32"),
-    calling("rm").decode().encode("utf-7") + b"+-",
-    calling("rm") + calling("rm"),
-    asking("ping") + b"\n" + calling("rm"),
-    asking("ping") + b"\0" + calling("rm"),
-    b"[" + asking("ping") + b",[" + calling("rm") + b"]]",
-    b'{"0":' + calling("rm") + b"}",
-    calling("rm")[:-1] + b',"method":"ping"}',
-    calling("rm")[:-1] + b',"x":NaN}',
-    calling("rm")[:-1] + b",}",
-    calling("rm") + b"//",
-    b"/**/" + calling("rm"),
-    calling("rm").replace(b'"', b"'"),
-    calling("rm").replace(b"tools/call", b"Tools/Call"),
-    calling("rm").replace(b'"name"', b'"Name"'),
-    calling("rm").replace(b'"name":"rm"', b'"name":["rm"]'),
-    calling("rm").replace(b'"name":"rm"', b'"name":"read","name":"rm"'),
-    calling("rm").replace(b'"name":"rm"', b'"name":"rm\\ud800"'),
-    calling("rm").replace(b'"params"', b'"Params"'),
-    calling("rm").replace(b'"params"', b'"params":{"name":"read"},"param\xc5\xbf"'),
-    calling("rm").replace(b'"method"', b'"method":"ping","method\\u0000"'),
-    calling("rm").replace(b'"2.0"', b"2.0"),
-    calling("rm").replace(b'"jsonrpc":"2.0",', b""),
-    b"jsonrpc=2.0&method=tools/call",
-    b"--x\r\ncontent-type: application/json\r\n\r\n" + calling("rm") + b"\r\n--x--",
-    b"data: " + calling("rm") + b"\n\n",
-    b"Content-Length: 99\r\n\r\n" + calling("rm"),
-    b"<methodCall><methodName>tools/call</methodName></methodCall>",
-    b"jsonrpc: '2.0'\nmethod: tools/call\n",
-    b'"' + calling("rm").replace(b'"', b'\\"') + b'"',
-    b"\x82\xa6method\xaatools/call",
-]
+ATTACKS = [raw.replace(DENIED.encode(), b"rm") for _, raw in bodies() if len(raw) < 1000]
 
 
 def session_with(door: Listener, **headers: str) -> dict[str, str]:

@@ -37,36 +37,6 @@ def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here(door: List
     )
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"mcp_session_id": "another"},
-        {"authorization": "Bearer x"},
-        {"cookie": "a=b"},
-        {"x_api_key": "x"},
-        {"cf_access_jwt_assertion": "x"},
-        {"x_forwarded_user": "ann"},
-        {"x_forwarded_for": "10.0.0.1"},
-        {"x_tenant": "a"},
-        {"x_anything": "a"},
-        {"forwarded": "for=x"},
-        {"from": "a@b"},
-        {"baggage": "user=ann"},
-        {"accept_language": "de"},
-        {"origin": "http://localhost:6274"},
-        {"referer": "http://localhost:6274/a"},
-        {"mcp_protocol_version": "2025-03-26"},
-        {"accept": JSON},
-    ],
-)
-def test_a_list_that_may_differ_is_requested_from_the_upstream(
-    door: Listener,
-    headers: dict[str, str],
-) -> None:
-    outcome = ask(asking("tools/list"), door, **{**session_with(door), **headers})
-    assert isinstance(outcome, Passed)
-
-
 def test_a_client_with_credentials_of_its_own_gets_its_own_list(door: Listener) -> None:
     door.policy.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
     headers = {**session_with(door), "authorization": "Bearer theirs"}
@@ -123,11 +93,6 @@ def test_the_first_list_of_a_revision_gives_the_result_its_other_members() -> No
 def test_a_fetched_list_that_cannot_be_read_stops_the_start(page: bytes) -> None:
     with pytest.raises(FetchFailed):
         listener(page)
-
-
-def test_other_patterns_can_be_applied_to_what_was_fetched(door: Listener) -> None:
-    door.policy.adopt(parse_config(deny=["read"]))
-    assert list(door.snapshot.allowed) == ["rm"]
 
 
 def test_the_same_patterns_give_the_same_snapshot(door: Listener) -> None:

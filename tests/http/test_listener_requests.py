@@ -56,13 +56,13 @@ def test_a_refusal_has_the_requests_id_if_it_is_certain() -> None:
     assert message_of(ask(asking("Tools/Call", id='"a"'))) == (400, "a", -32600)
 
 
-@given(raw=st.sampled_from(ATTACKS) | st.binary(max_size=60), at=st.integers(0, 100))
+@given(raw=st.sampled_from(ATTACKS) | st.binary(max_size=60), at=st.integers(0, 200))
 @settings(max_examples=150)
 def test_any_bytes_are_forwarded_or_answered(raw: bytes, at: int) -> None:
-    """Nothing is raised, and what is passed has no tool's name that is denied."""
+    """Nothing is raised, and no call of the denied tool passes that was not damaged."""
     outcome = ask(raw[:at] + raw[at + 1 :])
-    passed = isinstance(outcome, Passed)
-    assert not (passed and b'"rm"' in raw and b"tools/call" in raw and at > 90)
+    if isinstance(outcome, Passed) and raw in ATTACKS and at >= len(raw):
+        assert b"rm" not in (outcome.body or raw)
 
 
 # Request bodies with a coding, too large, too deep, or where none belongs
