@@ -17,11 +17,12 @@ time-outs cost a request nothing.
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
-from mcp_tool_filter.engine.service import Host, Service
+from mcp_tool_filter.engine.service import Host, Service, Silence
 from mcp_tool_filter.engine.wire import (
     CONTINUE,
     LAST_CHUNK,
@@ -80,8 +81,7 @@ class H1Client:
         self._is_held = False  # we do not read from the client
         self._is_chunked = False  # the answer
         self._served = 0
-        self._silent_since: float | None = None
-        self._silent_as: tuple[object, ...] = ()
+        self._silence = Silence()
         if service.seats is not None:
             service.seats.enter(self)
 
@@ -117,27 +117,28 @@ class H1Client:
     def tick(self, now: float) -> None:
         """Close the connection if the client has been silent for too long."""
         limits, number = self.service.limits, self._served
-        silent_as: tuple[object, ...]
+        state: tuple[object, ...] = ()
+        seconds = math.inf
         match self.turn:
             case _ if self.is_slow:
-                self._silent_since = None
-                return
+                pass
             case Turn.IDLE if self.wire.unread:
-                silent_as, seconds = ("head", number), limits.head_time
+                state, seconds = ("head", number), limits.head_time
             case Turn.IDLE:
-                silent_as, seconds = ("idle", number), limits.idle_time
+                state, seconds = ("idle", number), limits.idle_time
             case Turn.READING:
                 size = self.exchange.size if self.exchange is not None else 0
-                silent_as, seconds = ("body", number, size), limits.body_time
+                state, seconds = ("body", number, size), limits.body_time
             case Turn.DISCARDING:
-                silent_as, seconds = ("rest", number), limits.discard_time
-            case _:
-                self._silent_since = None
-                return
-        if self._silent_since is None or silent_as != self._silent_as:
-            self._silent_since, self._silent_as = now, silent_as
-        elif now - self._silent_since >= seconds:
-            self._time_out()
+                state, seconds = ("rest", number), limits.discard_time
+        if self._silence.lasts(state, now) < seconds:
+            return
+        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self.wire.unread):
+            self._refuse_bytes(Fault("a request that does not come", _TIMED_OUT))
+        else:
+            self._leave()
+            self.host.close()
+        self.host.wake()
 
     def close_silent(self) -> None:
         """Give the seat to another client."""
@@ -146,14 +147,6 @@ class H1Client:
         else:
             self._leave()
             self.host.close()
-
-    def _time_out(self) -> None:
-        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self.wire.unread):
-            self._refuse_bytes(Fault("a request that does not come", _TIMED_OUT))
-        else:
-            self._leave()
-            self.host.close()
-        self.host.wake()
 
     def _leave(self) -> Asking | None:
         """End the exchange, if there is one, without an answer; return it."""

@@ -12,6 +12,7 @@ answer anything is disconnected.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 
 from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
-from mcp_tool_filter.engine.service import Host, Service
+from mcp_tool_filter.engine.service import Host, Service, Silence
 from mcp_tool_filter.engine.wire import LENGTH, Fault, RequestHead
 from mcp_tool_filter.http.head import Fields
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
@@ -86,9 +87,7 @@ class H2Stream:
         self.exchange: Exchange | None = None
         self.has_all = False
         """True once the client has sent everything."""
-        self.silent_since: float | None = None
-        """When the last ``tick`` saw that nothing of the body had come since the one before."""
-        self.silent_at = 0
+        self.silence = Silence()
         self.received = 0
         self.unsent = 0
         """Bytes that wait for the client."""
@@ -204,8 +203,7 @@ class H2Client:
         self._has_begun = self._is_running = self._waits = False
         self._is_closed = self._is_retiring = False
         self._useless = 0
-        self._silent_since: float | None = None
-        self._silent_as: tuple[int, int] | None = None
+        self._silence = Silence()
         if service.seats is not None:
             service.seats.enter(self)
         self.h2.initiate_connection()
@@ -247,27 +245,21 @@ class H2Client:
     def tick(self, now: float) -> None:
         """Close the connection, or end a request, if the client has been silent for too long."""
         self._useless = 0
+        limits, seconds = self.service.limits, math.inf
+        state: tuple[int, ...] = ()
+        if not self.is_slow and not self._is_closed and (self._buffer or not self.streams):
+            state = len(self._buffer), self.h2.highest_inbound_stream_id
+            seconds = limits.head_time if self._buffer else limits.idle_time
+        if self._silence.lasts(state, now) >= seconds:
+            return self.close_silent()
         if self.is_slow or self._is_closed:
-            self._silent_since = None
             return None
-        limits = self.service.limits
-        if not self.streams or self._buffer:
-            silent_as = len(self._buffer), self.h2.highest_inbound_stream_id
-            if self._silent_since is None or silent_as != self._silent_as:
-                self._silent_since, self._silent_as = now, silent_as
-            elif now - self._silent_since >= (
-                limits.head_time if self._buffer else limits.idle_time
-            ):
-                return self.close_silent()
-        else:
-            self._silent_since = None
         for stream in list(self.streams.values()):
             if stream.has_all or stream.exchange is None or stream.exchange.is_over:
                 continue
-            if stream.silent_since is None or stream.silent_at != stream.received:
-                stream.silent_since, stream.silent_at = now, stream.received
-            elif now - stream.silent_since >= limits.body_time:
-                self._drop(stream, ErrorCodes.CANCEL)
+            if stream.silence.lasts(stream.received, now) >= limits.body_time:
+                self.reset(stream, ErrorCodes.CANCEL)
+                stream.abandon()  # its exchange does not know it yet
         return self.host.wake()
 
     def close_silent(self) -> None:
@@ -292,10 +284,10 @@ class H2Client:
         self._is_running = True
         try:
             for _ in range(self.limits.frames):
-                if (frame := self._next_frame()) is None:
+                if self._is_closed or (frame := self._next_frame()) is None:
                     break
-                if not self._take_frame(frame):
-                    break
+                for event in self.h2.receive_data(frame):
+                    self._take(event)
             else:
                 self._waits = True
                 self.host.hold(True)
@@ -319,12 +311,6 @@ class H2Client:
             self.host.hold(False)
             self._run()
 
-    def _take_frame(self, frame: bytes) -> bool:
-        """Return False if the connection is closed now."""
-        for event in self.h2.receive_data(frame):
-            self._take(event)
-        return not self._is_closed
-
     def _next_frame(self) -> bytes | None:
         """Cut off the next whole frame. Raises Fault for what is not worth reading."""
         if not self._has_begun:
@@ -341,20 +327,17 @@ class H2Client:
             raise Fault("a frame that is too long")
         if len(self._buffer) < _HEAD + length:
             return None
-        self._weigh(self._buffer[3], self._buffer[4], length)
+        is_tiny = length < _TINY and not self._buffer[4] & _END_STREAM
+        if self._buffer[3] != _DATA or is_tiny:  # an answer makes up for the head of a request
+            self._useless += 1
+            if self._useless > self.limits.useless:
+                raise Fault("a flood of frames")
         return self._cut(_HEAD + length)
 
     def _cut(self, size: int) -> bytes:
         frame = bytes(self._buffer[:size])
         del self._buffer[:size]
         return frame
-
-    def _weigh(self, kind: int, flags: int, length: int) -> None:
-        """Count a frame that asks for nothing. Raises Fault if there are too many."""
-        if kind != _DATA or (length < _TINY and not flags & _END_STREAM):
-            self._useless += 1  # an answer makes up for the head of a request
-        if self._useless > self.limits.useless:
-            raise Fault("a flood of frames")
 
     def note_use(self, worth: int) -> None:
         """Note that an answer, or a part of it, went out."""
@@ -462,11 +445,6 @@ class H2Client:
         if self.has(stream):
             self.h2.reset_stream(stream.number, code)
             self._forget(stream)
-
-    def _drop(self, stream: H2Stream, code: ErrorCodes) -> None:
-        """Reset a stream whose exchange does not know it yet."""
-        self.reset(stream, code)
-        stream.abandon()
 
     def _forget(self, stream: H2Stream) -> None:
         del self.streams[stream.number]

@@ -65,6 +65,20 @@ class Silent(Protocol):
     def close_silent(self) -> None: ...
 
 
+class Silence:
+    """How long a state has been the same, as the ticks have seen it."""
+
+    def __init__(self) -> None:
+        self._state: object = None
+        self._since = 0.0
+
+    def lasts(self, state: object, now: float) -> float:
+        """Note the present state; return for how many seconds it has been the same."""
+        if state != self._state:
+            self._state, self._since = state, now
+        return now - self._since
+
+
 class Seats:
     """The clients that are connected, up to a limit.
 
