@@ -191,7 +191,7 @@ def test_the_end_of_a_stream_of_the_older_transport_is_suspicious() -> None:
     stream(table, PING)
     table.link.says(chunk(event(PONG)) + b"0\r\n\r\n")
     assert told == ["lost?", "end"]
-    assert len(table.listener.legacy) == 0
+    assert len(table.listener.legacy.endpoints) == 0
 
 
 def test_a_host_may_end_a_stream_cleanly(table: Table) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.http.exchange import LegacyEndpoints
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import Limits
@@ -37,7 +38,7 @@ def stream_door(how: int, raw: bytes) -> None:
 
 
 def _filtered(method: str, chunks: list[bytes], limits: Limits) -> bytes:
-    LISTENER.legacy.clear()
+    LISTENER.legacy = LegacyEndpoints()
     LISTENER.policy.config = _CONFIGS[limits]
     try:
         stream = LISTENER.open_stream(begun_with(method), "/sse", lambda chunk: True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.memory import Sessions
+from mcp_tool_filter.http.exchange import LegacyEndpoints
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
@@ -33,7 +34,7 @@ def run(raw: bytes) -> None:
     for from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST in _LEAST:
         LISTENER.sessions = Sessions()
         _forget_lists()
-        LISTENER.legacy.clear()
+        LISTENER.legacy = LegacyEndpoints()
         DOORS[raw[0] % len(DOORS)](raw[1], raw[2:])
 
 

@@ -152,13 +152,13 @@ def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
 def test_an_endpoint_of_another_host_is_not_shown(named: bytes) -> None:
     client = Client(listener(), named)
     assert client.said == b""
-    assert len(client.door.legacy) == 0
+    assert len(client.door.legacy.endpoints) == 0
 
 
 def test_a_stream_that_ends_is_forgotten() -> None:
     client = Client(listener())
     client.door.close_stream(client.asked)
-    assert len(client.door.legacy) == 0
+    assert len(client.door.legacy.endpoints) == 0
 
 
 def test_a_stream_has_one_endpoint_at_a_time() -> None:
@@ -194,14 +194,14 @@ def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends(door: Listene
     assert isinstance(outcome, Answered)
     assert outcome.stream is None
     door.close_stream(other.asked)
-    assert len(door.legacy) == 0
+    assert len(door.legacy.endpoints) == 0
     assert isinstance(Client(door).post(calling("rm")), Answered)
 
 
 def test_an_overlong_endpoint_is_not_remembered() -> None:
     client = Client(listener(), b"/messages?s=" + b"x" * 10_000)
     assert client.said == b""
-    assert len(client.door.legacy) == 0
+    assert len(client.door.legacy.endpoints) == 0
 
 
 def test_an_upstream_may_write_an_id_in_another_way(door: Listener) -> None:

@@ -197,7 +197,7 @@ class Service:
     is_visit: Callable[[Exchange], bool] | None = None
     """Logins through us: tells whether a browser's navigation belongs to a login, so that a
     page of another site may cause it. Only ``before_judging`` may answer such a request."""
-    may_be_login: Callable[[str], bool] | None = None
+    may_be_login: Callable[[str], object] | None = None
     """Logins through us: tells by a target whether ``before_judging`` has to see a request."""
     before_judging: Callable[[Exchange, GoOn], None] | None = None
     """Logins through us: may answer the exchange or change its head and body; then goes on."""

@@ -59,7 +59,6 @@ from mcp_tool_filter.protocol.messages import (
     fold,
     is_json_rpc,
     is_like_a_call,
-    parse_message,
 )
 from mcp_tool_filter.protocol.tools import LONGEST_TTL
 
@@ -262,7 +261,10 @@ class Head:
     @cached_property
     def problem(self) -> tuple[str, bool] | None:
         """Why it is refused, and whether its size is the reason; a host may use a head again."""
-        return problem_in_head(self)
+        if why := problem_in_size(self):
+            return f"request too large: {why}", True
+        why = problem_in_fields(self)
+        return (why, False) if why else None
 
     def get(self, name: bytes) -> str | None:
         """Return a header's value; ``name`` is written in lower case."""
@@ -335,14 +337,6 @@ def without_our_cookie(headers: Fields) -> Fields:
                 continue
         kept.append((name, value))
     return tuple(kept)
-
-
-def problem_in_head(head: Head) -> tuple[str, bool] | None:
-    """Return why a head is refused, and whether its size is the reason; else None."""
-    if why := problem_in_size(head):
-        return f"request too large: {why}", True
-    why = problem_in_fields(head)
-    return (why, False) if why else None
 
 
 def problem_in_size(head: Head) -> str | None:
@@ -468,21 +462,41 @@ def _names_in(message: Request | Notification) -> set[str]:
     return {value.text for value in values if value and value.text is not None}
 
 
-def headers_after(head: Head, body: bytes, limits: Limits) -> tuple[tuple[str, str | None], ...]:
+type Changed = tuple[tuple[str, str | None], ...]
+"""Headers to set; None removes one."""
+
+
+def headers_after(head: Head, message: Message, definitions: Mapping[str, bytes]) -> Changed:
     """Return the headers that must change to agree with a rewritten body."""
     method, name = head.get(b"mcp-method"), head.get(b"mcp-name")
-    if method is None and name is None:
-        return ()
-    message = parse_message(body, limits)
     if isinstance(message, Batch) or not isinstance(message, Request | Notification):
-        return (("mcp-method", None), ("mcp-name", None))
+        announces = method is not None or name is not None
+        return (("mcp-method", None), ("mcp-name", None)) if announces else ()
     changed: list[tuple[str, str | None]] = []
     if method is not None and method != message.method:
         changed.append(("mcp-method", message.method))
     names = _names_in(message)
     if name is not None and _decoded(name) not in names:
         changed.append(("mcp-name", _encoded(min(names)) if names else None))
-    return tuple(changed)
+    return (*changed, *_param_headers_after(head, message, definitions))
+
+
+def _param_headers_after(
+    head: Head, message: Request | Notification, definitions: Mapping[str, bytes]
+) -> list[tuple[str, str | None]]:
+    """Return the ``Mcp-Param-…`` headers that must change to agree with a rewritten call."""
+    tool = message.params.get("name") if message.params else None
+    definition = definitions.get(tool.text) if tool and tool.text is not None else None
+    if revision_in(message) is None or message.method != "tools/call" or definition is None:
+        return []
+    sent = {
+        key.decode().lower(): value.decode("latin-1")
+        for key, value in head.headers
+        if key.lower().startswith(b"mcp-param-")
+    }
+    wanted = dict(_param_headers(message, param_headers_in(definition)))
+    gone: list[tuple[str, str | None]] = [(name, None) for name in sent if name not in wanted]
+    return gone + [(name, value) for name, value in wanted.items() if sent.get(name) != value]
 
 
 def _encoded(text: str) -> str:
@@ -539,24 +553,6 @@ def mirrored_headers(
         if message.method == "tools/call" and (wanted := tools.get(name.text)):
             headers += _param_headers(message, wanted)
     return [(key.encode(), value.encode()) for key, value in headers]
-
-
-def param_headers_after(
-    sent: Mapping[str, str], message: Message, definitions: Mapping[str, bytes]
-) -> list[tuple[str, str | None]]:
-    """Return the ``Mcp-Param-…`` headers that must change to agree with a rewritten call.
-
-    ``sent`` are those that the client sent; None removes one.
-    """
-    if revision_in(message) is None or not isinstance(message, Request | Notification):
-        return []
-    tool = message.params.get("name") if message.params else None
-    definition = definitions.get(tool.text) if tool and tool.text is not None else None
-    if message.method != "tools/call" or definition is None:
-        return []
-    wanted = dict(_param_headers(message, param_headers_in(definition)))
-    gone: list[tuple[str, str | None]] = [(name, None) for name in sent if name not in wanted]
-    return gone + [(name, value) for name, value in wanted.items() if sent.get(name) != value]
 
 
 def param_headers_in(definition: bytes) -> ParamHeaders:

@@ -62,7 +62,6 @@ from mcp_tool_filter.http.head import (
     WITHOUT_BODY,
     Head,
     headers_after,
-    param_headers_after,
     problem_in_body,
 )
 from mcp_tool_filter.http.login_metadata import LoginPaths
@@ -159,7 +158,7 @@ class Listener:
         endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
         return (
             plain_path(target) in map(plain_path, endpoints)
-            or target in self.legacy
+            or target in self.legacy.endpoints
             or self.config.header_paths.has(target)
         )
 
@@ -223,8 +222,14 @@ class Listener:
             case Forward():
                 return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
             case Rewrite(text, _, owed):
-                exchange.owed = self._pay(stream, owed)
-                return Passed(exchange, text, self._headers_after(exchange.head, text, judged))
+                if stream is None:
+                    exchange.owed = owed
+                else:
+                    for reply in owed:
+                        stream.reply(reply)
+                message = parse_message(text, self.config.limits)
+                changed = headers_after(exchange.head, message, judged.snapshot.allowed)
+                return Passed(exchange, text, changed)
             case Reply(text, reason):
                 if reason.why is Why.OVERSIZED and not ids_in(text):
                     return Answered(413, text)
@@ -237,19 +242,6 @@ class Listener:
                 return Answered(202)
             case unexpected:
                 assert_never(unexpected)
-
-    def _headers_after(
-        self, head: Head, text: bytes, judged: Judged
-    ) -> tuple[tuple[str, str | None], ...]:
-        """Return the headers that must change to agree with a rewritten body."""
-        changed = headers_after(head, text, self.config.limits)
-        params = {
-            name.decode().lower(): value.decode("latin-1")
-            for name, value in head.headers
-            if name.lower().startswith(b"mcp-param-")
-        }
-        message = parse_message(text, self.config.limits)
-        return (*changed, *param_headers_after(params, message, judged.snapshot.allowed))
 
     def _exchange_for(self, head: Head) -> HttpExchange:
         """Return an exchange with what we know about the client."""
@@ -276,16 +268,12 @@ class Listener:
         id = said.session_id or None
         session = self.sessions.get(id, self.policy.clock()) if id else None
         client = Client(Via.HTTP, session, None if session else said.revision, claimed_session=id)
-        if self.policy.links:
-            self._describe(client, head)
+        if self.policy.links:  # only they need it
+            client.identity = credentials_in(head)
+            client.asker = partial(asker_in, head)
+            client.address = head.address
+            client.upstream_has_sessions = self.fetched.sessions
         return client
-
-    def _describe(self, client: Client, head: Head) -> None:
-        """Add what only links need: the client's credentials and address."""
-        client.identity = credentials_in(head)
-        client.asker = partial(asker_in, head)
-        client.address = head.address
-        client.upstream_has_sessions = self.fetched.sessions
 
     def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
         """Note whether the upstream can distinguish the client from us; a session keeps this.
@@ -312,7 +300,9 @@ class Listener:
                 identity += b"\nhost:" + (head.get(b"host") or "").encode("latin-1")
         if client.session is None and client.claimed_session:
             identity += b"\nsession:" + client.claimed_session.encode("latin-1")
-        client.credential = self._hash_of(identity) if identity else ""
+        # Credentials do not stay in our memory.
+        digest = hmac.digest(self._hash_key, identity, "sha256")[:16] if identity else b""
+        client.credential = digest.hex()
 
     def _is_elsewhere(self, head: Head) -> bool:
         """Tell whether the URL could make the upstream list other tools.
@@ -325,18 +315,6 @@ class Listener:
             return False
         is_newer = fetched.transport is not Transport.LEGACY_SSE
         return not (is_newer and head.method == "GET" and "?" not in target)
-
-    def _hash_of(self, identity: bytes) -> str:
-        """Hash the asker's identity, so that credentials do not stay in our memory."""
-        return hmac.digest(self._hash_key, identity, "sha256")[:16].hex()
-
-    def _pay(self, stream: LegacyStream | None, owed: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Send the owed replies on the client's stream, if it has one; return those still owed."""
-        if stream is None:
-            return owed
-        for reply in owed:
-            stream.reply(reply)
-        return ()
 
     def tell_refused(self, verdict: Verdict, origin: object = None) -> None:
         """Tell the observers about a request that was refused by its head."""
@@ -396,15 +374,18 @@ class Listener:
         return then(judged, partial(self._carry_back, answer))
 
     def _carry_back(self, answer: _Answer, judged: Judged) -> Answered | None:
+        exchange = answer.exchange
         match judged.verdict:
+            case Forward() if not exchange.owed:
+                return answer.as_it_came
             case Forward():
-                owed = answer.exchange.owed
-                return answer.with_owed(answer.body) if owed else answer.as_it_came
+                return Answered(answer.status, exchange.with_owed(answer.body))
             case Rewrite(text):
-                return answer.with_owed(text)
+                whole = exchange.with_owed(text) if exchange.owed else text
+                return Answered(answer.status, whole)
             case Reply() | Drop():
                 why = "an answer that may not be seen"
-                return self.invalid_answer(answer.exchange, why, answer.origin)
+                return self.invalid_answer(exchange, why, answer.origin)
             case unexpected:
                 assert_never(unexpected)
 
@@ -547,10 +528,6 @@ class _Answer:
         if self.body is self.raw:
             return None
         return Answered(self.status, self.body, content_type=self.content_type)
-
-    def with_owed(self, body: bytes) -> Answered:
-        exchange = self.exchange
-        return Answered(self.status, exchange.with_owed(body) if exchange.owed else body)
 
 
 def open_listener(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -179,7 +180,8 @@ async def _finish(exchange: Exchange, work: Coroutine[None, None, None]) -> None
 type Fields = tuple[tuple[bytes, bytes], ...]
 type MakeTls = Callable[[], ssl.SSLContext]
 
-_USUAL = (AUTHORIZE, TOKEN, REGISTER, CALLBACK, "/.well-known/")
+_PATHS = "|".join(map(re.escape, (AUTHORIZE, TOKEN, REGISTER, CALLBACK)))
+_MAY_BE_LOGIN = re.compile(_PATHS + r"|.*/\.well-known/", re.DOTALL).match
 _CHALLENGE = b"www-authenticate"
 _VALIDATORS = frozenset({b"etag", b"last-modified", b"content-encoding"})
 _CONDITIONS = frozenset({b"if-none-match", b"if-modified-since"})
@@ -206,7 +208,7 @@ async def open_logins(site: Site, make_tls: MakeTls) -> None:
     elif config.login_through != "off":
         logins = LoginsThrough(site, make_tls)
         site.is_visit = is_visit
-        site.may_be_login, site.before_judging = logins.may_concern, logins.before_judging
+        site.may_be_login, site.before_judging = _MAY_BE_LOGIN, logins.before_judging
         site.rewrite_refusal = logins.rewrite_refusal
 
 
@@ -232,10 +234,9 @@ class LoginsThrough:
         """Set once a client may have started a login; from then on, documents are rewritten."""
 
     def may_concern(self, target: str) -> bool:
-        """Tell whether a request for this may be part of a login."""
-        if target.startswith(_USUAL) or "/.well-known/" in target:
-            return True
-        return self._begun is not None and self._begun.is_resource_document(target)
+        """Tell whether a request for this may be part of a login that has begun."""
+        through = self._through()
+        return _MAY_BE_LOGIN(target) is not None or through.is_resource_document(target)
 
     def before_judging(self, exchange: Exchange, go_on: Callable[[], None]) -> None:
         """Answer a request that is part of a login; let all others pass."""
@@ -320,6 +321,7 @@ class LoginsThrough:
                 kept=_open_registrations(listener.upstream),
             )
             self._site.rewrite_body = self.rewrite_body
+            self._site.may_be_login = self.may_concern
         return self._begun
 
 

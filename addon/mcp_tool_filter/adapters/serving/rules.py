@@ -19,6 +19,7 @@ from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.head import headers_after
 from mcp_tool_filter.policy.exchange import Client, Via
+from mcp_tool_filter.protocol.messages import parse_message
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.background import Effects
@@ -169,7 +170,8 @@ def _headers_of(exchange: Exchange, text: bytes, only: frozenset[bytes] | None =
     from mcp_tool_filter.adapters.rules.host import with_usual
 
     head, limits = head_of(exchange), exchange.service.listener.config.limits
-    changed = {name.encode(): value for name, value in headers_after(head, text, limits)}
+    message = parse_message(text, limits)
+    changed = {name.encode(): value for name, value in headers_after(head, message, {})}
     headers = [(name.lower(), value) for name, value in head.headers]
     headers = [one for one in headers if one[0] not in changed]
     headers += [(name, value.encode()) for name, value in changed.items() if value is not None]
