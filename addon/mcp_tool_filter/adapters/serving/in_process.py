@@ -62,7 +62,8 @@ class _Asked(Upstream):
     async def _ask(self, exchange: Exchange, request: ServedRequest) -> None:
         try:
             answer = await self._server.answer(request)
-            exchange.on_head(_head_of(answer.status, tuple(answer.headers)))
+            head = _head_of(answer.status, tuple(answer.headers))
+            exchange.guarded(exchange.on_head, head)
             if isinstance(answer.body, bytes):
                 self._pass_on(exchange, answer.body)
             else:
