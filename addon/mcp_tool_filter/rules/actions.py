@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,8 @@ from mcp_tool_filter.rules.fields import (
     quote,
 )
 from mcp_tool_filter.rules.forms import Form, Schema, Spot
-from mcp_tool_filter.rules.subject import Refusal, Subject
-from mcp_tool_filter.rules.templates import Template, in_url, parse_template
+from mcp_tool_filter.rules.subject import Refusal
+from mcp_tool_filter.rules.templates import Template, in_url, parse_template, templates_in
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rules.chain import Run
@@ -92,24 +92,6 @@ class Action:
     def decides(self) -> bool:
         """True if it waits for the answer of a program or a function."""
         return self.kind.ask is not None and self.args[-1] is not False
-
-    def values(self, subject: Subject, rule: str, credential: str) -> Iterator[Any]:
-        """Yield its values for a message. Raises Unjudgeable if a field cannot be judged."""
-
-        def expand(value: object) -> object:
-            if isinstance(value, Template):
-                return value.render(subject, rule, credential)
-            return tuple(map(expand, value)) if isinstance(value, tuple) else value
-
-        return map(expand, self.args)
-
-
-def _templates_in(value: object) -> Iterator[Template]:
-    if isinstance(value, Template):
-        yield value
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from _templates_in(one)
 
 
 # What they do
@@ -440,7 +422,7 @@ def _only(form: Form[Any]) -> Form[tuple[Any, ...]]:
 
 def _action(name: str, kind: Kind) -> Form[Action]:
     def make(args: tuple[Any, ...]) -> Action:
-        names = (one.names for one in _templates_in(args))
+        names = (one.names for one in templates_in(args))
         return Action(name, kind, args, frozenset[str]().union(*names))
 
     return kind.form.made(make)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from math import ceil
+from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy import rule_effects as effects
@@ -40,6 +41,7 @@ from mcp_tool_filter.rules.subject import (
     TooSlow,
     Watch,
 )
+from mcp_tool_filter.rules.templates import expanded
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".
@@ -348,9 +350,9 @@ class Run:
         if doing is not None:
             yield from doing
 
-    def _values(self, action: Action) -> Deciding[Iterator[object]]:
+    def _values(self, action: Action) -> Deciding[tuple[Any, ...]]:
         who = (yield from self.credential()) if "credential" in action.names else ""
-        return action.values(self.subject, self.rule, who)
+        return tuple(expanded(action.args, self.subject, self.rule, who))
 
     def _question(self, action: Action) -> Deciding[Effect]:
         assert action.kind.ask

@@ -16,7 +16,6 @@ from typing import Any
 from mcp_tool_filter.protocol.scan import Value
 from mcp_tool_filter.rules import forms
 from mcp_tool_filter.rules.fields import (
-    Document,
     Field,
     Json,
     Number,
@@ -29,8 +28,8 @@ from mcp_tool_filter.rules.fields import (
 from mcp_tool_filter.rules.forms import Form, Spot
 from mcp_tool_filter.rules.subject import Subject
 
-_LONG = 64 * 1024  # characters of a message that one condition may work on for a while
-_MANY = 64
+_LONG = 64 * 1024  # characters, or
+_MANY = 64  # values, on which one condition may work for a while
 
 
 class Reads(IntEnum):
@@ -88,43 +87,44 @@ def field_satisfies(
     satisfies: Callable[..., bool],
     wanted: object,
 ) -> bool:
-    document = subject.document(part)
+    found = subject.find(part, at)
     # We judge each value even after one satisfies the condition: whether the message can be
     # judged must not depend on the order of a list's elements.
-    judged = [satisfies(subject, document, one, wanted) for one in subject.find(part, at)]
-    if len(judged) > _MANY or len(document.text) > _LONG:
+    judged = [satisfies(subject, part, one, wanted) for one in found]
+    if found and (len(found) > _MANY or found[-1].end > _LONG):
         subject.look()
-    return any(judged)
+    return True in judged
 
 
-def _exists(_subject: Subject, _document: Document, _value: Value, _wanted: None) -> bool:
+def _exists(_subject: Subject, _part: str, _value: Value, _wanted: None) -> bool:
     return True
 
 
-def is_one_of(_subject: Subject, document: Document, value: Value, wanted: tuple[Json]) -> bool:
+def is_one_of(subject: Subject, part: str, value: Value, wanted: tuple[Json]) -> bool:
+    document = subject.document(part)
     return any(equals(document, value, one) for one in wanted)
 
 
-def matches(subject: Subject, _document: Document, value: Value, pattern: RulePattern) -> bool:
+def matches(subject: Subject, _part: str, value: Value, pattern: RulePattern) -> bool:
     return value.text is not None and pattern.is_in(value.text, subject.budget)
 
 
-def _is_greater(_subject: Subject, document: Document, value: Value, than: Number) -> bool:
-    number = number_in(document, value)
+def _is_greater(subject: Subject, part: str, value: Value, than: Number) -> bool:
+    number = number_in(subject.document(part), value)
     return number is not None and number > than
 
 
-def _is_less(_subject: Subject, document: Document, value: Value, than: Number) -> bool:
-    number = number_in(document, value)
+def _is_less(subject: Subject, part: str, value: Value, than: Number) -> bool:
+    number = number_in(subject.document(part), value)
     return number is not None and number < than
 
 
-def _begins(_subject: Subject, document: Document, value: Value, first: str) -> bool:
+def _begins(subject: Subject, part: str, value: Value, first: str) -> bool:
     """Tell by its first character whether a value is null, or a list."""
-    return document.text[value.start] == first
+    return subject.document(part).text[value.start] == first
 
 
-def _contains(_subject: Subject, _document: Document, value: Value, text: str) -> bool:
+def _contains(_subject: Subject, _part: str, value: Value, text: str) -> bool:
     return text in (value.text or "")
 
 

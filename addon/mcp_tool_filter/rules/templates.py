@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 from urllib.parse import quote as urlquote
 
 from mcp_tool_filter.protocol.scan import Value
@@ -80,6 +81,23 @@ class Template:
             part if isinstance(part, str) else self.write(part.expand(subject, rule, credential))
             for part in self.parts
         ])  # fmt: skip
+
+
+def templates_in(value: object) -> Iterator[Template]:
+    if isinstance(value, Template):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from templates_in(one)
+
+
+def expanded(value: Any, subject: Subject, rule: str, credential: str) -> Any:
+    """Return a value with its templates expanded for a message. Raises Unjudgeable."""
+    if isinstance(value, Template):
+        return value.render(subject, rule, credential)
+    if isinstance(value, tuple):
+        return tuple([expanded(one, subject, rule, credential) for one in value])
+    return value
 
 
 def in_url(text: str) -> str:
