@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.jsregex.cost import Budget
 from tests.adapters.mitmproxy.filtered import call
 from tests.attacks.ruled import OK, draft, under_policy
 from tests.mcp_upstream import saying
@@ -75,55 +74,6 @@ async def test_a_refused_request_never_reaches_the_upstream(tmp_path: Path, name
         assert got.status in (200, 202, 400)
         assert b"/etc" not in b"".join(request.body for request in between.upstream.asked)
         assert all(request.body == b"[" + OK + b"]" for request in between.upstream.asked)
-
-
-HALF_A_SECOND = 10_000_000  # steps of patterns
-
-COSTLY_PATTERNS = """
-    - id: costly
-      conditions: [param_matches: {field: arguments.text, pattern: "(a+)\\\\1c"}]
-      actions: [log: {level: info, message: m}]
-    - id: ahead
-      conditions: [param_matches: {field: arguments.more, pattern: "(?=.*x)a"}]
-      actions: [log: {level: info, message: m}]"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        ('"text":"' + "a" * 9_000_000 + 'bc"', "costly"),
-        ('"more":"' + "ab" * 4_000_000 + '"', "ahead"),
-    ],
-)
-async def test_a_client_cannot_block_others_with_a_slow_pattern(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: str,
-    rule: str,
-) -> None:
-    """It is refused after some steps, and the operator is told once which rule it was."""
-    steps: list[int] = []
-    spend = Budget.spend
-
-    def spend_and_tell(budget: Budget, count: int) -> None:
-        spend(budget, count)
-        steps.append(count)
-
-    monkeypatch.setattr(Budget, "spend", spend_and_tell)
-
-    async with under_policy(tmp_path, more=COSTLY_PATTERNS) as between:
-        for again in range(2):
-            del steps[:]
-            got = json.loads((await between.ask(draft(arguments))).body)
-            assert got["error"]["data"] == {"rule": rule, "action": "error"}
-            assert sum(steps) <= HALF_A_SECOND, again
-        assert not between.upstream.asked
-        assert (await between.ask(draft('"text":"aabaac","more":"ax"'))).status == 200
-        assert len(between.upstream.asked) == 1
-    warned = [one.getMessage() for one in caplog.records if "takes too long" in one.getMessage()]
-    assert len(warned) == 1
-    assert f"Rule '{rule}'" in warned[0]
 
 
 HONEST = {

@@ -10,17 +10,13 @@ import pytest
 from mcp_tool_filter.adapters.rules.host import split_url
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import Measure, SendCopy, SendWebhook, WriteLog
-from mcp_tool_filter.policy.verdict import Drop, Reply, Rewrite
+from mcp_tool_filter.policy.verdict import Drop, Reply
 from mcp_tool_filter.rules.subject import Circumstances
 from tests.rules.judging import (
     Host,
     call,
-    changed,
     judged,
-    request,
-    result,
     rule,
-    rules,
     verdict,
 )
 
@@ -43,14 +39,6 @@ def test_block_answers_a_request() -> None:
 
 def test_block_drops_a_notification() -> None:
     assert isinstance(verdict(rule("", "block: x"), NOTE), Drop)
-
-
-def test_block_replaces_a_response() -> None:
-    policy = rule("{result_exists: secret}", "block: x")
-    outcome = judged(policy, result({"secret": 1}, id=7), asked=call()).to_verdict()
-    assert isinstance(outcome, Rewrite)
-    assert json.loads(outcome.text)["id"] == 7
-    assert json.loads(outcome.text)["error"]["code"] == -32001
 
 
 def test_inject_error_answers_with_this_error() -> None:
@@ -139,13 +127,3 @@ def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
     copies = [one for one in host.effects if isinstance(one, SendCopy)]
     assert [one.to for one in copies] == [None, None, "http://h/mcp"]
     assert json.loads(copies[0].head + "5" + copies[0].tail) == json.loads(call(id=5))
-
-
-def test_actions_run_on_the_message_as_earlier_ones_left_it() -> None:
-    policy = rules(
-        """
-- {id: one, priority: 2, actions: [set_param: {field: a, value: 1}]}
-- {id: two, conditions: [param_exists: a], actions: [set_param: {field: b, value: "${params.a}"}]}
-"""
-    )
-    assert json.loads(changed(policy, request("m")))["params"] == {"a": 1, "b": "1"}

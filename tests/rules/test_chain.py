@@ -208,23 +208,6 @@ def test_the_kinds_of_unclear_messages() -> None:
     assert isinstance(verdict(policy, note), Drop)
 
 
-def test_a_trace_lists_what_was_evaluated() -> None:
-    policy = rules(
-        """
-- {id: a, conditions: [method_equals: tools/call, tool_equals: x], actions: [allow]}
-- {id: b, conditions: [param_exists: arguments, {param_exists: z}], actions: [allow]}
-- {id: c, conditions: [param_exists: name], actions: [block: no]}
-"""
-    )
-    trace: list[Evaluated] = []
-    judged(policy, call(), trace=trace)
-    assert [(one.rule, one.matched, one.done) for one in trace] == [
-        ("b", False, []),
-        ("c", True, ["block"]),
-    ]
-    assert trace[0].conditions == [("param_exists: arguments", True), ("param_exists: z", False)]
-
-
 def test_a_message_that_no_rule_concerns_is_not_read() -> None:
     policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
     assert policy.concerns(Subject(single(request("x")), Circumstances()))

@@ -156,27 +156,6 @@ def test_without_conditions_a_rule_always_matches() -> None:
     assert matches(rule("", LOG), request("anything"))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        '{"path": "/a", "path": "/b"}',
-        '{"path": "/a", "Path": "/b"}',
-        '{"Path": "/a"}',
-        '{"PATH": "/a"}',
-        '{"p\\u0061th": "/a", "path": "/b"}',
-    ],
-)
-def test_a_path_that_two_readers_could_take_differently_is_refused(arguments: str) -> None:
-    text = (
-        '{"jsonrpc":"2.0","id":7,"method":"tools/call",'
-        f'"params":{{"name":"read","arguments":{arguments}}}}}'
-    )
-    policy = rule("{param_equals: {field: arguments.path, value: /etc}}", LOG)
-    assert is_unclear(policy, text)
-    assert is_unclear(rule("{not: {param_exists: arguments.path}}", LOG), text)
-    assert not is_unclear(rule("{param_exists: arguments.other}", LOG), text)
-
-
 def test_a_long_s_counts_as_an_s_in_keys() -> None:
     text = request("x", {"\u017fecret": 1})
     assert is_unclear(rule("{param_exists: secret}", LOG), text)

@@ -7,14 +7,13 @@ import json
 import pytest
 
 from mcp_tool_filter.policy.effects import Together
-from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult, Warn
+from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult
 from mcp_tool_filter.protocol.messages import Response
 from mcp_tool_filter.rules.actions import may_be_kept
 from mcp_tool_filter.rules.subject import Circumstances
 from tests.rules.judging import (
     Host,
     call,
-    changed,
     judged,
     logged,
     message_of,
@@ -50,12 +49,6 @@ def test_a_deciding_script_sets_the_outcome(
     }  # fmt: skip
 
 
-def test_a_script_may_return_another_message() -> None:
-    host = Host(scripts={"./s": ScriptResult(0, call("other").encode() + b"\n")})
-    policy = rule("", "run_script: {path: ./s, decides: true}", host)
-    assert changed(policy, call("read"), host) == call("other")
-
-
 def test_a_script_that_does_not_decide_delays_nothing(host: Host) -> None:
     policy = rule("", "run_script: {path: ./s, timeout: 1m}", host)
     assert judged(policy, call(), host=host).refusal is None
@@ -73,26 +66,6 @@ def test_a_cached_result_answers_and_the_first_result_is_stored(host: Host) -> N
     assert judged(policy, request("m", {"a": 2}), host=host).cached is None
     host.now += 301
     assert judged(policy, request("m", {"a": 1}), host=host).cached is None
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        Circumstances(upstream="http://b/mcp", credentials=b"a"),
-        Circumstances(upstream="http://a/mcp", credentials=b"b"),
-        Circumstances(upstream="http://a/mcp"),
-    ],
-)
-def test_a_result_cached_for_one_user_or_upstream_is_not_given_to_another(
-    host: Host,
-    about: Circumstances,
-) -> None:
-    policy = rule("", "cache: {key: k, ttl: 5m}", host)
-    owner = Circumstances(upstream="http://a/mcp", credentials=b"a")
-    (store,) = judged(policy, request("m"), host=host, about=owner).stores
-    host.memory.write_cache(store.key, b"{}", 300, store.group, 9, host.now)
-    assert judged(policy, request("m"), host=host, about=owner).cached == b"{}"
-    assert judged(policy, request("m"), host=host, about=about).cached is None
 
 
 def test_cache_does_nothing_on_what_the_snapshot_will_answer() -> None:
@@ -145,20 +118,6 @@ def test_only_final_results_are_kept(result: str, expected: bool) -> None:
     assert isinstance(message, Response)
     assert message.result is not None
     assert may_be_kept(message.place.text, message.result) is expected
-
-
-def test_a_failing_effect_is_decided_by_on_error() -> None:
-    scripts = {"./s": EffectFailed("gone")}
-    actions = "run_script: {path: ./s, decides: true}"
-    host = Host(scripts=scripts)
-    blocked = judged(rule("", actions, host), call(), host=host)
-    assert blocked.refusal
-    assert (blocked.refusal.code, blocked.refusal.action) == (-32001, "error")
-    assert [one.text for one in host.effects if isinstance(one, Warn)] == [
-        "Rule 'r': run_script failed: gone"
-    ]
-    allowed = judged(rule("", actions, host, top="chain: {on_error: allow}"), call(), host=host)
-    assert allowed.refusal is None
 
 
 def test_the_time_limit_is_for_the_whole_chain() -> None:

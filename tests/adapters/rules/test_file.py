@@ -126,17 +126,6 @@ async def test_the_rules_are_those_of_the_file_and_change_with_it(
     assert caplog.messages[-1] == "Rules that are no longer in force: one"
 
 
-async def test_the_old_rules_stay_if_the_new_ones_have_mistakes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "policy.yaml"
-    rules = RulesInForce(write(file, "one"))
-    file.write_text("interceptor: 5")
-    await rules.read_again()
-    assert rules.names == ("one",)
-    assert caplog.messages[-1].startswith("The old rules stay in force.\n")
-
-
 def test_another_file_replaces_the_first_only_if_it_is_valid(tmp_path: Path) -> None:
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     rules = RulesInForce(write(first, "one"))

@@ -18,13 +18,10 @@ from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     EffectFailed,
     Measure,
-    ReadCache,
     RunScript,
     ScriptResult,
-    SendCopy,
     TooLarge,
     Warn,
-    WriteCache,
     WriteLog,
 )
 from mcp_tool_filter.rules.chain import Later
@@ -70,20 +67,6 @@ def test_webhooks_that_did_not_arrive_are_counted() -> None:
     assert list(ours.counters()) == [("m", 1.0)]
     ours.webhooks.dropped, ours.webhooks.failed = 2, 3
     assert dict(ours.counters()) == {"m": 1.0, "webhooks dropped": 2.0, "webhooks failed": 3.0}
-
-
-def test_the_cache_in_memory_answers_at_once() -> None:
-    ours = host()
-    ours.at_once(WriteCache("k", b"v", 60.0, "g", 10))
-    assert ours.at_once(ReadCache("k", 1.0)) == b"v"
-
-
-def test_a_copy_is_handed_to_the_sender() -> None:
-    sent: list[SendCopy] = []
-    copy = SendCopy("{", "}", None, None, "r")
-    assert RuleHost(StateInMemory(), sent.append).at_once(copy) is None
-    assert host().at_once(copy) is None
-    assert sent == [copy]
 
 
 async def test_a_function_that_may_block_is_called_elsewhere() -> None:

@@ -8,36 +8,8 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.rules.state import StateInMemory, open_state
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.rule_effects import CountUse, Identify, ReadCache, WriteCache
+from mcp_tool_filter.policy.rule_effects import Identify
 from mcp_tool_filter.rules.policy import StateSettings
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def test_uses_are_counted_and_forgotten_by_the_clock() -> None:
-    clock = Clock()
-    state = StateInMemory(clock)
-    use = CountUse("k", ((1, 60.0),), 1.0)
-    assert state.at_once(use) is None
-    clock.now += 20
-    assert state.at_once(use) == 40
-    clock.now += 41
-    assert await state.carry_out(use) is None
-
-
-def test_a_cached_result_expires_by_the_clock() -> None:
-    clock = Clock()
-    state = StateInMemory(clock)
-    state.at_once(WriteCache("k", b"v", 60.0, "g", 1))
-    clock.now += 59
-    assert state.at_once(ReadCache("k", 1.0)) == b"v"
-    clock.now += 2
-    assert state.at_once(ReadCache("k", 1.0)) is None
 
 
 def test_credentials_have_the_same_hash_in_one_state_and_another_in_the_next() -> None:
@@ -96,12 +68,6 @@ def test_several_limits_count_a_use_once_or_not_at_all() -> None:
     assert memory.count_use("k", limits, 0.5) == 0.5
     assert memory.count_use("k", limits, 1.0) is None
     assert memory.count_use("k", limits, 2.0) == 98.0
-
-
-def test_keys_do_not_share_a_window() -> None:
-    memory = StateInMemory()
-    assert memory.count_use("a", ((1, 9.0),), 0.0) is None
-    assert memory.count_use("b", ((1, 9.0),), 0.0) is None
 
 
 def test_windows_are_bounded() -> None:

@@ -108,20 +108,6 @@ async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
     assert len(await with_receiver([None], act)) == 2
 
 
-async def test_the_end_delivers_what_is_queued() -> None:
-    webhooks = Webhooks()
-
-    async def act(url: str, received: Received) -> None:
-        for _ in range(30):
-            webhooks.send(hook(url))
-        await asyncio.sleep(0)
-        for worker in webhooks.workers:  # as asyncio.run does after Ctrl+C
-            worker.cancel()
-        await webhooks.close()
-
-    assert len(await with_receiver([200], act)) == 30
-
-
 async def test_the_end_does_not_wait_long_and_counts_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,12 +12,12 @@ import pytest
 from mcp_tool_filter.adapters.rules.file import ThisMachine
 from mcp_tool_filter.cli.commands.rules import Rehearsal, Rehearsed, lines_of
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.protocol.messages import Request, Response, parse_message
+from mcp_tool_filter.protocol.messages import parse_message
 from mcp_tool_filter.rules.interceptors import to_plain
 from mcp_tool_filter.rules.policy import InvalidRules, Policy, json_schema, load_policy
 from mcp_tool_filter.rules.source import YamlNode, read_source
 from mcp_tool_filter.rules.subject import Evaluated
-from tests.rules.judging import call, request, result, rules, single
+from tests.rules.judging import call, request, rules, single
 
 SEED = "tests/rules/seed.yaml"
 CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
@@ -166,32 +166,11 @@ def test_a_batch_has_the_gravest_outcome_of_its_members() -> None:
     assert outcome(batch).word == "drop"
 
 
-def test_a_response_is_judged_with_the_request_that_it_answers() -> None:
-    policy = rules(
-        "- {id: r, conditions: [tool_equals: told, result_exists: content], actions: [block: 'no']}"
-    )
-    said = single(result({"content": []}))
-    asked = single(call("told"))
-    assert isinstance(said, Response)
-    assert isinstance(asked, Request)
-    told = Rehearsal(policy).judge(said, asked=asked, from_client=False)
-    assert (told.word, told.rule) == ("block", "r")
-    assert Rehearsal(policy).judge(said, from_client=False).word == "pass"
-
-
 def test_a_message_is_from_the_client_by_default() -> None:
     rehearsal = Rehearsal(rules("- {id: r, conditions: [from: server], actions: [block: 'no']}"))
     ping = single(request("ping"))
     assert rehearsal.judge(ping).word == "pass"
     assert rehearsal.judge(ping, from_client=False).word == "block"
-
-
-def test_a_reason_that_clients_are_not_told_is_shown() -> None:
-    hidden = Rehearsed("block", "r", -32600, "Invalid Request", detail="a key stands twice")
-    assert str(hidden) == (
-        f"block by r: -32600 {json.dumps('Invalid Request')}"
-        " (clients do not see this: a key stands twice)"
-    )
 
 
 def test_the_trace_tells_conditions_and_actions() -> None:
