@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
     from mitmproxy.exceptions import FlowReadException
     from mitmproxy.flow import Flow
-    from mitmproxy.http import Headers, HTTPFlow, Message
+    from mitmproxy.http import HTTPFlow, Message
     from mitmproxy.io import FlowReader, FlowWriter
 
 KEY = "mcp_tool_filter"
@@ -134,7 +134,7 @@ def keep_request(flow: HTTPFlow, host: str) -> Kept:
         "format": 1,
         "asked": {
             "host": host,
-            "headers": _fields(request.headers),
+            "headers": [[name, value] for name, value in request.headers.fields],
             "body": request.raw_content or b"",
         },
     }
@@ -252,17 +252,15 @@ def _said_to(flow: HTTPFlow, kept: Kept) -> Said | None:
         return None  # the content of tunnels is not kept
     if not kept:
         return _unfiltered(flow)
-    return _said(kept["said"]) if kept.get("said") else None
-
-
-def _said(kept: Kept) -> Said:
+    if not (said := kept.get("said")):
+        return None
     return Said(
-        status=kept["status"],
-        headers=_pairs(kept["headers"]),
-        at=kept["at"],
-        chunks=tuple(Chunk(at, data) for at, data in kept["chunks"]),
-        ended=kept["ended"],
-        left_out=kept["left_out"],
+        status=said["status"],
+        headers=_pairs(said["headers"]),
+        at=said["at"],
+        chunks=tuple(Chunk(at, data) for at, data in said["chunks"]),
+        ended=said["ended"],
+        left_out=said["left_out"],
     )
 
 
@@ -305,10 +303,6 @@ def _plain_headers(message: Message) -> tuple[tuple[bytes, bytes], ...]:
 
 def _plain_body(message: Message) -> bytes:
     return message.get_content(strict=False) or b""
-
-
-def _fields(headers: Headers) -> _Fields:
-    return [[name, value] for name, value in headers.fields]
 
 
 def _pairs(fields: _Fields) -> tuple[tuple[bytes, bytes], ...]:

@@ -9,8 +9,7 @@ Parts that cannot be read (an unknown coding, binary data) stay unchanged and ar
 
 Masks have the length of their secret:
 
->>> masks = Masks()
->>> masks.choose({"a-long-session-id": False, "short": False, "other": False, "123456": True})
+>>> masks = Masks({"a-long-session-id": False, "short": False, "other": False, "123456": True})
 >>> [masks.of(Secret(0, len(value), value)) for value in masks.secrets]
 ['scrubbed-1-------', 'xxxxx', 'x2xxx', '111111']
 """
@@ -40,33 +39,22 @@ _LONG_ENOUGH = 8
 _WORDS = re.compile(r"[A-Za-z _.-]{1,15}|[0-9 _.:-]{1,11}")
 
 
-@dataclass(slots=True)
 class Masks:
-    """The masks of one recording."""
+    """The masks of one recording, for secrets and for masks of an earlier scrubbing, which stay."""
 
-    _masks: dict[str, bytes] = field(default_factory=dict)
-    _taken: set[bytes] = field(default_factory=set)
+    def __init__(self, values: Mapping[str, bool]) -> None:
+        """A value says whether its secret is a number."""
+        self._taken = {_bytes(value) for value in values if _is_mask(value)}
+        self._masks: dict[str, bytes] = {}
+        numbers = [int(found[1]) for value in values if (found := _NUMBERED.search(value))]
+        fresh = (value for value in values if not _is_mask(value))
+        for number, value in enumerate(fresh, max(numbers, default=0) + 1):
+            mask = b"1" * len(value) if values[value] else self._free_mask(value, number)
+            self._masks[value] = mask
 
     @property
     def secrets(self) -> list[str]:
         return list(self._masks)
-
-    @property
-    def distinctive(self) -> tuple[str, ...]:
-        """The secrets to search for everywhere, the longest first, because one may contain
-        another."""
-        return tuple(sorted(filter(is_distinctive, self._masks), key=len, reverse=True))
-
-    def choose(self, values: Mapping[str, bool]) -> None:
-        """Choose masks for secrets (value: whether it is a number). Existing masks stay."""
-        self._taken.update(_bytes(value) for value in values if _is_mask(value))
-        numbers = [int(found[1]) for value in values if (found := _NUMBERED.search(value))]
-        number = max(numbers, default=0)
-        for value, is_number in values.items():
-            if not _is_mask(value) and value not in self._masks:
-                number += 1
-                mask = b"1" * len(value) if is_number else self._free_mask(value, number)
-                self._masks[value] = mask
 
     def of(self, secret: Secret) -> str:
         """Return the mask for a secret."""
@@ -131,7 +119,6 @@ class Scrubber:
     """More headers that are secret."""
     unread: list[str] = field(default_factory=list)
     """Descriptions of the parts that could not be read and may still contain secrets."""
-    _masks: Masks = field(default_factory=Masks)
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
         """Remove the secrets from all flows; return how many there were."""
@@ -144,15 +131,16 @@ class Scrubber:
         search = _Walk(finder, lambda found: values.update(_values_in(found)))
         for state in states:
             search.flow(state)
-        self._masks.choose(values)
-        known = self._masks.distinctive
-        clean = _Walk(SecretFinder(finder.fields, finder.headers, known), mask=self._masks.of)
+        masks = Masks(values)
+        # The longest first, because one may contain another.
+        known = sorted(filter(is_distinctive, masks.secrets), key=len, reverse=True)
+        clean = _Walk(SecretFinder(finder.fields, finder.headers, tuple(known)), mask=masks.of)
         for number, (flow, state) in enumerate(zip(flows, states, strict=True), 1):
             clean.unread = {}
             flow.set_state(clean.flow(state))
             label = f"flow {number} ({flow.request.method})"
             self.unread += [f"{label}, {what}" for what in clean.unread]
-        return len(self._masks.secrets)
+        return len(masks.secrets)
 
 
 def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
