@@ -86,14 +86,12 @@ class LineJudge:
         observe: Observer,
         on_listed: Callable[[Snapshot], None],
         links: tuple[Link, ...] = (),
-        now: float = 0.0,
         recorder: LineRecorder | None = None,
-        clock: Callable[[], float] = time.monotonic,
         propagate: Propagate | None = None,
         tell_hidden: TellHidden | None = None,
         restores_ids: bool = False,
     ) -> None:
-        """``links`` come after the tool filter; the session begins ``now``.
+        """``links`` come after the tool filter.
 
         ``restores_ids``: an answer gets its request's id as the client wrote it.
         """
@@ -107,7 +105,7 @@ class LineJudge:
             config=config,
             fetched=unlisted(""),
             observe=self._observed,
-            clock=clock,
+            clock=time.monotonic,
             links=links,
             propagate=propagate,
             reads_in_steps=False,  # no other client waits to be served
@@ -115,7 +113,7 @@ class LineJudge:
         policy.kinds = self._kinds
         if tell_hidden is not None:
             policy.tell_hidden = tell_hidden
-        self._session = Session(started=now)
+        self._session = Session(started=time.monotonic())
         self._exchanges = Exchanges(most=_MOST_WAITING, most_bytes=_MOST_WAITING_BYTES)
         client = Client(Via.STDIO, self._session)
         self._conversation = Conversation(policy, client, self._exchanges)

@@ -156,7 +156,6 @@ class StdioSession:
             observe=observe,
             on_listed=listed,
             links=(link,) if link else (),
-            now=time.monotonic(),
             recorder=self._recorder,
             propagate=self._propagate,
             tell_hidden=lambda faults, _judged: log.warn_of(faults),
