@@ -70,7 +70,9 @@ def render_first_steps() -> str:
 def render_help() -> str:
     """Render the help of the filter itself."""
     flags = (line for title, group in GROUPS.items() for line in _flag_lines(title, group))
-    return "\n".join([TOP, *_usage(FILTER), EXAMPLES, *_command_lines(), "", *flags, BOTTOM])
+    commands = [f"  {command.name:<15}{command.summary}" for command in COMMANDS.values()]
+    commands = ["Commands (each one has its own --help):", *commands, ""]
+    return "\n".join([TOP, *_usage(FILTER), EXAMPLES, *commands, *flags, BOTTOM])
 
 
 def render_command_help(command: Command) -> str:
@@ -102,26 +104,18 @@ def _usage(command: Command) -> Iterator[str]:
     yield ""
 
 
-def _command_lines() -> Iterator[str]:
-    yield "Commands (each one has its own --help):"
-    for command in COMMANDS.values():
-        yield f"  {command.name:<15}{command.summary}"
-
-
 def _flag_lines(title: str, flags: Iterable[Option]) -> Iterator[str]:
     yield f"{title}:"
     for flag in flags:
-        yield _flag_line(flag)
+        short = f"-{flag.short}, " if flag.short else "    "
+        left = f"  {short}--{flag.name} {flag.value}".rstrip()
+        if len(left) + 2 > _COLUMN:
+            yield left
+            left = ""
+        for line in textwrap.wrap(flag.help, _WIDTH - _COLUMN, break_on_hyphens=False):
+            yield left.ljust(_COLUMN) + line
+            left = ""
     yield ""
-
-
-def _flag_line(flag: Option) -> str:
-    short = f"-{flag.short}, " if flag.short else "    "
-    left = f"  {short}--{flag.name} {flag.value}".rstrip()
-    if len(left) + 2 > _COLUMN:
-        left += "\n" + " " * _COLUMN
-    right = textwrap.wrap(flag.help, _WIDTH - _COLUMN, break_on_hyphens=False)
-    return left.ljust(_COLUMN) + ("\n" + " " * _COLUMN).join(right)
 
 
 _NAME = "mcp-tool-filter"
@@ -130,10 +124,10 @@ _SUMMARY = "hides tools of an MCP server"
 
 def render_manual() -> str:
     """Render the page in the macros of man(7)."""
-    return "\n".join([*_head(), *_options(), *_commands(), *_tail()]) + "\n"
+    return "\n".join(_manual()) + "\n"
 
 
-def _head() -> Iterator[str]:
+def _manual() -> Iterator[str]:
     yield f'.TH {_NAME.upper()} 1 "" "{_NAME} {__version__}" "User Commands"'
     yield ".SH NAME"
     yield f"{_escaped(_NAME)} \\- {_SUMMARY}"
@@ -141,16 +135,10 @@ def _head() -> Iterator[str]:
     yield from _synopsis(FILTER)
     yield ".SH DESCRIPTION"
     yield from _paragraph(TOP)
-
-
-def _options() -> Iterator[str]:
     yield ".SH OPTIONS"
     for title, flags in GROUPS.items():
         yield f'.SS "{_escaped(title)}"'
         yield from _flags(flags)
-
-
-def _commands() -> Iterator[str]:
     yield ".SH COMMANDS"
     for command in COMMANDS.values():
         yield f'.SS "{_escaped(command.name)}"'
@@ -164,9 +152,6 @@ def _commands() -> Iterator[str]:
             yield "The options of the filter itself work here too."
         if command.notes:
             yield from _paragraph(command.notes)
-
-
-def _tail() -> Iterator[str]:
     yield ".SH EXAMPLES"
     yield ".nf"
     yield from map(_escaped, EXAMPLES.splitlines()[1:])

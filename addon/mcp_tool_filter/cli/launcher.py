@@ -113,8 +113,9 @@ def _run_filter(argv: Sequence[str]) -> int:
         refuse_what_needs_http(given)
     _warn_about_unused(typed, settings)
     end_on_sigterm(0)
+    way = ("stdio" if settings.command else "pipe") if settings.is_stdio else "http"
     try:
-        return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
+        return int(import_module(f"mcp_tool_filter.cli.commands.{way}").run(settings))
     except KeyboardInterrupt:
         return 0
 
@@ -156,12 +157,6 @@ def _warn_about_unused(typed: Given, settings: Settings) -> None:
             from mcp_tool_filter.cli.terminal import say  # seldom needed
 
             say(f"Warning: --{name} has no effect {where}")
-
-
-def _way(settings: Settings) -> str:
-    if not settings.is_stdio:
-        return "http"
-    return "stdio" if settings.command else "pipe"
 
 
 def _show_help(what: str = "render_help") -> int:

@@ -110,8 +110,13 @@ class FileOfPatterns:
                 "problem": "", "file": file.path, "diff": _diff(raw, new, file.path),
                 "token": ours, "note": note,
             }  # fmt: skip
-        if problem := _write(path, raw, new):
-            return {"problem": f"{file.path} {problem}"}
+        from mcp_tool_filter.adapters.whole_file import replace_if_unchanged
+
+        try:
+            if not replace_if_unchanged(path, raw, new):
+                return {"problem": f"{file.path} {_EDITED}: {_READ_AGAIN}"}
+        except OSError as error:
+            return {"problem": f"{file.path} cannot be written: {error.strerror}"}
         self.sources = after
         say(f"The patterns of the page were saved in {file.path}")
         return {"problem": "", "saved": True}
@@ -155,16 +160,6 @@ def _same(one: Choice, other: Choice) -> bool:
         return deny, {each.text for each in choice.exceptions}
 
     return patterns(one) == patterns(other)
-
-
-def _write(path: Path, raw: bytes, new: bytes) -> str:
-    """Replace the file; return the problem."""
-    from mcp_tool_filter.adapters.whole_file import replace_if_unchanged
-
-    try:
-        return "" if replace_if_unchanged(path, raw, new) else f"{_EDITED}: {_READ_AGAIN}"
-    except OSError as error:
-        return f"cannot be written: {error.strerror}"
 
 
 def _diff(old: bytes, new: bytes, path: str) -> str:

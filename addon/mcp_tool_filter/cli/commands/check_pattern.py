@@ -49,13 +49,14 @@ def check(question: object) -> CheckReport:
         case {"pattern": str(text), "name": str(name)}:
             return _judge(text, name)
         case {"name": _}:
-            return _refuse('"pattern" and "name" must be strings')
+            why = '"pattern" and "name" must be strings'
         case {"pattern": str(text)}:
             return _judge(text, None)
         case ValueError():
-            return _refuse(str(question))
+            why = str(question)
         case _:
-            return _refuse('expected an object such as {"pattern": "^a", "name": "abc"}')
+            why = 'expected an object such as {"pattern": "^a", "name": "abc"}'
+    return {"verdict": "error", "why": why}
 
 
 def _judge(text: str, name: str | None) -> CheckReport:
@@ -72,10 +73,6 @@ def _judge(text: str, name: str | None) -> CheckReport:
     if advice := hint(text):
         answer["hint"] = advice
     return answer
-
-
-def _refuse(why: str) -> CheckReport:
-    return {"verdict": "error", "why": why}
 
 
 def _read_questions(lines: Iterable[bytes]) -> Iterator[object]:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError
+from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, typed_as
 from mcp_tool_filter.cli.settings import Settings, chosen
 from mcp_tool_filter.cli.terminal import say
-from mcp_tool_filter.options import OPTIONS
 
 
 def run(typed: Given) -> int:
@@ -63,10 +62,12 @@ def _without_values(url: str) -> str:
 
 def _words(typed: Given, shown: Callable[[str, str], str]) -> list[str]:
     """Return the flags as typed, with their values as ``shown`` gives them, and the command."""
-    words: list[str] = []
-    for name, values in typed.items():
-        for value in values if name != COMMAND else ():
-            words += [f"--{name}", shown(name, value)] if OPTIONS[name].value else [f"--{name}"]
+    words = [
+        word
+        for name, values in typed.items()
+        if name != COMMAND
+        for word in typed_as(name, [shown(name, value) for value in values])
+    ]
     command = typed.get(COMMAND, [])
     return [*words, "--", *command] if command else words
 
@@ -111,6 +112,7 @@ def _find_endpoint(settings: Settings) -> str:
 
 
 def _name_for(settings: Settings) -> str:
+    """Return a name for the server in a client's list."""
     if settings.name:
         return settings.name
     return name_of_command(settings.command) if settings.command else _name_of(settings.origin)

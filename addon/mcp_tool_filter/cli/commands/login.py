@@ -42,7 +42,7 @@ def run(typed: Given) -> int:
 async def _log_in(url: str, wishes: Wishes, store: LoginStore, no_browser: bool) -> LoginState:
     """Log in; once more if the upstream then wants more scopes. Raises StartError."""
     show = _print_url if no_browser else _open_browser
-    paste = _Pasted().line if no_browser else None
+    paste = _pasted if no_browser else None
     state = await log_in(url, wishes, store, show, paste)
     for _ in range(_MOST_STEPS_UP):
         if not (wanted := await wanted_scopes(state, store)):
@@ -69,38 +69,36 @@ async def _open_browser(url: str) -> None:
         say("Cannot open a browser: open the page yourself")
 
 
-class _Pasted:
-    """Reads lines from the user, without a thread that could not be stopped."""
+async def _pasted() -> str:
+    """Wait for a line from the user, without a thread that could not be stopped; forever if stdin
+    cannot be read."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
 
-    async def line(self) -> str:
-        """Wait for a line; forever if stdin cannot be read."""
-        loop = asyncio.get_running_loop()
-        typed: asyncio.Future[str] = loop.create_future()
+    def read() -> None:
+        text = sys.stdin.readline()
+        loop.remove_reader(sys.stdin)
+        if text and not typed.done():
+            typed.set_result(text.strip())
 
-        def read() -> None:
-            text = sys.stdin.readline()
-            loop.remove_reader(sys.stdin)
-            if text and not typed.done():
-                typed.set_result(text.strip())
-
-        try:
-            loop.add_reader(sys.stdin, read)
-        except (
-            OSError,
-            ValueError,
-            NotImplementedError,
-        ):  # a file, closed, or Windows
-            return await typed
-        try:
-            return await typed
-        finally:
-            loop.remove_reader(sys.stdin)
+    try:
+        loop.add_reader(sys.stdin, read)
+    except (OSError, ValueError, NotImplementedError):  # a file, closed, or Windows
+        return await typed
+    try:
+        return await typed
+    finally:
+        loop.remove_reader(sys.stdin)
 
 
 def _list(store: LoginStore) -> int:
     """Show every login, without secrets."""
     rows = [
-        (printable(state.endpoint), _condition(state), printable(" ".join(_scopes_of(state))))
+        (
+            printable(state.endpoint),
+            _condition(state),
+            printable(" ".join(state.tokens.scopes if state.tokens else ())),
+        )
         for state in store.all()
     ]
     if not rows:
@@ -108,10 +106,6 @@ def _list(store: LoginStore) -> int:
         return 0
     print_table(("SERVER", "LOGIN", "SCOPES"), rows)
     return 0
-
-
-def _scopes_of(state: LoginState) -> tuple[str, ...]:
-    return state.tokens.scopes if state.tokens else ()
 
 
 def _condition(state: LoginState) -> str:

@@ -35,7 +35,7 @@ from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.options import OPTIONS
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.policy.patterns import Pattern, deny_for
-from mcp_tool_filter.policy.snapshot import Snapshot, Thing, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ def show_tools(settings: Settings, how: str) -> int:
         case "json":
             print(json.dumps(_as_json(known), indent=2))
         case "report-json":
-            warnings = [one.removeprefix("Warning: ") for one in _warnings(settings)]
+            found = sentences.warnings_about(settings.config())
+            warnings = [one.removeprefix("Warning: ") for one in found]
             listens_at = shown_url(known.who.listens_at)
             more = {"listensAt": listens_at, "warnings": warnings}  # only a start has these
             print(json.dumps(_as_json(known) | more, indent=2))
@@ -171,17 +172,22 @@ def show_tools(settings: Settings, how: str) -> int:
     return 0
 
 
-def _warnings(settings: Settings) -> list[str]:
-    return sentences.warnings_about(settings.config())
-
-
 def _warn(settings: Settings) -> None:
-    for warning in _warnings(settings):
+    for warning in sentences.warnings_about(settings.config()):
         say(warning)
 
 
 def _as_json(known: KnownTools) -> dict[str, object]:
     """Return everything we know. This format is stable: members may be added, none changes."""
+    things = [
+        {
+            "kind": one.kind,
+            "name": one.name,
+            "exposed": not one.pattern,
+            "pattern": one.pattern or None,
+        }
+        for one in known.snapshot.things
+    ]
     return {
         "upstream": known.who.shown_upstream,
         "server": known.who.server,
@@ -198,23 +204,10 @@ def _as_json(known: KnownTools) -> dict[str, object]:
             }
             for one in known.tools
         ],
-        **(
-            {"things": list(map(_thing_as_json, known.snapshot.things))}
-            if known.snapshot.things
-            else {}
-        ),
+        **({"things": things} if things else {}),
         "savedBytes": known.snapshot.denied_bytes,
         "unmatchedPatterns": [pattern.text for pattern in known.snapshot.unmatched],
         "faults": list(known.snapshot.faults),
-    }
-
-
-def _thing_as_json(thing: Thing) -> dict[str, object]:
-    return {
-        "kind": thing.kind,
-        "name": thing.name,
-        "exposed": not thing.pattern,
-        "pattern": thing.pattern or None,
     }
 
 
