@@ -141,20 +141,14 @@ def test_deny_patterns_of_all_sources_apply(tmp_path: Path) -> None:
     """A pattern more must never open what another place closes."""
     file = tmp_path / "filter.toml"
     file.write_text('deny = ["^a", "^b"]\n')
-    found = settings("--config", str(file), "--deny", "^d", deny="^c")
+    found = settings("--deny", "^d", deny="^c", config=str(file))
     assert found.many("deny") == ("^a", "^b", "^c", "^d")
 
 
 def test_lines_separate_values_in_the_environment() -> None:
-    found = settings(header="Authorization: Bearer a, b\nX-Key: 1", deny="^a,^b")
+    found = settings(header="Authorization: Bearer a, b\n\nX-Key: 1\n", deny="^a,^b", port="")
     assert found.many("upstream_headers") == ("Authorization: Bearer a, b", "X-Key: 1")
-    assert found.many("deny") == ("^a,^b",)
-
-
-def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "filter.toml"
-    file.write_text("insecure = true\nport = 99\n")
-    assert settings(config=str(file)).port == 99
+    assert (found.many("deny"), found.port) == (("^a,^b",), 6273)
 
 
 @pytest.mark.parametrize(
@@ -169,19 +163,13 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
         ("max-clients = true", "cannot be true or false\nWrite it as max-clients = 1"),
         ("strict = 1", "strict in {file} cannot be a number\nWrite it as strict = true"),
         ("deny = [3]", "deny in {file} cannot be a number"),
-        ("deny = [0]", "deny in {file} cannot be a number"),
         ('deny = ["^a", false]', "deny in {file} cannot be true or false"),
         ('deny = [["^a"]]', "deny in {file} cannot be a list"),
-        ("deny = [[]]", "deny in {file} cannot be a list"),
-        ("deny = true", "deny in {file} cannot be true or false"),
-        ("deny = 2026-01-01", "deny in {file} cannot be a date or time"),
         ("deny = [2026-01-01T00:00:00Z]", "deny in {file} cannot be a date or time"),
         ("host = 1", 'host in {file} cannot be a number\nWrite it as host = "ADDRESS"'),
         ("insecure = 1", "insecure in {file} cannot be a number\nWrite it as insecure = true"),
         ("deny = []", "deny in {file} has no pattern"),
-        ('deny = ""', "deny in {file} has no pattern"),
         ('deny = ["", " "]', "deny in {file} has no pattern"),
-        ("allow = []", "allow in {file} has no pattern"),
         ('message_limit = "1MB"\nmessage-limit = "2MB"', "message-limit is in {file} twice"),
         ("port = ", "is not TOML"),
         ("help = true", "called help"),
@@ -243,22 +231,10 @@ def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) 
 def test_an_empty_variable_is_refused(name: str, text: str) -> None:
     """A compose file passes ${DENY} on even if it is not set."""
     variable = f"MCP_TOOL_FILTER_{name.upper()}"
+    for typed in ("", ",", "a,", " ", "a, "):
+        assert "pattern in" in complaint(f"--{name}", typed)
     assert complaint(**{name: text}).startswith(f"Error: {variable} has no pattern\n")
     assert complaint("--deny", "^a", **{name: text}).startswith(f"Error: {variable} has no")
-
-
-@pytest.mark.parametrize("text", ["", ",", "a,", " ", "a, "])
-@pytest.mark.parametrize("flag", ["--deny", "--allow"])
-def test_an_empty_flag_is_refused(flag: str, text: str) -> None:
-    assert "pattern in" in complaint(flag, text)
-
-
-def test_other_variables_may_be_empty() -> None:
-    assert settings(port="", header="").port == 6273
-
-
-def test_blank_lines_between_patterns_are_ignored() -> None:
-    assert settings(deny="^a\n\n^b\n").many("deny") == ("^a", "^b")
 
 
 def test_a_single_setting_given_twice_is_refused(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ ENTRIES: dict[str, ServerEntry] = {
     "httpUrl": {"httpUrl": "https://a.example/mcp", "trust": True, "headers": {"A": "${A}"}},
     "serverUrl": {"serverUrl": "https://a.example/mcp"},
     "key in the URL": {"url": "https://a.example/mcp?key=s3cr$et"},
+    "key in the path": {"url": "https://a.example/s/sk_live_s3cr0123456789/mcp"},
+    "id in the path": {"url": "https://a.example/s/0f8fad5b-d9cb-469f-a165-70867728950e/mcp"},
     "codex": {"url": "https://a.example/mcp", "bearer_token_env_var": "TOKEN"},
     "codex login": {
         "url": "https://a.example/mcp",
@@ -80,7 +82,9 @@ def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) ->
     assert target_of(wrapped) == target_of(entry)
     assert wrap(wrapped, FLAGS, PROGRAM) == wrapped
     assert wrap(wrap(entry, ["--allow", "a"], PROGRAM), FLAGS, PROGRAM) == wrapped
-    assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
+    for secret in ("s3cr", "0f8fad5b"):
+        assert secret not in json.dumps([wrapped["command"], wrapped.get("args")])
+        assert secret not in target_of(entry)
     is_list = entry.get("environment") is not None or isinstance(entry.get("command"), list)
     assert isinstance(wrapped["command"], list) == is_list
 
@@ -103,26 +107,22 @@ def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) ->
         {"url": "https://a.example", "type": "streamable_http", "headers": {"A": "Bearer $T"}},
         {"url": "https://a.example", "type": "streamable_http", "headers": {"A": "${ T }"}},
         {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", "https://a.example"]},
+        {"url": "https://a.example", "headers": {"X-A": "a\nAuthorization: Bearer ${SECRET}"}},
+        *(
+            {"url": "https://a.example/mcp", "env": {"X": "y", name: "evil"}}
+            for name in ("PYTHONPATH", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "path")
+        ),
+        {"url": "https://a.example/mcp", "env": {"MCP_TOOL_FILTER_CONFIG": "evil"}},
     ],
 )
-def test_an_entry_of_unknown_form_is_refused(entry: ServerEntry) -> None:
-    with pytest.raises(CannotWrap):
+def test_an_entry_of_unknown_form_or_with_power_over_the_filter_is_refused(
+    entry: ServerEntry,
+) -> None:
+    with pytest.raises(CannotWrap) as raised:
         wrap(entry, FLAGS, PROGRAM)
-
-
-@pytest.mark.parametrize(
-    "name", ["PYTHONPATH", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "path", "MCP_TOOL_FILTER_CONFIG"]
-)
-def test_the_environment_of_a_url_cannot_steer_the_filter(name: str) -> None:
-    entry: ServerEntry = {"url": "https://a.example/mcp", "env": {"X": "y", name: "evil"}}
-    with pytest.raises(CannotWrap, match="would change the filter"):
-        wrap(entry, FLAGS, PROGRAM)
-
-
-def test_a_header_of_several_lines_is_refused() -> None:
-    headers = {"X-A": "a\nAuthorization: Bearer ${SECRET}"}
-    with pytest.raises(CannotWrap, match="more than one line"):
-        wrap({"url": "https://a.example/mcp", "headers": headers}, FLAGS, PROGRAM)
+    said = str(raised.value)
+    assert ("would change the filter" in said) == ("evil" in str(entry))
+    assert ("more than one line" in said) == ("\\n" in str(entry))
 
 
 @pytest.mark.parametrize("was", ["[]", "1", "{", "[" * 200_000, '{"command": "evil"}'])
@@ -171,20 +171,3 @@ def test_a_filter_typed_by_hand_is_recognised() -> None:
     assert not is_wrapped(typed)
     assert unwrap(typed) == typed
     assert not is_filtered({"command": "npx", "args": ["mcp-tool-filter"]})
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "NmM0OWM0ZjQtYTE0My00",
-        "0f8fad5b-d9cb-469f-a165-70867728950e",
-        "sk_live_0123456789ab",
-        "c" * 32,
-    ],
-)
-def test_a_secret_in_the_path_of_a_url_is_no_argument(secret: str) -> None:
-    entry: ServerEntry = {"type": "http", "url": f"https://mcp.example/s/{secret}/mcp"}
-    wrapped = wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"])
-    assert secret not in str(wrapped["args"])
-    assert unwrap(wrapped) == entry
-    assert secret not in target_of(entry) + target_of(wrapped)

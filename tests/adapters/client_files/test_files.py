@@ -285,16 +285,6 @@ def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     assert target.read_text() == "{}"
 
 
-def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    file = opened(path, JSON)
-    path.write_text("{ }")
-    with pytest.raises(BadFile, match="edited in the meantime"):
-        file.save("{}")
-    assert path.read_text() == "{ }"
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
 def test_a_save_of_another_program_is_never_lost(tmp_path: Path) -> None:
     """A client may save its file at any moment, also between our check and our change."""
     path = tmp_path / "a.json"
@@ -333,7 +323,7 @@ def test_what_is_no_file_is_reported_and_not_waited_for(kind: str, tmp_path: Pat
             path.mkdir()
         case _:
             path.symlink_to("/dev/zero")
-    with pytest.raises(BadFile, match=r"Cannot read .*a\.json"):
+    with pytest.raises(BadFile, match=r"Cannot read .*a\.json\n(It is not a reg|Is a directory)"):
         read(ConfigPlace("some", "user", path, ("mcpServers",)))
 
 
