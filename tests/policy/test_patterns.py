@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.errors import InvalidPattern
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, switched
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.patterns import (
@@ -60,38 +60,11 @@ def test_splitting_patterns_loses_no_character(value: str) -> None:
     assert ",".join(parts) == value
 
 
-def test_a_pattern_keeps_the_text_it_was_made_of() -> None:
-    assert parse_pattern(r"^\u0061").text == r"^\u0061"
-
-
-def test_an_invalid_pattern_stops_the_start() -> None:
-    with pytest.raises(InvalidPattern) as caught:
-        parse_pattern("^[a-z")
-    assert str(caught.value) == (
-        'Error: Invalid regex pattern in deny list: "^[a-z"\nPattern must be valid JavaScript regex'
-    )
-
-
 def test_the_error_names_the_list_that_the_pattern_is_in() -> None:
     with pytest.raises(InvalidPattern, match="in allow list"):
         parse_pattern("[", option="allow")
     with pytest.raises(InvalidPattern, match="in allow list"):
         split_patterns("a,,b", option="allow")
-
-
-def test_an_unsafe_pattern_stops_the_start() -> None:
-    with pytest.raises(UnsafePattern) as caught:
-        parse_pattern("(a+)+")
-    assert str(caught.value) == (
-        'Error: Unsafe regex pattern detected: "(a+)+"\n'
-        "Pattern could cause catastrophic backtracking"
-    )
-
-
-def test_a_pattern_is_searched_for_anywhere() -> None:
-    assert parse_pattern("delete").matches("my_delete_tool")
-    assert not parse_pattern("delete").matches("DELETE")
-    assert not parse_pattern("delete$").matches("delete\n")
 
 
 @pytest.mark.parametrize("pattern", ["x", "a{2000}", r"^(?!.*(.).*\1)b", r"(a*)\1x"])
@@ -107,46 +80,6 @@ def test_a_name_that_may_be_exposed_is_always_judged() -> None:
     assert parse_pattern(r"^(?!.*(.).*\1)").matches(name) is False
     assert parse_pattern("^.*b.*b.*$").matches(name) is False
     assert parse_pattern(f"^a{{{MAX_NAME}}}$", option="allow").matches(name) is True
-
-
-@pytest.mark.parametrize(
-    ("pattern", "costly", "innocent", "meant"),
-    [
-        (r"(\w+)_\1_\1", "a" * 200 + "_b" * 28, "read" * 40, "a_a_a"),
-        (r"(?:(a)|b)*\1c", "ab" * 128, "ab" * 60, "aac"),
-        (r"^(?!.*(.).*\1)", "".join(map(chr, range(0x4E00, 0x4F00))), "aa", "read"),
-    ],
-)
-def test_costly_names_take_nothing_from_the_next_name(
-    pattern: str, costly: str, innocent: str, meant: str
-) -> None:
-    """Long names in one list must not change what is denied or allowed for others."""
-    for option in ("deny", "allow"):
-        parsed = parse_pattern(pattern, option=option)
-        for _ in range(50):
-            parsed.matches(costly)
-        assert not parsed.matches(innocent)
-        assert parsed.matches(meant)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name"),
-    [
-        (r"(\w+)_\1_\1", "a" * 254 + "__"),
-        (r"(?:(a)|b)*\1c", "ab" * 128),
-        (r"(\w+)\1\1x", "a" * 255 + "!"),
-        (r"^(?:(a)|(b))*\1\2x$", "ab" * 128),
-        (r"(?<=\1(\w))x", "ab" * 128),
-    ],
-)
-def test_a_long_name_that_javascript_misses_is_missed(pattern: str, name: str) -> None:
-    assert not parse_pattern(pattern).matches(name)
-
-
-@pytest.mark.parametrize("pattern", [r"(\w+).*\1", r"^(\w+)_(\w+)_(\w+)_\1$", r"(a*)a*\1b"])
-def test_a_pattern_that_no_matcher_can_judge_in_time_stops_the_start(pattern: str) -> None:
-    with pytest.raises(UnsafePattern):
-        parse_pattern(pattern)
 
 
 def test_patterns_with_the_same_text_are_the_same_pattern() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.policy.config import ListFrom
+from mcp_tool_filter.policy.exchange import Situation
+from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import (
     Envelope,
     decide_call,
     decide_list,
     decide_listing,
 )
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.tools import ListRequest
 from tests.make import (
     answering,
@@ -75,8 +77,20 @@ def ask(**kinds: bool) -> ListRequest:
     return ListRequest(id="7", has_cursor=kinds.get("cursor", False), revision=None)
 
 
+def listed(
+    asked: ListRequest,
+    known: Snapshot,
+    envelope: Envelope | None,
+    list_from: ListFrom = ListFrom.AUTO,
+    *,
+    sound: bool = True,
+) -> Verdict:
+    situation = Situation(known, envelope=envelope, list_from=list_from, may_use_cache=sound)
+    return decide_list(asked, situation)
+
+
 def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> None:
-    verdict = decide_list(ask(), TOOLS, ENVELOPE, list_from=ListFrom.AUTO, sound=True)
+    verdict = listed(ask(), TOOLS, ENVELOPE)
     assert text_of(verdict) == listing("read_file", id="7", more=',"ttlMs":5')
 
 
@@ -87,18 +101,18 @@ def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> 
 def test_a_list_is_forwarded_where_ours_might_differ(
     asked: ListRequest, envelope: Envelope | None, sound: bool
 ) -> None:
-    verdict = decide_list(asked, TOOLS, envelope, list_from=ListFrom.AUTO, sound=sound)
+    verdict = listed(asked, TOOLS, envelope, sound=sound)
     assert verdict == Forward()
 
 
 def test_the_user_can_always_have_the_upstreams_list() -> None:
-    verdict = decide_list(ask(), TOOLS, ENVELOPE, list_from=ListFrom.UPSTREAM, sound=True)
+    verdict = listed(ask(), TOOLS, ENVELOPE, ListFrom.UPSTREAM)
     assert verdict == Forward()
 
 
 def test_the_user_can_always_have_our_list() -> None:
     asked = ask(cursor=True)
-    verdict = decide_list(asked, TOOLS, None, list_from=ListFrom.CACHE, sound=False)
+    verdict = listed(asked, TOOLS, None, ListFrom.CACHE, sound=False)
     assert text_of(verdict) == listing("read_file", id="7")
 
 
@@ -108,7 +122,7 @@ def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
     assert page(listing(more=copy)).frame is None
     envelope, earlier = Envelope('{"tools":', copy + "}"), snapshot("read_file", "rm_rf", deny="^x")
     for now, is_used in ((earlier, True), (earlier, True), (TOOLS, False), (TOOLS, False)):
-        verdict = decide_list(ask(), now, envelope, list_from=ListFrom.AUTO, sound=True)
+        verdict = listed(ask(), now, envelope)
         assert isinstance(verdict, Reply if is_used else Forward)
 
 

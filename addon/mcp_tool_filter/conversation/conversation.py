@@ -350,12 +350,12 @@ class Conversation:
         if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
             return self._tell(judged, problem)
         judged.message = message
-        read = partial(self._read_from_client, raw, judged, message, arrival)
         things = policy.config.things
         if things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
+            read = partial(self._read_from_client, raw, judged, message, arrival)
             refuse = partial(self._refuse_malformed, raw, judged)
             return begin(_read_after(things.judge_asked_ahead(message), read, refuse))
-        return read()
+        return self._read_from_client(raw, judged, message, arrival)
 
     def _read_from_client(
         self, raw: bytes, judged: Judged, message: Message, arrival: Arrival

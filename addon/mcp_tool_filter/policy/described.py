@@ -312,11 +312,9 @@ class Described:
             return False
         if any(fold(one.key) == _TOOLS for one in value.members or ()) and not are_tools:
             return name in self._snapshot.denied  # a group of tools
-        return are_tools or not is_alone or name == _UNCLEAR or not self._is_only_not_allowed(name)
-
-    def _is_only_not_allowed(self, name: str) -> bool:
-        snapshot = self._snapshot
-        return name not in snapshot.denied and snapshot.choice.hiding(name) is NOT_ALLOWED
+        if are_tools or not is_alone or name == _UNCLEAR or name in self._snapshot.denied:
+            return True
+        return self._snapshot.choice.hiding(name) is not NOT_ALLOWED
 
     def _is_known(self, name: str) -> bool:
         return name in self._snapshot.allowed.names or name in self._snapshot.denied

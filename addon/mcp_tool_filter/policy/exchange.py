@@ -119,8 +119,6 @@ class Exchange:
     """Bytes of the request; for a member of a batch, the bytes of that member."""
     request: Request | None = None
     """Kept only if a link of the chain wants to see it with the response."""
-    has_cursor: bool = False
-    """True if it asks for a later page of a list."""
     cursor: str | None = None
     """The cursor that it sends."""
     is_unusual: bool = False
@@ -178,7 +176,6 @@ class Situation:
     """The frame of the list in the revision that the client speaks."""
     may_use_cache: bool = False
     """True if the client's session is known and it has no credentials of its own."""
-    now: float = 0.0
     call: ToolCall | None = None
     """The message, if it was read as a call before."""
     is_answered: bool = False

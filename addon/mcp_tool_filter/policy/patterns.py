@@ -184,7 +184,9 @@ def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
     prefix.
     """
     exact = exactly(hidden)
-    shorter = _by_beginnings(hidden, set(names) - set(hidden))
+    kept = set(names) - set(hidden)
+    parts = dict.fromkeys(_beginning(name, hidden, kept) or f"{_escaped(name)}$" for name in hidden)
+    shorter = f"^{next(iter(parts))}" if len(parts) == 1 else f"^(?:{'|'.join(parts)})"
     return shorter if len(shorter) < len(exact) and _is_right(shorter, hidden, names) else exact
 
 
@@ -208,11 +210,6 @@ def common_beginning(one: str, other: str) -> str:
     return "".join(char for char, _ in same)
 
 
-def _by_beginnings(hidden: Sequence[str], kept: Collection[str]) -> str:
-    parts = dict.fromkeys(_beginning(name, hidden, kept) or f"{_escaped(name)}$" for name in hidden)
-    return f"^{next(iter(parts))}" if len(parts) == 1 else f"^(?:{'|'.join(parts)})"
-
-
 def _beginning(name: str, hidden: Collection[str], kept: Collection[str]) -> str | None:
     """Return the first words of a name if several hidden names and no kept name begin with them."""
     for end in _WORD_END.finditer(name):
@@ -232,9 +229,9 @@ def _escaped(text: str) -> str:
 
 
 def _as_unicode(letter: str) -> str:
+    r"""Return a letter as JSON and JavaScript can write it, such as \u200b."""
     units = letter.encode("utf-16-be", "surrogatepass")
-    pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
-    return "".join(f"\\u{pair}" for pair in pairs)
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 _GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")

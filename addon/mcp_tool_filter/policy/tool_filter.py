@@ -99,16 +99,9 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
         case Request(method="tools/list"):
             request = parse_list_request(message)
             if situation.exchange:
-                situation.exchange.has_cursor = request.has_cursor
                 situation.exchange.cursor = request.cursor
                 situation.exchange.is_unusual = not request.is_usual
-            return decide_list(
-                request,
-                situation.snapshot,
-                situation.envelope,
-                list_from=situation.list_from,
-                sound=situation.may_use_cache,
-            )
+            return decide_list(request, situation)
         case Request() | Notification() if is_of_tools(message.method):
             return _decide_naming(message, situation)
         case Request() | Notification():
@@ -182,7 +175,9 @@ def _decide_naming(message: Request | Notification, situation: Situation) -> Ver
     id = message.id if isinstance(message, Request) else None
     snapshot, named = situation.snapshot, [*tools_named_in(message)]
     for name, is_tool in tools_named_below(message):
-        if is_tool or _is_surely_hidden(name, snapshot):
+        by = None if is_tool else snapshot.choice.hiding(name)
+        is_surely_hidden = name in snapshot.denied or by not in (None, NOT_ALLOWED, UNDECIDED)
+        if is_tool or is_surely_hidden:
             named.append(name)
     named += [id for id in ids_named_in(message) if snapshot.standing(id) is Standing.DENIED]
     for name in named:
@@ -192,12 +187,6 @@ def _decide_naming(message: Request | Notification, situation: Situation) -> Ver
                 situation.exchange.tool = name
             return verdict
     return Forward()
-
-
-def _is_surely_hidden(name: str, snapshot: Snapshot) -> bool:
-    """Tell whether a name that may not be a tool's is that of a hidden one."""
-    by = snapshot.choice.hiding(name)
-    return name in snapshot.denied or not (by is None or by is NOT_ALLOWED or by is UNDECIDED)
 
 
 def _not_found(id: str, name: str) -> bytes:
@@ -241,17 +230,11 @@ def _says_unknown(answer: Response, name: str, situation: Situation) -> bool:
     return name in words and bool(_UNKNOWN_TOOL.search(words))
 
 
-def decide_list(
-    request: ListRequest,
-    snapshot: Snapshot,
-    envelope: Envelope | None,
-    *,
-    list_from: ListFrom,
-    sound: bool,
-) -> Verdict:
-    """Answer from the snapshot if that is ``sound``; else forward, and rewrite the answer later."""
-    may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
-    if list_from is ListFrom.UPSTREAM or not may_answer:
+def decide_list(request: ListRequest, situation: Situation) -> Verdict:
+    """Answer from the snapshot if that is sound; else forward, and rewrite the answer later."""
+    snapshot, envelope, list_from = situation.snapshot, situation.envelope, situation.list_from
+    is_sound = situation.may_use_cache and not request.has_cursor
+    if list_from is ListFrom.UPSTREAM or not (is_sound or list_from is ListFrom.CACHE):
         return Forward()
     if envelope and envelope.shows(snapshot.never_shown):
         envelope = None  # it was learned before these patterns were in force

@@ -239,7 +239,10 @@ def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
     except ProtocolError:
         return []
     objects = [root] if root.members is not None else root.elements or ()
-    found = [_all_named(one, "id") for one in objects]
+    found = [
+        [member.value for member in one.members or () if fold(member.key) == "id"]
+        for one in objects
+    ]
     return [
         _written(text, values[0])
         for values in found
@@ -364,17 +367,13 @@ def _envelope(text: str, root: Value) -> Mapping[str, Value]:
     refuse_repeated(root)
     if not _ENVELOPE.issuperset(root.named):  # as few
         for key, value in root.named.items():
-            if key not in _ENVELOPE:
-                _refuse_beside(key, _written(text, value))
+            if key in _ENVELOPE:
+                continue
+            if fold(key) in _ENVELOPE or is_misleading(key):
+                raise ProtocolError("a key that could be taken for another")
+            if _holds_message(_written(text, value)):
+                raise ProtocolError("a message within a message")
     return root.named
-
-
-def _refuse_beside(key: str, written: str) -> None:
-    """Raise ProtocolError for an extra member that a reader could take for one of the envelope."""
-    if fold(key) in _ENVELOPE or is_misleading(key):
-        raise ProtocolError("a key that could be taken for another")
-    if _holds_message(written):
-        raise ProtocolError("a message within a message")
 
 
 def _holds_message(json_text: str) -> bool:
@@ -463,10 +462,6 @@ def _is_id(text: str, id: Value) -> bool:
 
 def _written(text: str, value: Value) -> str:
     return text[value.start : value.end]
-
-
-def _all_named(value: Value, key: str) -> list[Value]:
-    return [member.value for member in value.members or () if fold(member.key) == key]
 
 
 def is_utf8(raw: bytes) -> bool:

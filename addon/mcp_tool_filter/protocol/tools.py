@@ -162,8 +162,7 @@ def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
             if fold_key(member.key) in _NAMING_FOLDED:
                 raise ProtocolError("a key that could be taken for another")
             continue
-        named = open_value(message.place.text, member.value, {EACH: {}})
-        for one in named.elements if named.elements is not None else (named,):
+        for one in _each(message.place.text, member.value):
             name = one.get("name") if one.members is not None else one
             if name is None or name.text is None or has_lone_surrogate(name.text):
                 raise ProtocolError("the name of a tool that is not a string")
@@ -175,10 +174,15 @@ def ids_named_in(message: Request | Notification) -> Iterator[str]:
     """Yield the ids in such a request. Each may be the name of a tool, or anything else."""
     for member in (message.params.members if message.params else None) or ():
         if fold_key(member.key).replace("_", "") in _IDS:
-            named = open_value(message.place.text, member.value, {EACH: None})
-            for one in named.elements if named.elements is not None else (named,):
+            for one in _each(message.place.text, member.value):
                 if one.text is not None:
                     yield one.text
+
+
+def _each(text: str, value: Value) -> tuple[Value, ...]:
+    """Return the elements of an array, or the one value."""
+    opened = open_value(text, value, {EACH: {}})
+    return opened.elements if opened.elements is not None else (opened,)
 
 
 _NOT_NAMING = frozenset({"arguments", "_meta"})
@@ -246,8 +250,7 @@ def _named_below(text: str, value: Value, *, is_in_array: bool) -> Iterator[tupl
         if key in _NOT_NAMING:
             continue
         if key in _NAMING_FOLDED:
-            named = open_value(text, member.value, {EACH: {}})
-            for one in named.elements if named.elements is not None else (named,):
+            for one in _each(text, member.value):
                 if one.text is not None:
                     yield one.text, is_in_array or not key.startswith("name")
         if text[member.value.start] in "{[":
