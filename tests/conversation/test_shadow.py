@@ -1,4 +1,7 @@
-"""With ``shadow``, the original bytes pass, and observers learn what would have happened."""
+"""With ``shadow``, the original bytes pass, and observers learn what would have happened.
+
+What is usual is tested in ``end_to_end/test_shadow``.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,12 @@ from tests.make import answering, asking, calling, definition, listing, policy
 from tests.rules.judging import Host, rules
 
 RULES = """
-- {id: etc, conditions: [param_matches: {field: arguments.p, pattern: etc}], actions: [block: no]}
-- {id: frozen, conditions: [tool_equals: set], actions: [set_param: {field: arguments.p, value: 1}]}
 - {id: slow, conditions: [tool_equals: slow], actions: [delay: 9m, run_script: {path: ./s}]}
-- {id: mocked, conditions: [tool_equals: mock], actions: [inject_error: {code: 7, message: m}]}
 - {id: once, conditions: [tool_equals: once], actions: [rate_limit: {key: k, limit: 0, window: 1m}]}
 - {id: kept, conditions: [tool_equals: kept], actions: [cache: {key: k, ttl: 1m}]}
 - {id: asked, conditions: [tool_equals: asked], actions: [run_script: {path: ./s, decides: true}]}
 - {id: hooked, conditions: [tool_equals: hooked], actions: [webhook: {url: "http://localhost/"}]}
 - {id: twice, conditions: [tool_equals: twice], actions: [fork: {}]}
-- {id: secret, on: response, actions: [redact: {pattern: sk-1}]}
 - {id: sampled, conditions: [method_equals: sampling/createMessage], actions: [block: no]}
 """
 TOOLS = ("read", "set", "slow", "mock", "once", "kept", "asked", "hooked", "twice", "rm")
@@ -37,20 +36,13 @@ BATCH = b"[" + calling("read", id="2") + b" , " + calling("rm", id="3") + b"]"
 
 # The message, whether the client sends it, and what happens without ``shadow``.
 CASES: dict[str, tuple[bytes, bool, type[Verdict], str]] = {
-    "a denied call": (calling("rm"), True, Reply, "denied"),
-    "an unknown call": (calling("none"), True, Reply, "unknown"),
     "a denied notification": (calling("rm").replace(b'"id":1,', b""), True, Drop, "denied"),
     "a batch": (BATCH, True, Rewrite, "denied"),
-    "a list": (listing("read", "rm", id="7"), False, Rewrite, "hidden"),
     "a new tool": (listing("read", "new", id="7"), False, Rewrite, "hidden"),
     "a changed tool": (CHANGED, False, Rewrite, "hidden"),
     "a broken tool": (answering('{"tools":[7]}', id="7"), False, Rewrite, "hidden"),
     "a hidden tool elsewhere": (SHOWN, False, Drop, "invalid"),
-    "a blocked call": (calling("read", arguments='{"p":"etc"}'), True, Reply, "blocked"),
-    "a changed call": (calling("set", arguments='{"p" : 2}'), True, Rewrite, "changed"),
-    "a mocked call": (calling("mock"), True, Reply, "blocked"),
     "a limited call": (calling("once"), True, Reply, "blocked"),
-    "a redacted answer": (answering('{"content": [ "sk-1" ]}', id="8"), False, Rewrite, "changed"),
     "a blocked request of the upstream": (SAMPLING, False, Reply, "blocked"),
 }  # fmt: skip
 # These would be forwarded, but not at once, or with effects.
@@ -99,14 +91,6 @@ def test_an_effect_of_a_rule_is_left_out_and_reported(tool: str) -> None:
     assert isinstance(judged.would, Rewrite)
     assert judged.would.reason.rule
     assert [one for one in host.effects if not isinstance(one, Locally)] == []
-
-
-def test_the_list_comes_from_the_upstream_even_if_it_is_to_come_from_the_snapshot() -> None:
-    for shadow, kind in ((False, Reply), (True, Forward)):
-        between = conversation([], shadow=shadow)
-        judged = between.from_client(asking("tools/list"))
-        assert isinstance(judged, Judged)
-        assert type(judged.verdict) is kind
 
 
 def test_the_answer_to_a_call_that_would_be_refused_is_not_judged() -> None:
