@@ -1,4 +1,4 @@
-"""One session in front of a real HTTP server; ``tests/cli/commands/test_pipe.py`` has more."""
+"""One session in front of an HTTP server; ``tests/cli/commands/test_pipe.py`` has more."""
 
 from __future__ import annotations
 
@@ -6,20 +6,36 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.store import LoggedOut
 from mcp_tool_filter.adapters.sockets.client import HttpClient
+from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.pipe import Pipe, StreamableUpstream
+from mcp_tool_filter.adapters.stdio.pipe import (
+    LegacyUpstream,
+    Pipe,
+    StreamableUpstream,
+    words_for,
+)
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
-from tests.make import asking, calling
-from tests.session_upstream import SessionUpstream, session_upstream
+from tests.make import answering, asking, calling
+from tests.raw_upstream import (
+    LAST_CHUNK,
+    SSE_HEAD,
+    Peer,
+    Script,
+    answer,
+    chunk,
+    raw_upstream,
+)
+from tests.session_upstream import session_upstream
 
 META = (
     '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -33,6 +49,8 @@ class Client:
     def __init__(self, stdin: int, stdout: int) -> None:
         self._stdin = os.fdopen(stdin, "wb", buffering=0)
         self._stdout = os.fdopen(stdout, "rb")
+        self.told: list[str] = []
+        """What is on stderr."""
 
     async def asks(self, line: bytes) -> Any:
         self.says(line)
@@ -54,25 +72,26 @@ class Client:
 
 @asynccontextmanager
 async def piped(
-    upstream: SessionUpstream, said: list[str], **settings: Any
+    url: str,
+    kind: type[StreamableUpstream | LegacyUpstream] = StreamableUpstream,
+    limits: Limits | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Client, asyncio.Task[int]]]:
     (from_client, to_us), (from_us, to_client) = os.pipe(), os.pipe()
-    client = Client(to_us, from_us)
+    client, limits = Client(to_us, from_us), limits or Limits()
     judge = LineJudge(
         parse_config(deny=["^delete_"]), observe=lambda _: None, on_listed=lambda _: None
     )
-    limits = Limits()
-    pipe = Pipe(
-        judge, say=said.append, limits=limits, stdin=from_client, stdout=to_client, **settings
-    )
-    http = HttpClient(parse_origin(upstream.url.removesuffix("/mcp")), resends=False)
-    pipe.upstream = StreamableUpstream(http, "/mcp", pipe, limits)
+    ends: dict[str, Any] = {"stdin": from_client, "stdout": to_client}
+    pipe = Pipe(judge, say=client.told.append, limits=limits, **ends, **settings)
+    http = HttpClient(parse_origin(url.removesuffix("/mcp")), resends=False)
+    pipe.upstream = kind(http, "/mcp", pipe, limits)
     running = asyncio.create_task(pipe.run())
     try:
         yield client, running
     finally:
         client.close()
-        await running
+        await asyncio.wait([running])
         for thread in threading.enumerate():  # else it could read what has this number next
             if "(_read_client)" in thread.name:
                 await asyncio.to_thread(thread.join)
@@ -84,7 +103,7 @@ async def piped(
 async def test_a_subscription_does_not_keep_the_session_open() -> None:
     """Else this would take an hour."""
     with session_upstream() as upstream:
-        async with piped(upstream, [], last_answers=3600) as (client, running):
+        async with piped(upstream.url, last_answers=3600) as (client, running):
             opened = await client.asks(asking("subscriptions/listen", params=f"{{{META}}}"))
             assert opened["method"] == "notifications/subscriptions/ack"
             client.leaves()
@@ -94,7 +113,7 @@ async def test_a_subscription_does_not_keep_the_session_open() -> None:
 async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
     """A client whose stdin has ended still reads; a subscription has no answer to wait for."""
     with session_upstream() as upstream:
-        async with piped(upstream, [], last_answers=0.1) as (client, running):
+        async with piped(upstream.url, last_answers=0.1) as (client, running):
             await client.asks(asking("subscriptions/listen", id='"s"', params=f"{{{META}}}"))
             client.says(calling("slow", id="7"))
             client.leaves()
@@ -108,7 +127,7 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
 
 async def test_a_client_that_reads_nothing_does_not_keep_the_session_open() -> None:
     with session_upstream() as upstream:
-        async with piped(upstream, [], last_answers=0.1, goodbye=0.1) as (client, running):
+        async with piped(upstream.url, last_answers=0.1, goodbye=0.1) as (client, running):
             client.says(calling("slow", id="7"))
             client.says(calling("big", id="8", arguments='{"bytes":1000000}'))
             client.leaves()
@@ -118,15 +137,174 @@ async def test_a_client_that_reads_nothing_does_not_keep_the_session_open() -> N
 async def test_an_internal_error_ends_the_session_and_nothing_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
     with session_upstream() as upstream:
-        async with piped(upstream, said) as (client, running):
+        async with piped(upstream.url) as (client, running):
             monkeypatch.setattr(
                 "mcp_tool_filter.adapters.stdio.pipe.mirrored_headers", lambda *_: 1 / 0
             )
             client.says(calling("read_file"))
             assert await running == 1
         assert not upstream.calls()
-    [what] = said
+    [what] = client.told
     assert what.startswith("Error: Internal error: ZeroDivisionError")
     assert what.endswith("\nShutting down proxy")
+
+
+# Upstreams whose every byte is chosen here
+
+ANSWER = answering("{}", id="1")
+MOVED = "307 Go\r\nLocation: "
+ELSEWHERE = "http://elsewhere.example/mcp"
+REFUSED = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}'
+
+
+def in_turn(*responses: bytes) -> Script:
+    """Answer one request after the other, whatever connection they come on."""
+    left = list(responses)
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.say(left.pop(0))
+
+    return script
+
+
+def stream(*events: bytes) -> bytes:
+    return SSE_HEAD + b"".join(chunk(event + b"\n\n") for event in events) + LAST_CHUNK
+
+
+def compressed(response: bytes) -> bytes:
+    return response.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("responses", "code", "said"),
+    [
+        ([answer(ANSWER)], None, ""),
+        ([stream(b"data: " + ANSWER)], None, ""),
+        ([answer(b"", status=f"{MOVED}/there"), answer(ANSWER)], None, ""),
+        (
+            [answer(b"", status=f"{MOVED}{ELSEWHERE}")],
+            -32603,
+            f"HTTP 307 Go: redirected to {ELSEWHERE}",
+        ),
+        ([answer(b"", status="202 Accepted", kind="a/b")], -32603, "The server sent no answer"),
+        ([answer(b"", status="500 Oh\tno")], -32603, "The server answered HTTP 500 Oh\\tno"),
+        ([answer(b"", status="404 Not Found")], -32601, "Method not found"),
+        ([answer(b"x" * 2000)], -32603, "The answer is longer than 1000 bytes"),
+        ([answer(REFUSED, status="400 Bad Request")], -32000, "no"),
+        ([compressed(stream(b"data: " + ANSWER))], -32000, "compressed (gzip)"),
+        (
+            [stream(b"id: 7\nretry: 1\ndata: "), answer(b"", status="405 No")],
+            -32603,
+            "The server sent no answer",
+        ),
+    ],
+)
+async def test_a_request_gets_its_answer_or_a_reason(
+    responses: Sequence[bytes], code: int | None, said: str
+) -> None:
+    async with (
+        raw_upstream(in_turn(*responses)) as upstream,
+        piped(upstream.url, limits=Limits(message=1000)) as (client, running),
+    ):
+        heard = await client.asks(asking("ping"))
+        client.leaves()
+        assert await running == 0
+    assert heard["id"] == 1
+    if code is None:
+        assert heard["result"] == {}
+    else:
+        assert heard["error"]["code"] == code
+        assert said in heard["error"]["message"]
+    assert len(upstream.requests) == len(responses)
+
+
+async def test_messages_are_heard_and_other_events_are_not() -> None:
+    """A comment keeps a stream alive, and some servers send an event without data first."""
+    long = b"data: %s" % answering('"' + "x" * 5000 + '"', id="1")
+    last = b"data: " + answering("{}", id="2")
+    said = stream(b": alive", b"data: ", b"event: ping\ndata: {}", long, last)
+    async with (
+        raw_upstream(in_turn(said)) as upstream,
+        piped(upstream.url, limits=Limits(pending=1000)) as (client, _),
+    ):
+        client.says(b"[%s,%s]" % (asking("ping"), asking("ping", id="2")))
+        heard = {one["id"]: one for one in (await client.hears(), await client.hears())}
+        assert (heard[1]["error"]["code"], heard[2]["result"]) == (-32603, {})
+
+
+def test_a_missing_login_says_what_to_type() -> None:
+    code, text = words_for(LoginNeeded(LoggedOut("https://mcp.example/mcp")))
+    assert code == -32010
+    assert text == (
+        "Not logged in to https://mcp.example/mcp."
+        " Type: mcp-tool-filter login https://mcp.example/mcp"
+    )
+
+
+def test_an_upstreams_words_cannot_draw_on_a_terminal() -> None:
+    _, text = words_for(HttpFailed("HTTP 500 \x1b[2J"))
+    assert text.isprintable()
+
+
+class Sse:
+    """Answers what is posted on the stream."""
+
+    def __init__(self, status: str = "202 Accepted") -> None:
+        self._status = status
+        self.stream: Peer | None = None
+
+    async def __call__(self, peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            if request.line.startswith("GET"):
+                self.stream = peer
+                await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?id=1\n\n"))
+                await peer.left()
+                return
+            await peer.say(answer(b"", status=self._status, kind="a/b"))
+            if self._status.startswith("202"):
+                assert self.stream
+                await self.stream.say_event(ANSWER)
+
+
+@pytest.mark.parametrize("status", ["202 Accepted", "500 No"])
+async def test_a_post_is_answered_on_the_stream_and_the_end_of_that_is_the_end(status: str) -> None:
+    script = Sse(status)
+    async with (
+        raw_upstream(script) as upstream,
+        piped(upstream.url, LegacyUpstream) as (client, running),
+    ):
+        heard = await client.asks(asking("ping"))
+        if status.startswith("202"):
+            assert heard == json.loads(ANSWER)
+        else:
+            assert heard["error"]["message"] == "The server answered HTTP 500 No"
+        assert upstream.requests[1].line == "POST /messages?id=1 HTTP/1.1"
+        assert script.stream
+        await script.stream.say(LAST_CHUNK)
+        assert await running == 1
+    assert client.told == ["Error: Lost connection to upstream MCP\nShutting down proxy"]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (answer(b""), "HTTP 200 OK with application/json: that is not MCP"),
+        (SSE_HEAD + LAST_CHUNK, "The event stream ended without an endpoint event"),
+        (
+            SSE_HEAD + chunk(b"event: endpoint\ndata: http://evil.example/x\n\n"),
+            "The endpoint event names another origin: http://evil.example/x",
+        ),
+    ],
+)
+async def test_a_stream_without_an_endpoint_has_a_reason(said: bytes, why: str) -> None:
+    async with (
+        raw_upstream(in_turn(said)) as upstream,
+        piped(upstream.url, LegacyUpstream) as (_, running),
+    ):
+        with pytest.raises(HttpFailed) as caught:
+            await running
+        assert str(caught.value) == why

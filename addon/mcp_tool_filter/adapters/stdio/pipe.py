@@ -128,13 +128,14 @@ class Pipe:
 
     async def run(self) -> int:
         """Pass messages until one side ends; return the exit code. Raises HttpFailed."""
-        await self.upstream.open()
-        Thread(target=self._read_client, daemon=True).start()
-        code = await self._ended
-        for post in [*self._posts.values(), *self._endless]:
-            post.cancel()
-        await self.upstream.close()
-        return code
+        try:
+            await self.upstream.open()
+            Thread(target=self._read_client, daemon=True).start()
+            return await self._ended
+        finally:
+            for post in [*self._posts.values(), *self._endless]:
+                post.cancel()
+            await self.upstream.close()
 
     def end(self, code: int = 0) -> None:
         """End the session."""
