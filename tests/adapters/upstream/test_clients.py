@@ -174,6 +174,7 @@ async def test_the_old_transport_begins_with_its_stream() -> None:
         "POST /messages?id=1 notifications/initialized",
         "POST /messages?id=1 tools/list",
     ]
+    assert upstream.requests[-1].all("mcp-protocol-version") == ["2024-11-05"]
 
 
 async def test_a_page_is_the_data_of_its_event() -> None:
