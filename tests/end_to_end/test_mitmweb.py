@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -26,10 +24,8 @@ from tests.end_to_end.web_pages import (
     row,
     rule_table,
     running_demo,
-    running_upstream,
 )
 from tests.proxy import REPOSITORY
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk
 
 PICTURE = REPOSITORY / ".pictures" / "mitmweb.png"
 
@@ -40,10 +36,6 @@ interceptor:
       conditions: [tool_equals: file_read, param_matches: {field: arguments.path, pattern: "^%s"}]
       actions: [block: not there]
 """
-
-FILE_READ = (
-    b'{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"file_read","arguments":{}}}'
-)
 
 CUT_NAMES = """
 return [...document.querySelectorAll("td code")]
@@ -94,28 +86,6 @@ class TestBrowser:
             page.wait_for("Tool not found: drop_database")
             [session] = web.state()["listeners"][0]["sessions"]
             assert (session["revision"], session["seconds_ago"]) == (REVISION, None)
-
-    def test_events_without_data_are_shown_as_empty(self, tmp_path: Path, page: Page) -> None:
-        """Servers begin a stream with one, so that clients know where to go on."""
-
-        async def respond(request: RawRequest, peer: Peer) -> None:
-            answer = b'data: {"jsonrpc":"2.0","id":0,"result":{"content":[]}}\n\n'
-            events = b"id: 1\nretry: 500\ndata:\n\n", b"event: message\ndata: \n\n", answer
-            await peer.say(SSE_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK)
-
-        with running_upstream(respond) as port, mitmweb(tmp_path, port) as web:
-            with closing(
-                HTTPConnection("127.0.0.1", web.client.port, timeout=TIMEOUT)
-            ) as connection:
-                kind = {"Content-Type": "application/json"}
-                connection.request("POST", "/mcp", FILE_READ, kind)
-                assert b'"content":[]' in connection.getresponse().read()
-            page.go(web.url(f"/?token={PASSWORD}"))
-            [flow] = json.loads(web.api("GET", "/flows")[1])
-            open_flow(web, page, flow["id"], "response")
-            page.wait_for("MCP", "event 1: empty", "event 2: empty", "event 3", "content: []")
-            assert '""' not in page.text
-            assert "''" not in page.text
 
     def test_the_page_updates_itself(self, web: Web, page: Page) -> None:
         page.go(web.url(f"/mcp?token={PASSWORD}"))
@@ -260,14 +230,6 @@ class TestBrowser:
         page.until(lambda: "file_read" in web.client.tools(), "shown tool")
         assert ",".join(web.option("deny")) == ",".join(before)
         assert page.errors() == []
-
-    def test_a_click_shows_a_hidden_tool_alone(self, web: Web, page: Page) -> None:
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "file_delete")
-        page.find('button[aria-label="Show file_delete"]').click()
-        page.find('button[aria-label="Apply the changes"]').click()
-        page.until(lambda: "file_delete" in web.client.tools(), "shown tool")
-        assert "email_send" not in web.client.tools()
 
     def test_without_the_token_the_page_says_how_to_get_in(self, web: Web, page: Page) -> None:
         page.go(web.url("/mcp"))

@@ -26,7 +26,7 @@ from tests.adapters.mitmproxy.ruled import (
 )
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream
-from tests.proxy import SCRIPT, proxy, tool
+from tests.proxy import SCRIPT, tool
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
 from tests.websocket import accept, connect
@@ -133,27 +133,13 @@ async def test_a_bad_rules_file_stops_the_start_with_every_mistake(tmp_path: Pat
             assert f"{path}{line}" in it.stderr
 
 
-async def test_the_report_names_the_rules(tmp_path: Path) -> None:
+async def test_the_report_and_the_commands_show_the_rules(tmp_path: Path) -> None:
     said: list[str] = []
-    rules = write(tmp_path, BLOCK + REDACT)
-    async with (
-        mcp_upstream(tools=[READ]) as upstream,
-        proxy(
-            ToolFilter(report=said.append), to=upstream.url, home=tmp_path,
-            endpoint=["/mcp"], rules=[rules],
-        ) as it,
-        raw_client(it.port) as client,
-    ):  # fmt: skip
-        await client.ask(post(call("read_file")))
-    assert "  Rules: 2: no-etc, secrets" in said[0].splitlines()
-
-
-async def test_the_commands_show_the_rules_and_their_hits(tmp_path: Path) -> None:
     rules = BLOCK + "  - {id: count, actions: [metric: {name: seen, value: 2}]}\n"
-
-    async with ruled(tmp_path, rules) as between:
+    async with ruled(tmp_path, rules, addon=ToolFilter(report=said.append)) as between:
         await between.ask(call("read_file", '{"path":"/etc/x"}'))
         await between.ask(call("read_file"))
+        assert "  Rules: 2: no-etc, count" in said[0].splitlines()
         lines = ctx.master.commands.call("mcp.stats")
         assert "  rule no-etc: 1 hits" in lines
         assert "  rule count: 1 hits" in lines

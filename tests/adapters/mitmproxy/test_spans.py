@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.adapters.mitmproxy.filtered import Filtered, filtered, legacy_upstream
+from tests.adapters.mitmproxy.filtered import filtered, legacy_upstream
 from tests.collector import Collector, attributes
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import Peer, RawRequest, answer
 from tests.websocket import accept, connect
 
 CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
@@ -50,85 +49,35 @@ def sampling(**meta: str) -> bytes:
 SAMPLING = sampling(traceparent=UPSTREAMS)
 
 
-@dataclass
-class Sampling:
-    """An upstream that asks the client something before it answers a call."""
-
-    asked: list[bytes] = field(default_factory=list)
-    _answered: asyncio.Event = field(default_factory=asyncio.Event)
-    _stream: Peer | None = None
-
-    async def respond(self, request: RawRequest, peer: Peer) -> None:
-        if request.line.startswith("GET /sse"):
-            self._stream = peer
-            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?s=1\n\n"))
-            await peer.left()
-        elif b"upgrade: websocket" in request.head.lower():
-            socket = await accept(peer.reader, peer.writer, request.head)
-            while (said := await socket.hear()) is not None:
-                self.asked.append(said)
-                await socket.say(RESULT if b"assistant" in said else SAMPLING)
-        elif b"assistant" in request.body:
-            self._answered.set()
-            await peer.say(answer(b"", status="202 Accepted"))
-            if self._stream:
-                await self._stream.say_event(RESULT)
-        elif self._stream:
-            self.asked.append(request.body)
-            await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-            await self._stream.say_event(SAMPLING)
-        else:
-            self.asked.append(request.body)
-            await peer.say(SSE_HEAD + chunk(b"data: " + SAMPLING + b"\n\n"))
-            await self._answered.wait()
-            await peer.say(chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
-
-
-async def over_a_socket(between: Filtered) -> bytes:
-    socket = await connect(between.client.reader, between.client.writer)
-    await socket.say(CALL)
-    heard = await socket.hear()
-    await socket.say(SAMPLED)
-    assert await socket.hear() == RESULT
-    return heard or b""
-
-
-async def over_the_older_transport(between: Filtered) -> bytes:
-    await between.client.say(get(path="/sse"))
-    await between.client.head()
-    await between.client.chunk()
-    async with raw_client(between.port) as poster:
-        await poster.ask(post(CALL, path="/messages?s=1", headers=MCP_HEADERS))
-        heard = await between.client.chunk()
-        await poster.ask(post(SAMPLED, path="/messages?s=1", headers=MCP_HEADERS))
-        assert RESULT in await between.client.chunk()
-    return heard.removeprefix(b"data: ").strip()
-
-
-@pytest.mark.parametrize(
-    ("how", "protocol"),
-    [(over_a_socket, "websocket"), (over_the_older_transport, "http")],
-)
-async def test_requests_of_both_sides_are_spans(
-    how: object, protocol: str, sent_to: Collector, tmp_path: Path
-) -> None:
+async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Path) -> None:
     """Each side reads our span in place of the other's; nothing else changes."""
-    upstream = Sampling()
-    async with filtered(tmp_path, respond=upstream.respond, otel=["true"]) as between:
-        assert callable(how)
-        heard = await how(between)
+    asked: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        """Ask the client something before the call is answered."""
+        there = await accept(peer.reader, peer.writer, request.head)
+        while (said := await there.hear()) is not None:
+            asked.append(said)
+            await there.say(RESULT if b"assistant" in said else SAMPLING)
+
+    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
+        here = await connect(between.client.reader, between.client.writer)
+        await here.say(CALL)
+        heard = await here.hear()
+        await here.say(SAMPLED)
+        assert await here.hear() == RESULT
         by_method = {attributes(one)["mcp.method.name"]: one for one in await spans_of(sent_to, 2)}
     called, sampled = by_method["tools/call"], by_method["sampling/createMessage"]
     for span, context in ((called, CLIENTS), (sampled, UPSTREAMS)):
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == tuple(context.split("-")[1:3])
         assert span.kind == Span.SPAN_KIND_SERVER
         assert span.status.code == Status.STATUS_CODE_UNSET
-        assert attributes(span)["network.protocol.name"] == protocol
+        assert attributes(span)["network.protocol.name"] == "websocket"
     assert attributes(called)["mcp_tool_filter.from"] == "client"
     said = attributes(sampled)
     assert said["mcp_tool_filter.from"] == "upstream"
     assert said["jsonrpc.request.id"] == "s-1"
-    assert upstream.asked[0] == CALL.replace(b"1" * 16, called.span_id.hex().encode())
+    assert asked[0] == CALL.replace(b"1" * 16, called.span_id.hex().encode())
     assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
 
 

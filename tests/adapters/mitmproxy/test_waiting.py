@@ -22,7 +22,7 @@ from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.mitmproxy.filtered import call, filtered, not_found
 from tests.mcp_upstream import McpUpstream, Respond
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
@@ -203,32 +203,6 @@ async def test_a_delay_sleeps_for_its_time(tmp_path: Path, monkeypatch: pytest.M
 
 
 # An event that waits: what comes behind it, and what becomes of it when one side leaves.
-
-
-@hosts
-async def test_a_waiting_event_holds_back_only_later_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(SSE_HEAD + chunk(event(news("first"))))
-        await peer.say(chunk(event(news("slow"))) + chunk(event(news("behind")) + b": ping\n\n"))
-        await peer.say(chunk(event(result("last"))) + LAST_CHUNK)
-
-    async with gated(tmp_path, monkeypatch, respond, host) as on:
-        held, other = await on.client(), await on.client()
-        for client in (held, other):
-            await client.say(post(call("read_file"), headers=MCP_HEADERS))
-            await client.head()
-            assert await client.chunk() == event(news("first"))
-        await on.gate.reached(2)
-        on.gate.opened.set()
-        for client in (held, other):
-            rest, is_clean = await client.rest_of_chunks()
-            assert is_clean
-            assert rest == event(news("slow")) + event(news("behind")) + b": ping\n\n" + event(
-                result("last")
-            )
-        assert len(on.tool_filter.proxy.effects.background) == 0
 
 
 async def waiting_client(on: Gated) -> RawClient:

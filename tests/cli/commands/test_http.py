@@ -27,14 +27,6 @@ from tests.raw_client import post, raw_client
 from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
-async def test_a_denied_tool_is_hidden_and_not_found(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-        assert names_in(await ask(it.port, LIST)) == ["read_file"]
-        assert (await ask(it.port, CALL % (1, b"rm_rf"))).body == NOT_FOUND
-        assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
-        assert len(upstream.of("tools/call")) == 1
-
-
 @pytest.mark.parametrize("more", [[], ["--record", "all.flow"]], ids=["sockets", "mitmproxy"])
 async def test_an_exception_is_listed_and_called_as_if_no_pattern_matched(
     more: list[str], tmp_path: Path
@@ -47,10 +39,6 @@ async def test_an_exception_is_listed_and_called_as_if_no_pattern_matched(
         assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
         assert len(upstream.of("tools/call")) == 1
         assert 'Warning: the pattern "^none$" matches no tool' in it.stderr
-
-
-async def test_the_report_names_hidden_tools_and_stdout_stays_empty(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
         assert '"^rm_": rm_rf' in it.stderr
         assert it.stdout == ""
 

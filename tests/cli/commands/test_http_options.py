@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import stat
 from pathlib import Path
@@ -105,14 +104,6 @@ def test_a_listener_without_the_users_rights_needs_no_leave(
     assert "everybody" not in ended.stderr
 
 
-async def test_mitmproxys_config_yaml_does_not_override_flags(tmp_path: Path) -> None:
-    (tmp_path / ".mitmproxy").mkdir()
-    (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")
-
-    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-        assert names_in(await ask(it.port, LIST)) == ["read_file"]
-
-
 async def test_inspect_is_mitmweb_with_the_filter_and_can_record(tmp_path: Path) -> None:
     file = tmp_path / "session.flow"
     async with (
@@ -128,17 +119,6 @@ async def test_inspect_is_mitmweb_with_the_filter_and_can_record(tmp_path: Path)
         it.interrupt()
         assert await it.exit_code() == 0
     assert [flow.head.target for flow in read_recording(file).flows] == ["/mcp"]
-
-
-async def test_settings_can_come_from_the_environment_alone(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        environment = {
-            "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
-            "MCP_TOOL_FILTER_DENY": "^rm_",
-        }
-        async with launched(home=tmp_path, environment=environment) as it:
-            await it.serving()
-            assert re.search("1 denied, 1 exposed", it.stderr)
 
 
 def test_a_recording_does_not_create_folders(tmp_path: Path) -> None:

@@ -71,12 +71,12 @@ _LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
 _LEAVING = "The proxy is shutting down"
 _LISTEN = "subscriptions/listen"  # answered by notifications until it ends
 
-_FIXED = (
-    ("audit_log", "audit"),
-    ("metrics_port", "metrics"),
-    ("dashboard", "dashboard"),
-    ("otel", "otel"),
-)
+FIXED = {
+    "audit_log": "audit",
+    "metrics_port": "metrics",
+    "dashboard": "dashboard",
+    "otel": "otel",
+}
 """Options that can only be set at start, and their names in ``Config``."""
 
 
@@ -142,7 +142,7 @@ class Proxy:
         if self._is_running and self._whole is None:
             if not self.runs:  # each of several servers has its own policy
                 refuse_to_open(before, config)
-            for option, fixed in _FIXED:
+            for option, fixed in FIXED.items():
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
         sites = [] if self.runs else list(self.sites.values())
@@ -370,7 +370,7 @@ class Proxy:
             site.is_draining = whole.is_leaving
         return site
 
-    async def end(self, why: str) -> None:
+    def end(self, why: str) -> None:
         """End one server of several: what its clients wait for is answered with an error."""
         assert self._whole is not None
         for name, site in self.sites.items():
@@ -381,8 +381,6 @@ class Proxy:
             if self._whole.sites.get(name) is site:
                 for known in (self._whole.sites, self._whole.listeners, self._whole.parts):
                     del known[name]
-        self.effects.close()
-        await self.rules.close()
 
     def check_patterns(self) -> None:
         """Warn about the patterns, even if no report is wanted. Raises StartError."""

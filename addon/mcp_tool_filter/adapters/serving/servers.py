@@ -92,7 +92,7 @@ class Servers:
         self._turn = asyncio.Lock()
         self._has_reported = False
         self._at: dict[str, Running] = {}
-        whole.runs = lambda: {name: one.runs for name, one in list(self._at.items())}
+        whole.runs = lambda: {name: one.site is not None for name, one in list(self._at.items())}
         self.listener = open_listener(
             upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
         )
@@ -182,20 +182,15 @@ class Servers:
 
     def _warnings(self) -> list[str]:
         down = [one.line for one in self._at.values() if one.problem]
-        defaults = self._defaults()
-        said = _grouped([one.warnings(defaults) for one in self._at.values()])
+        said = _grouped([one.warnings(self.whole.config.patterns) for one in self._at.values()])
         dead = [
             f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
             for one in self._dead_defaults()
         ]
         return [*down, *said, *dead]
 
-    def _defaults(self) -> list[Pattern]:
-        """Return the patterns for all servers."""
-        return self.whole.config.patterns
-
     def _own_unmatched(self, one: Running) -> list[Pattern]:
-        shared = set(map(_key, self._defaults()))
+        shared = set(map(_key, self.whole.config.patterns))
         snapshot = one.snapshot
         return [each for each in snapshot.unmatched if _key(each) not in shared] if snapshot else []
 
@@ -205,7 +200,11 @@ class Servers:
         unmatched = [set(map(_key, one.unmatched)) for one in snapshots if one is not None]
         if not unmatched or len(unmatched) < len(snapshots):
             return []
-        return [one for one in self._defaults() if all(_key(one) in each for each in unmatched)]
+        return [
+            one
+            for one in self.whole.config.patterns
+            if all(_key(one) in each for each in unmatched)
+        ]
 
     # Changes
 
@@ -256,7 +255,7 @@ class Running:
         self.proxy: Proxy | None = None
         self.problem: StartError | None = None
         self._servers = servers
-        self._site: Site | None = None
+        self.site: Site | None = None
         self._starting: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
         self._waiting = servers.open_service(plan.name, self._wait)
@@ -265,22 +264,18 @@ class Running:
     @property
     def service(self) -> Service:
         """Its site, or a service whose requests wait until it runs."""
-        return self._site or self._waiting
-
-    @property
-    def runs(self) -> bool:
-        return self._site is not None
+        return self.site or self._waiting
 
     @property
     def snapshot(self) -> Snapshot | None:
         """Its tools, if they are known."""
-        if self._site is None or not self._site.listener.fetched.is_listed:
+        if self.site is None or not self.site.listener.fetched.is_listed:
             return None
-        return self._site.listener.snapshot
+        return self.site.listener.snapshot
 
     def start(self) -> asyncio.Task[None]:
         """Start it, unless it runs; all who ask meanwhile wait for the same attempt."""
-        if self._starting is None or (self._starting.done() and self._site is None):
+        if self._starting is None or (self._starting.done() and self.site is None):
             self._starting = asyncio.get_running_loop().create_task(self._start())
         return self._starting
 
@@ -289,14 +284,14 @@ class Running:
         try:
             if self.plan.problem:
                 raise self.plan.problem
-            self._site = await self._open()
+            self.site = await self._open()
             self.problem = None
         except StartError as error:
             self.problem = error
         except Exception as error:
             log.exception("internal error; %s cannot start", self.plan.name)
             self.problem = StartError("internal error", why=repr(error))
-        if self._site is None:
+        if self.site is None:
             await self._close()
         if self._has_ended:
             return
@@ -325,11 +320,11 @@ class Running:
     async def _answer(self, exchange: Exchange) -> None:
         """Answer a request that came while the server did not run."""
         try:
-            if self._site is None and not self._has_ended:
+            if self.site is None and not self._has_ended:
                 await asyncio.wait([self.start()])
             if exchange.is_over:
                 return
-            if (site := self._site) is None:
+            if (site := self.site) is None:
                 text = f"The server {self.plan.name} is not available"
                 said = refusal(exchange.body, Why.LOST, UPSTREAM_LOST, text)
                 _reply(exchange, said, 200 if ids_in(exchange.body) else 502)
@@ -350,19 +345,19 @@ class Running:
         name = self.plan.name
         if self.problem is not None:
             return f"Warning: {name} is not available: {self.problem.one_line}"
-        if self._site is None:
+        if self.site is None:
             return f"  {name}: it is still starting"
-        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self._site.shown_target}"
-        login = "; your login is used" if self._site.login else ""
+        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self.site.shown_target}"
+        login = "; your login is used" if self.site.login else ""
         if (snapshot := self.snapshot) is None:
             return f"  {name}: {at}: its tools are listed when a client logs in{login}"
-        hidden, exposed = len(snapshot.denied), len(snapshot.allowed)
-        many = "1 tool" if hidden + exposed == 1 else f"{hidden + exposed} tools"
-        return f"  {name}: {at}: {many}, {hidden} hidden{login}"
+        count = len(snapshot.denied) + len(snapshot.allowed)
+        many = "1 tool" if count == 1 else f"{count} tools"
+        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{login}"
 
     def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
         """Return its name with each warning, except about patterns that are for all servers."""
-        if self._site is None:
+        if self.site is None:
             return []
         shared = {f'Warning: the pattern "{one.text}" matches no tool' for one in defaults}
         found = [*warnings_about(self.plan.config)]
@@ -381,7 +376,7 @@ class Running:
     async def change(self, plan: Plan) -> None:
         """Use a changed policy, and take a new list."""
         before, self.plan = self.plan, plan
-        if (site := self._site) is None or self.proxy is None:
+        if (site := self.site) is None or self.proxy is None:
             await self.start()
             return
         try:
@@ -392,8 +387,8 @@ class Running:
             return
         said = await self.proxy.changes.take_and_describe(site)
         if before.config != plan.config and (snapshot := self.snapshot):
-            hidden, exposed = len(snapshot.denied), len(snapshot.allowed)
-            said += f"; by the new policy {hidden} are hidden, {exposed} exposed"
+            said += f"; by the new policy {len(snapshot.denied)} are hidden"
+            said += f", {len(snapshot.allowed)} exposed"
         self.proxy.warn(said)
 
     async def end(self, why: str) -> None:
@@ -403,9 +398,9 @@ class Running:
             self._starting.cancel()
             await asyncio.wait([self._starting])
         if self.proxy is not None:
-            await self.proxy.end(why)
+            self.proxy.end(why)
         await self.close()
-        site, self._site = self._site, None
+        site, self.site = self.site, None
         if site is not None:
             self._servers.forget(site)
         self._servers.whole.more_services.remove(self._waiting)

@@ -100,7 +100,7 @@ class HttpClient:
         and no connection is opened. ``via`` is a proxy that leads to the origin.
         """
         self.origin = origin
-        self._headers = [(name, value) for name, value in headers if _is_usable(name)]
+        self._headers = [one for one in headers if one[0].lower() not in _OUR_HEADERS]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
         self._login = login
@@ -115,7 +115,8 @@ class HttpClient:
 
         If the response is not read to its end, its connection is closed.
         """
-        if self._login and not self._says_authorization(headers):
+        said = {name.lower() for name, _ in (*headers, *self._headers)}
+        if self._login and _AUTHORIZATION not in said:
             response = await self._begin_with_login(self._login, method, target, headers, body)
         else:
             response = await self._begin(method, target, headers, body)
@@ -132,9 +133,6 @@ class HttpClient:
         """Close the idle connections."""
         while self._idle:
             await self._idle.pop().close()
-
-    def _says_authorization(self, headers: Headers) -> bool:
-        return any(name.lower() == _AUTHORIZATION for name, _ in (*headers, *self._headers))
 
     async def _begin_with_login(
         self, login: Login, method: bytes, target: str, headers: Headers, body: bytes
@@ -379,10 +377,6 @@ class _Answering:
 async def _only(body: bytes) -> AsyncIterator[bytes]:
     if body:
         yield body
-
-
-def _is_usable(name: bytes) -> bool:
-    return name.lower() not in _OUR_HEADERS
 
 
 def _phrase(status: int) -> str:

@@ -67,20 +67,18 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         raise _cannot_listen(host, port, error) from None
     doors: list[socket.socket] = []
-    problem: OSError | None = None
+    problems: list[OSError] = []
     for family, *_, address in dict.fromkeys(found):
         try:
             chosen = doors[0].getsockname()[1] if doors else port
             doors.append(_listen(family, (address[0], chosen, *address[2:])))
         except OSError as error:
-            problem = problem or error
-            if error.errno not in _NOT_HERE:
-                break
-            problem = None if doors else problem
-    if not doors or (problem and problem.errno not in _NOT_HERE):
+            problems.append(error)
+    serious = [one for one in problems if one.errno not in _NOT_HERE]
+    if serious or not doors:
         for door in doors:
             door.close()
-        raise _cannot_listen(host, port, problem or OSError("no address")) from None
+        raise _cannot_listen(host, port, (serious or problems)[0])
     return doors
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.proxy import FIXED, Proxy
 from mcp_tool_filter.adapters.serving.servers import Plan, Servers
 from mcp_tool_filter.adapters.serving.site import Surroundings
 from mcp_tool_filter.adapters.sockets.serve import Server, bind
@@ -37,7 +37,6 @@ from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import LockError
 
 _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoint", "stdio")
-_FIXED = ("audit", "metrics", "dashboard", "otel")  # in ``Config``: they need a new start
 
 
 def run(typed: Given) -> int:
@@ -218,13 +217,13 @@ class _Filter(Filter):
                 if plan.config.rules:
                     _refuse_bad_rules(plan)
             before, config = self.proxy.config, settings.config()
-            kept: Mapping[str, object] = {name: getattr(before, name) for name in _FIXED}
+            kept: Mapping[str, object] = {name: getattr(before, name) for name in FIXED.values()}
             # mypy knows the types of fields only where they are written by name.
             self.proxy.adopt(replace(config, **kept))  # type: ignore[arg-type]
         except StartError as error:
             say(f"Warning: SIGHUP: nothing has changed: {error.one_line}")
             return
-        if any(getattr(before, name) != getattr(config, name) for name in _FIXED) or (
+        if any(getattr(before, name) != getattr(config, name) for name in FIXED.values()) or (
             (settings.host, settings.port) != (self.settings.host, self.settings.port)
         ):
             say("Warning: SIGHUP: where to listen and what to watch change only after a restart")
