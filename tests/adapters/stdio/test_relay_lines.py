@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,6 +24,7 @@ from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.relay import Happened, Relay, RelayedLines
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.effects import Deciding, Delay
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import answering, asking, calling, definition, listing
 
@@ -265,3 +268,44 @@ def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path)
         relayed.lines.from_child([b'{"jsonrpc":"2.0","method":"still/here"}'])
         assert relayed.client_hears() == [b'{"jsonrpc":"2.0","method":"still/here"}', b""]
         relayed.child.send(KILL)
+
+
+# The thread in which a relay's rules live
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Iterator[DecidingThread]:
+    file = tmp_path / "policy.yaml"
+    file.write_text("interceptor: {rules: [{id: a, actions: [allow]}]}")
+    made = DecidingThread(RulesInForce(str(file)))
+    yield made
+    made.close()
+
+
+def waiting(seconds: float, made: str) -> Deciding[str]:
+    yield Delay(seconds)
+    return made
+
+
+def test_all_work_runs_in_one_thread_and_is_awaited(rules: DecidingThread) -> None:
+    found = {rules.do(threading.get_ident) for _ in range(3)}
+    assert len(found) == 1
+    assert threading.get_ident() not in found
+    with pytest.raises(ZeroDivisionError):
+        rules.do(lambda: 1 / 0)
+
+
+def test_decisions_wait_side_by_side(rules: DecidingThread) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(rules.wait_for, rules.effects.outcome_of(waiting(1.0, "slow")))
+        assert rules.wait_for(rules.effects.outcome_of(waiting(0.0, "quick"))) == "quick"
+        assert slow.result() == "slow"
+
+
+def test_a_decision_that_raises_is_reported(rules: DecidingThread) -> None:
+    def raising() -> Deciding[str]:
+        yield Delay(0.0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        rules.wait_for(rules.effects.outcome_of(raising()))
