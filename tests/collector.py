@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from tests.raw_upstream import TIMEOUT
 
@@ -41,24 +41,19 @@ class Collector:
         }
 
     @property
+    def _resource_spans(self) -> list[ResourceSpans]:
+        return [of_one for request in self.requests for of_one in request.resource_spans]
+
+    @property
     def spans(self) -> list[Span]:
-        return [
-            span
-            for request in self.requests
-            for of_one in request.resource_spans
-            for scope in of_one.scope_spans
-            for span in scope.spans
-        ]
+        scopes = (scope for of_one in self._resource_spans for scope in of_one.scope_spans)
+        return [span for scope in scopes for span in scope.spans]
 
     @property
     def logs(self) -> list[LogRecord]:
-        return [
-            record
-            for request in self.logs_said
-            for of_one in request.resource_logs
-            for scope in of_one.scope_logs
-            for record in scope.log_records
-        ]
+        resources = (of_one for request in self.logs_said for of_one in request.resource_logs)
+        scopes = (scope for of_one in resources for scope in of_one.scope_logs)
+        return [record for scope in scopes for record in scope.log_records]
 
     @property
     def durations(self) -> dict[str, list[HistogramDataPoint]]:
@@ -78,20 +73,12 @@ class Collector:
 
     @property
     def services(self) -> set[str]:
-        return {
-            one.value.string_value
-            for request in self.requests
-            for of_one in request.resource_spans
-            for one in of_one.resource.attributes
-            if one.key == "service.name"
-        }
+        named = (one for each in self._resource_spans for one in each.resource.attributes)
+        return {one.value.string_value for one in named if one.key == "service.name"}
 
     def wait_for(self, count: int) -> list[Span]:
         """Return the spans, oldest first, once so many are here."""
-        end = time.monotonic() + TIMEOUT
-        while len(self.spans) < count and time.monotonic() < end:
-            time.sleep(0.05)
-        assert len(self.spans) >= count
+        self.until(lambda one: len(one.spans) >= count)
         return sorted(self.spans, key=lambda span: span.start_time_unix_nano)
 
 

@@ -92,16 +92,6 @@ def test_a_tool_that_no_allow_pattern_matches_is_described_as_such() -> None:
 
 
 # What the page shows over time, and by whom
-def test_calls_are_counted_by_session_or_by_address() -> None:
-    timeline = Timeline()
-    for port in (1, 2):
-        timeline.note({"client": f"127.0.0.1:{port}", "tool": "read", "verdict": "forwarded"})
-    timeline.note({"client": "127.0.0.1:3", "tool": "rm", "verdict": "refused"})
-    timeline.note({"session": "s", "client": "127.0.0.1:4", "tool": "read", "time": "t"})
-    session, address = timeline.callers()
-    assert (session["name"], session["calls"], session["last"]) == ("s", 1, "t")
-    assert (address["name"], address["refused"]) == ("127.0.0.1", 1)
-    assert address["tools"] == {"read": 2}
 
 
 def test_callers_and_their_tools_are_bounded() -> None:

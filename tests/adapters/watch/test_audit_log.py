@@ -38,15 +38,6 @@ def test_each_entry_is_a_line_that_carries_the_hash_of_the_one_before(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    for number in range(3):
-        with writing(path) as opened:
-            opened.write({"n": number})
-    assert len(lines_in(path)) == 3
-    assert not list(check(lines_in(path), before="0" * 64))
-
-
 def test_lines_are_written_together_not_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,17 +268,6 @@ def test_a_large_file_is_rotated_and_compressed(tmp_path: Path) -> None:
 def _number_in(path: Path) -> int:
     found: int = json.loads(lines_in(path)[0])["n"]
     return found
-
-
-def test_an_old_file_is_rotated(tmp_path: Path) -> None:
-    path, now = tmp_path / "audit.jsonl", [1000.0]
-    opened = AuditWriter(path, oldest=60, now=lambda: now[0])
-    opened.write({"n": 1})
-    eventually(lambda: path.stat().st_size)
-    now[0] += 61
-    opened.write({"n": 2})
-    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
-    opened.close()
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])

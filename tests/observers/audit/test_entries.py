@@ -26,7 +26,7 @@ from mcp_tool_filter.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.protocol.large import find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
-from tests.make import answering, calling
+from tests.make import calling
 
 DENIED = {"deny_prompts": ["^secret"], "deny_resources": ["^a:h"], "deny_skills": ["^refunds"]}
 
@@ -160,13 +160,6 @@ def test_each_call_of_a_batch_is_an_entry(audited: Audited) -> None:
     assert ids == ["3", "2", "1"]
 
 
-def test_requests_without_an_answer_are_entered_at_the_end(audited: Audited) -> None:
-    audited.ask(call(1))
-    audited.ask(call(2, text="x" * 5000))
-    audited.auditor.close()
-    assert [entry["answered"] for entry in audited.entries] == [False, False]
-
-
 def test_calls_that_get_no_answer_are_entered_before_the_end(audited: Audited) -> None:
     """A process may run for months; a failed call must not wait for its end to be logged."""
     audited.ask(call(1))
@@ -211,14 +204,6 @@ def test_a_call_that_its_client_cancels_is_entered_at_once(audited: Audited, id:
         audited.ask(said % wanted.encode())
     (entry,) = audited.entries
     assert (entry["id"], entry["answered"], entry["answer_why"]) == (id, False, "cancelled")
-
-
-def test_a_tool_that_says_it_has_failed_is_an_error(audited: Audited) -> None:
-    """Most failures of tools come so: they are results for JSON-RPC."""
-    for id, said in ((1, "true"), (2, "false")):
-        audited.ask(call(id))
-        audited.hear(answering('{"content":[],"isError":' + said + "}", id=str(id)))
-    assert [one.get("tool_error") for one in audited.entries] == [True, None]
 
 
 def test_sessions_without_an_id_are_told_apart() -> None:
