@@ -16,7 +16,6 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.tool_filter import decide_listing
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import large as long_lists
-from mcp_tool_filter.protocol import skim
 from mcp_tool_filter.protocol.large import (
     LongList,
     ToolResult,
@@ -30,7 +29,7 @@ from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.skim import member_reader
 from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 from tests.make import answering, definition, listing, message, page, snapshot
-from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
+from tests.protocol.json_texts import NOT_JSON
 
 LIMITS = Limits()
 
@@ -121,12 +120,6 @@ SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
 HIDDEN = definition("wipe_disk").decode()
 
 
-@pytest.fixture(autouse=True, params=[0, skim._COUNTED], ids=["limited", "counted"])
-def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Both ways to see that a result is not too deep."""
-    monkeypatch.setattr(skim, "_COUNTED", request.param)
-
-
 def place_of(response: Response) -> tuple[str, int, int]:
     return response.place.text, response.place.start, response.place.end
 
@@ -206,51 +199,9 @@ def test_all_other_messages_take_the_slow_path(raw: bytes) -> None:
     assert short_way(raw) is None
 
 
-@pytest.mark.parametrize("value", [raw for raw in ODD_BUT_LEGAL if len(raw) < 5000], ids=ascii)
-def test_both_paths_accept_the_same_json(value: bytes) -> None:
-    agree(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value)
-
-
 @pytest.mark.parametrize("value", [raw for raw in NOT_JSON if raw.strip()], ids=ascii)
 def test_invalid_json_takes_the_slow_path(value: bytes) -> None:
     assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value) is None
-
-
-@pytest.mark.parametrize("around", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
-@pytest.mark.parametrize("depth", [2, 20, 128, 200])
-def test_levels_count_alike(around: tuple[bytes, bytes], depth: int) -> None:
-    """Also in a text of many brackets."""
-    opening, closing = around
-    levels = opening.count(b"[") + opening.count(b"{")
-    for more in range(4):
-        count = (depth - 2) // levels - 1 + more
-        nested = opening * count + b"1" + closing * count
-        raw = b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":%s,"content":["%s"]}}' % (
-            nested, b"[{" * 500,
-        )  # fmt: skip
-        limits = Limits(depth=depth)
-        if short_way(raw, limits) is not None:
-            parse_message(raw, limits)
-        else:
-            with pytest.raises(ProtocolError):
-                parse_message(raw, limits)
-
-
-def test_levels_count_alike_at_any_depth_of_pythons_stack() -> None:
-    """msgspec has less room where Python was called from C, and no more elsewhere."""
-    raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b"[" * 20 + b"]" * 20 + b"]}}"
-    raw = raw.replace(b"]}}", b',"%s"]}}' % (b"[" * 200))
-    deep = raw.replace(b'"[[', b"[" * 130 + b"]" * 130 + b',"[[')
-
-    def within(levels: int) -> tuple[bool, bool]:
-        if levels:
-            return next(map(within, [levels - 1]))
-        return short_way(raw) is not None, short_way(deep) is None
-
-    for levels in (0, 20, 5, 10, 0):
-        assert within(levels) == (True, True)
-    for levels in (100, 0, 200, 50):
-        assert within(levels)[1]
 
 
 def test_a_message_over_the_limit_takes_the_slow_path() -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol import scan as scanning
-from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, scan
+from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, OverLimit
+from mcp_tool_filter.protocol.scan import EACH, Many, Outline, scan
 from mcp_tool_filter.protocol.skim import _levels_exceed
 
 
@@ -101,9 +100,7 @@ def test_a_too_deep_text_is_reported_as_too_deep_first(raw: bytes) -> None:
         scan(raw + b"[" * 129, {})
 
 
-@pytest.mark.parametrize(
-    "outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}, {"a": Few({EACH: {}})}], ids=str
-)
+@pytest.mark.parametrize("outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}], ids=str)
 @pytest.mark.parametrize("text", [b"", b"[" * 20_000])
 def test_levels_count_alike_inside_and_outside_the_outline(outline: Outline, text: bytes) -> None:
     opening, closing = b'{"x":"' + text + b'","a":[{"b":[{"c":', b"}]}]}"
@@ -117,14 +114,3 @@ def test_levels_under_repeated_keys_count() -> None:
     deep = b"[" * 128 + b"]" * 128
     with pytest.raises(OverLimit):
         scan(b'{"a":{"b":' + deep + b',"b":1},"a":1}', {})
-
-
-@pytest.mark.parametrize("parts", [1, 80, 90, 1000])
-def test_short_and_long_values_are_checked_alike(parts: int) -> None:
-    part = rb'{"type":"text","text":"' + rb"[{\"a\":\"\\\\\"}]" * 1000 + rb'"}'
-    said = b'{"a":[' + b",".join([part] * parts) + b"]}"
-    _, root = scan(said, {"a": Few({EACH: {}})}, Limits(message=len(said)))
-    assert root == scan(said, {}, Limits(message=len(said)))[1]
-    for wrong in (b"NaN", b"[,]", b'"\\x"', b'{"b" 1}', b"[" * 200):
-        with pytest.raises(ProtocolError):
-            scan(said[:-2] + b"," + wrong + b"]}", {"a": Few({EACH: {}})})

@@ -14,7 +14,6 @@ from mcp_tool_filter.protocol import skim as long_values
 from mcp_tool_filter.protocol.limits import MOST_PARTS
 from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
 from mcp_tool_filter.protocol.skim import MemberReader, find_ends
-from tests.conversation.test_tool_results import bodies
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
 from tests.protocol.test_large import random_message, random_value
 
@@ -45,7 +44,7 @@ def agree(raw: bytes) -> bool:
 
 
 def opened(raw: bytes) -> object:
-    return scan.scan(raw, {"result": {"a": {}}, "params": {"a": scan.Few({})}})
+    return scan.scan(raw, {"result": {"a": {}}, "params": {}})
 
 
 def random_request(chance: random.Random) -> bytes:
@@ -66,10 +65,6 @@ def test_random_messages_are_read_alike(seed: int) -> None:
     known = sum(agree(random_message(chance)) for _ in range(800))
     known += sum(agree(random_request(chance)) for _ in range(800))
     assert known > 500  # else the test says nothing
-
-
-def test_every_attack_is_read_alike() -> None:
-    assert sum(map(agree, dict.fromkeys(bodies()))) > 100
 
 
 @pytest.mark.parametrize("value", [*ODD_BUT_LEGAL, *NOT_JSON], ids=ascii)

@@ -198,17 +198,3 @@ def test_an_event_that_is_too_long_is_not_returned_at_the_end() -> None:
     parser = EventParser(max_pending=9)
     parser.feed(b"data: 0123456789")
     assert parser.finish() == b""
-
-
-@pytest.mark.parametrize("size", [1, 1000, 65536])
-@pytest.mark.parametrize("start", [b"data: ", b": "])
-def test_an_endless_line_is_no_event(start: bytes, size: int) -> None:
-    """What it costs is measured in attacks/test_growth."""
-    parser = EventParser()
-    parser.feed(start)
-    piece = [b"x" * size] * (200_000 // size)
-    assert not any(parser.feed(chunk) for chunk in piece)
-
-
-def test_many_small_events_in_one_chunk_are_found() -> None:
-    assert len(EventParser().feed(b"data: x\r\n\r\n: c\n" * 20_000)) == 20_000 * 2

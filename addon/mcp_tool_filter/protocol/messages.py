@@ -24,7 +24,6 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MOST_SEARCHED, Limits, OverLimit, frozen
 from mcp_tool_filter.protocol.scan import (
     EACH,
-    Few,
     Many,
     Member,
     Outline,
@@ -108,16 +107,7 @@ HEADER_MISMATCH = -32020
 
 # We open only a definition's own members; deeper values are only checked.
 _TOOLS: Outline = {"tools": Many({EACH: {}})}
-# These members carry long texts: results of tools, resources and prompts, arguments of tools.
-_RESULT: Outline = {
-    **_TOOLS,
-    "content": Few({EACH: {}}),
-    "structuredContent": Few({}),
-    "contents": Few({EACH: {}}),
-    "messages": Few({EACH: {"content": {}}}),
-}
-_PARAMS: Outline = {**_TOOLS, "_meta": {}, "arguments": Few({})}
-_ONE: Outline = {"params": _PARAMS, "result": _RESULT, "error": {}}
+_ONE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
 _MESSAGE: Outline = {**_ONE, EACH: _ONE}
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()

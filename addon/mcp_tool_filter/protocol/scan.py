@@ -23,7 +23,6 @@ import json.scanner
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined]  # typeshed leaves it out
 from types import MappingProxyType
@@ -39,23 +38,13 @@ from mcp_tool_filter.protocol.limits import (
 )
 from mcp_tool_filter.protocol.skim import find_ends, nests_deeper
 
-type Outline = Mapping[str, "Outline | Few | Many | None"]
+type Outline = Mapping[str, "Outline | Many | None"]
 """Which members of an object to open, and which of their members.
 
 None means: do not open it. ``EACH`` stands for the elements of an array.
 """
 
 EACH = "[]"
-
-
-@dataclass(frozen=True, slots=True)
-class Few:
-    """An outline of a part that is only checked, one member at a time if it has few.
-
-    So we do not count levels in long strings, which may contain JSON with many brackets.
-    """
-
-    parts: Outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +57,12 @@ class Many:
 _LIMITS = Limits()
 _NONE_KNOWN: Mapping[int, int] = {}
 _NO_NAMES: Mapping[str, Value] = MappingProxyType({})
-_LARGE = 128 * 1024  # bytes; in longer messages it pays to find the ends of long values first
+_LARGE = 32 * 1024  # bytes; in longer messages it pays to find the ends of long values first
 _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOO_DEEP = "nested too deeply"
-_FEW = 256  # parts
-_LONG = 10_000  # characters; shorter texts are checked quickly anyway
 
 
 @dataclass(slots=True)  # not frozen: there are many, and that costs four times as much
@@ -216,30 +203,22 @@ class _Strict:
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
-def _read(
-    text: str, at: int, outline: Outline | Few | Many | None, room: int, budget: _Budget
-) -> Value:
+def _read(text: str, at: int, outline: Outline | Many | None, room: int, budget: _Budget) -> Value:
     """Read a value that may nest ``room`` levels."""
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
-    known = budget.ends.get(at) if budget.ends else None
     if isinstance(outline, Many):
         if budget.lists is None:
             budget.lists = _Budget(MOST_LISTED)
         outline, budget = outline.parts, budget.lists
-    elif isinstance(outline, Few):
-        parts, outline = outline.parts, None
-        if known is None and len(text) - at > _LONG:
-            with suppress(OverLimit):  # it may have long strings
-                known = _read(text, at, parts, room, _Budget(_FEW)).end
     if outline is not None:
         if first == "{":
             return _read_object(text, at, outline, room - 1, budget)
         if first == "[" and EACH in outline:
             return _read_array(text, at, outline[EACH], room - 1, budget)
-    if known is not None:
+    if budget.ends and (known := budget.ends.get(at)):
         return Value(at, known)
     end = skip_value(text, at)
     if end - at > 2 * room and nests_deeper(text, at, end, room):
@@ -294,7 +273,7 @@ def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Bu
 def _read_array(
     text: str,
     start: int,
-    outline: Outline | Few | Many | None,
+    outline: Outline | Many | None,
     room: int,
     budget: _Budget,
     most_in_batch: int = sys.maxsize,

@@ -230,7 +230,7 @@ def spans_of(members: Mapping[str, Raw], written: memoryview) -> dict[str, Span]
     return spans if after == b"}" and at == len(written) else None
 
 
-_LONG = 64 * 1024  # bytes
+_LONG = 8 * 1024  # bytes
 _OPENED = ("result", "params", "error")
 _BEGINNING = re.compile(rb"[ \t\n\r]*+(?=\{)")
 
