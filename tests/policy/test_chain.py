@@ -101,6 +101,11 @@ def test_other_results_may_have_a_tools_member(asked: str) -> None:
     assert hear(answering('{"tools":{"hammer":1}}'), asked) == Forward()
 
 
+def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
+    raw = asking("sampling/createMessage", params='{"messages":[],"tools":[' + RM + "]}")
+    assert hear(raw) == Forward()
+
+
 def test_a_batch_from_the_upstream_is_filtered_member_by_member() -> None:
     other = answering('{ "x" : 1.0 }', id="2")
     verdict = hear(batch(listing("read", "rm"), other))
