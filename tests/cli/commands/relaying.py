@@ -21,12 +21,17 @@ def text_in(answer: Any) -> str:
     return text
 
 
-def pid_in(file: Path) -> int:
-    """Wait until a process has written its id."""
+def written_in(file: Path) -> str:
+    """Wait until a process has written something."""
     end = time.monotonic() + TIMEOUT
     while not (file.exists() and file.read_text()) and time.monotonic() < end:
         time.sleep(0.01)
-    return int(file.read_text())
+    return file.read_text()
+
+
+def pid_in(file: Path) -> int:
+    """Wait until a process has written its id."""
+    return int(written_in(file))
 
 
 def gone(pid: int) -> bool:

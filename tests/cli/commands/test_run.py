@@ -8,12 +8,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.raw_upstream import TIMEOUT
+from tests.cli.commands.relaying import pid_in, written_in
 from tests.stdio_client import is_alive
 
 PYTHON = sys.executable
@@ -37,15 +36,6 @@ def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
         timeout=60,
         check=False,
     )
-
-
-def eventually(file: Path) -> str:
-    end = time.monotonic() + TIMEOUT
-    while time.monotonic() < end:
-        if file.exists() and (text := file.read_text()):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(f"{file} was not written")
 
 
 def test_the_clients_environment_names_our_proxy_and_all_certificates(tmp_path: Path) -> None:
@@ -96,7 +86,7 @@ def test_signals_go_to_the_client(tmp_path: Path, number: signal.Signals) -> Non
     with subprocess.Popen(
         words("--", PYTHON, "-c", program), env=environment(tmp_path), start_new_session=True
     ) as process:
-        pid = int(eventually(ready))
+        pid = pid_in(ready)
         process.send_signal(number)
         assert process.wait(30) == 9
     assert not is_alive(pid)
@@ -115,7 +105,7 @@ def test_the_client_keeps_its_terminal(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
-        assert eventually(file) == "[True, True, True] True"
+        assert written_in(file) == "[True, True, True] True"
         process.wait(30)
     os.close(ours)
     os.close(theirs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.launched import run
 from tests.make import answering, asking
-from tests.proxy import REPOSITORY
-from tests.stdio_client import upstream
+from tests.stdio_client import filtered, upstream
 
 SAID: list[dict[str, object]] = [
     {"id": 1, "method": "initialize", "params": {
@@ -30,30 +28,20 @@ SAID: list[dict[str, object]] = [
 ]  # fmt: skip
 
 
-def session(*flags: str) -> str:
+def session(home: Path, *flags: str) -> str:
     """Say it all over stdio, one message after the other; return what stderr got."""
-    command = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_", *flags]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")}
-    with subprocess.Popen(
-        [*command, "--", *upstream()],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
-    ) as it:  # fmt: skip
-        assert it.stdin
-        assert it.stdout
+    with filtered("--deny", "^delete_", *flags, "--", *upstream(), home=home) as client:
         for one in SAID:
-            it.stdin.write(json.dumps({"jsonrpc": "2.0", **one}) + "\n")
-            it.stdin.flush()
+            client.say(json.dumps({"jsonrpc": "2.0", **one}).encode())
             if "id" in one:
-                assert json.loads(it.stdout.readline())["id"] == one["id"]
-        _, stderr = it.communicate(timeout=60)
-        assert it.returncode == 0
-    return stderr
+                assert client.hears()["id"] == one["id"]
+        assert client.leaves() == 0
+    return client.stderr()
 
 
 def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    session("--audit-log", str(file))
+    session(tmp_path, "--audit-log", str(file))
     entries = [json.loads(line) for line in file.read_bytes().splitlines()]
     assert [(one["method"], one.get("tool"), one["verdict"]) for one in entries] == [
         ("tools/list", None, "forwarded"),
@@ -72,7 +60,7 @@ def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
         "interceptor: {rules: [{id: tell, conditions: [tool_equals: read_file],"
         ' actions: [log: {message: "a is ${params.arguments.a}"}]}]}'
     )
-    session("--audit-log", str(file), "--rules", str(rules))
+    session(tmp_path, "--audit-log", str(file), "--rules", str(rules))
     entries = [json.loads(line) for line in file.read_bytes().splitlines()]
     (told,) = [one for one in entries if "event" in one]
     assert (told["event"], told["rule"], told["message"]) == ("rule", "tell", "a is 1")
@@ -82,7 +70,7 @@ def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_activity_lines_are_shown_only_on_request(is_shown: bool, tmp_path: Path) -> None:
     """Clients show stderr to their users."""
-    stderr = session(*(["-v"] if is_shown else []))
+    stderr = session(tmp_path, *(["-v"] if is_shown else []))
     assert ("tools/call read_file: ok" in stderr) is is_shown
     assert ("Ran 0 min" in stderr) is is_shown
 
