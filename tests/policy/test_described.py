@@ -78,9 +78,11 @@ def test_names_of_other_things_need_no_tool(key: str) -> None:
     assert isinstance(request("tools/describe", named % "rm"), Reply)
 
 
-@pytest.mark.parametrize("key", ["id", "tool_id", "toolIds"])
+@pytest.mark.parametrize("key", ["id", "tool_id", "toolIds", "target", "uri", "uris"])
 def test_an_id_that_is_the_name_of_a_hidden_tool_names_it(key: str) -> None:
-    for id, is_refused in (("rm", True), ("rm_later", False), ("17", False), ("unknown", False)):
+    for id, is_refused in (
+        ("rm", True), ("tool://a/rm", True), ("rm_later", False), ("17", False), ("rm/x", False)
+    ):  # fmt: skip
         value = f'["{id}"]' if key.endswith("s") else f'"{id}"'
         assert isinstance(request("tools/resolve", f'{{"{key}":{value}}}'), Reply) is is_refused
 

@@ -145,7 +145,7 @@ def describes_tools(method: str) -> bool:
 
 _NAMING = ("name", "tool", "toolName", "tool_name", "names", "tools", "toolNames", "tool_names")
 _NAMING_FOLDED = frozenset(map(fold, _NAMING))
-_IDS = frozenset({"id", "ids", "toolid", "toolids"})
+_IDS = frozenset({"id", "ids", "toolid", "toolids", "ref", "target", "targets", "uri", "uris"})
 
 
 def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
@@ -171,12 +171,13 @@ def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
 
 
 def ids_named_in(message: Request | Notification) -> Iterator[str]:
-    """Yield the ids in such a request. Each may be the name of a tool, or anything else."""
+    """Yield the ids in such a request, and the ends of URIs. Each may be the name of a tool, or
+    anything else."""
     for member in (message.params.members if message.params else None) or ():
         if fold_key(member.key).replace("_", "") in _IDS:
             for one in _each(message.place.text, member.value):
                 if one.text is not None:
-                    yield one.text
+                    yield from {one.text, one.text.rpartition("/")[2]}
 
 
 def _each(text: str, value: Value) -> tuple[Value, ...]:
