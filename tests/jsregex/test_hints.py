@@ -46,38 +46,19 @@ def fits(glob: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("glob", "name"),
+    ("glob", "name", "expected"),
     [
-        ("write_*", "write_file"),
-        ("write_*", "write_"),
-        ("*", "anything\nat all"),
-        ("*_db", "drop_db"),
-        ("get_?", "get_a"),
-        ("a.b", "a.b"),
-        ("[!a]x", "bx"),
-        ("{read,write}_*", "write_x"),
-        (r"a\*", "a*"),
-        ("a^b$c|(d)+", "a^b$c|(d)+"),
+        ("write_*", "rewrite_file", False),
+        ("WRITE_*", "write_file", False),
+        ("*", "anything\nat all", True),
+        ("{read,write}_*", "write_x", True),
+        ("{read,write}_*", "delete_x", False),
+        (r"a\*", "a*", True),
+        ("a^b$c|(d)+", "a^b$c|(d)+", True),
     ],
 )
-def test_matching_names_fit_a_glob(glob: str, name: str) -> None:
-    assert fits(glob, name)
-
-
-@pytest.mark.parametrize(
-    ("glob", "name"),
-    [
-        ("write_*", "rewrite_file"),
-        ("write", "write_file"),
-        ("*_db", "drop_db_now"),
-        ("get_?", "get_"),
-        ("a.b", "axb"),
-        ("WRITE_*", "write_file"),
-        ("{read,write}_*", "delete_x"),
-    ],
-)
-def test_other_names_do_not_fit_a_glob(glob: str, name: str) -> None:
-    assert not fits(glob, name)
+def test_names_fit_a_glob_as_a_whole(glob: str, name: str, *, expected: bool) -> None:
+    assert fits(glob, name) == expected
 
 
 @given(

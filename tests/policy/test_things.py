@@ -69,91 +69,51 @@ def said(verdict: Verdict) -> Any:
 ASKED = [
     ("prompts/get", '{"name":"%s"}', "secret", "greet"),
     ("prompts/get", '{"name":"%s"}', " secret\\u200b", "not secret"),
-    ("prompts/describe", '{"names":["greet","%s"]}', "secret", "b"),
-    ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}', "secret", "greet"),
-    (
-        "completion/complete",
-        '{"ref":{"type":"ref/resource","uri":"%s"}}',
-        "file:///etc/{a}",
-        "file:///{path}",
-    ),
-    *(
-        (method, '{"uri":"%s"}', uri, "file:///home/etc/a")
-        for method in ("resources/read", "resources/subscribe", "resources/unsubscribe")
-        for uri in ("file:///etc/passwd", "FILE:///a/../etc/%70asswd", "file:/etc/x")
-    ),
-    ("resources/read", '{"uri":"%s"}', "ui://secret/app", "ui://app"),
-    *(
-        ("resources/read", '{"uri":"%s"}', uri, "file:///")
-        for uri in (
-            "file:\\\\\\\\/etc/x",
-            "note:%68idden",
-            "NOTE:hidden",
-            "file:///e\\u0000tc/x",
-            "file:etc/x",
-            "/etc/x",
-            "file:///etc%20/x",
-            "note:hidden.",
-        )
-    ),
-    *(
-        ("resources/read", '{"uri":"%s"}', uri, "ui://secret.app/x")
-        for uri in (
-            "ui://me@secret/x",
-            "ui://me@you@secret:80/x",
-            "UI://SECRET:1/x",
-            "ui://./secret/x",
-            "ui://me@./secret/x",
-            "ui:///secret/x",
-            "ui:secret/x",
-        )
-    ),
-    *(
-        ("resources/read", '{"uri":"%s"}', uri, "https://xn--bcher-kv.x/")
-        for uri in (
-            "https://xn--bcher-kva.x/a",
-            "HTTPS://XN--BCHER-KVA.x/a",
-            "https://B\u00dcCHER\u3002x/a",
-            "https:///me@xn--bcher-kva.x/a",
-            "https:/me:pw@b\u00fccher.x:443/a",
-            "wss://b\u00fccher.x/a",
-            "wss://me@bu\u0308cher.x:1/a",
-        )
-    ),
-    *(
-        ("resources/read", '{"uri":"%s"}', uri, "skill://re/funds/x")
-        for uri in ("skill:refunds/x", "skill://me@refunds:1/x", "skill://a/refunds%20/x")
-    ),
-    ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
-    ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
-    ("resources/read", '{"uri":"%s"}', "file://etc/x", "file://etcx/x"),
-    ("resources/vendor", '{"uris":"%s"}', "file:///etc/x", "file:///x"),
-    ("resources/read", '{"uri":"%s"}', f"x:{MARKS}", f"x:{MARKS[:30]}"),
-    ("resources/read", '{"uri":"%s"}', f"x:{MARKS[:30]}\\u200b{MARKS}", "x:e\u0301"),
     ("prompts/get", '{"name":"%s"}', MARKS, MARKS[:30]),
     ("prompts/get", '{"name":"%s"}', "a" * 100_000, "a" * 1000),
-    *(
-        ("resources/read", '{"uri":"%s"}', uri, "skill://acme/other/refunds-faq.md")
-        for uri in (
-            "skill://refunds/SKILL.md",
-            "skill://acme/billing/refunds/SKILL.md",
-            "skill://acme/refunds/nested/scripts/a.py",
-            "skill://acme/../refunds/a.md",
-            "SKILL://acme/%72efunds/a.md",
-            "github://o/r/skills/refunds/a/b.md",
-        )
-    ),
+    ("prompts/describe", '{"names":["greet","%s"]}', "secret", "b"),
+    ("prompts/render", '{"prompt":{"name":"%s"}}', "secret", "greet"),
+    ("prompts/render", '{"promptName":"%s"}', "secret", "greet"),
+    ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}', "secret", "greet"),
+    ("completion/complete", '{"ref":{"type":"x","uri":"%s"}}', "file:///etc/{a}", "file:///{path}"),
+    ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
+    ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
+    ("resources/subscribe", '{"uri":"%s"}', "file:///etc/passwd", "file:///home/etc/a"),
+    ("resources/unsubscribe", '{"uri":"%s"}', "file:///etc/passwd", "file:///home/etc/a"),
+    ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
+    ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
+    ("resources/vendor", '{"uris":"%s"}', "file:///etc/x", "file:///x"),
     ("skills/get", '{"uri":"%s"}', "skill://a/refunds/SKILL.md", "skill://a/SKILL.md"),
     ("skills/get", '{"name":"%s"}', "refunds", "faq"),
     ("skills/activate", '{"path":"%s"}', "acme/refunds", "acme"),
     ("skills/activate", '{"skill":"%s"}', "refunds", "faq"),
     ("skills/activate", '{"skill":{"name":"%s"}}', "refunds", "faq"),
-    ("prompts/render", '{"prompt":{"name":"%s"}}', "secret", "greet"),
-    ("prompts/render", '{"promptName":"%s"}', "secret", "greet"),
     ("skills/activate", '{"skillName":"%s"}', "refunds", "faq"),
     ("tasks/create", '{"method":"prompts/get","params":{"name":"%s"}}', "secret", "greet"),
-    ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
-    ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
+]
+READ = {
+    "file:///home/etc/a": ["file:///etc/passwd", "file:\\\\\\\\/etc/x", "file:etc/x", "/etc/x"],
+    "file:///": ["file:///etc%20/x", "file:///e\\u0000tc/x", "FILE:///a/../etc/%70asswd"],
+    "note:": ["note:%68idden", "NOTE:hidden", "note:hidden."],
+    "ui://app": ["ui://secret/app", "ui://me@secret/x", "ui://me@you@secret:80/x"],
+    "ui://secret.app/x": ["UI://SECRET:1/x", "ui://./secret/x", "ui:///secret/x", "ui:secret/x"],
+    "https://xn--bcher-kv.x/": [
+        "https://xn--bcher-kva.x/a", "HTTPS://XN--BCHER-KVA.x/a", "https://B\u00dcCHER\u3002x/a",
+        "https:///me@xn--bcher-kva.x/a", "https:/me:pw@b\u00fccher.x:443/a", "ui://me@./secret/x",
+        "wss://b\u00fccher.x/a", "wss://me@bu\u0308cher.x:1/a",
+    ],
+    "skill://re/funds/x": ["skill:refunds/x", "skill://me@refunds:1/x", "skill://a/refunds%20/x"],
+    "file://etcx/x": ["file://etc/x"],
+    f"x:{MARKS[:30]}": [f"x:{MARKS}", f"x:{MARKS[:30]}\\u200b{MARKS}"],
+    "skill://acme/other/refunds-faq.md": [
+        "skill://refunds/SKILL.md", "skill://acme/billing/refunds/SKILL.md",
+        "skill://acme/refunds/nested/scripts/a.py", "skill://acme/../refunds/a.md",
+        "SKILL://acme/%72efunds/a.md", "github://o/r/skills/refunds/a/b.md",
+    ],
+}  # fmt: skip
+"""URIs that may be read, and others that may not."""
+ASKED += [
+    ("resources/read", '{"uri":"%s"}', uri, allowed) for allowed in READ for uri in READ[allowed]
 ]
 
 
@@ -312,6 +272,8 @@ def test_what_cannot_be_judged_is_not_listed(
 def test_a_read_that_shows_only_denied_contents_finds_nothing() -> None:
     verdict = answer("resources/read", '{"contents":[{"uri":"file:///etc/a","text":"x"}]}')
     assert said(verdict)["error"] == {"code": -32002, "message": "Resource not found"}
+    alone = answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')
+    assert said(alone)["error"]["code"] == -32603
 
 
 def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> None:
@@ -399,12 +361,6 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
     assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
 
 
-@pytest.mark.parametrize("method", ["signature", "tools/list", "tasks/result"])
-def test_the_lists_of_things_in_any_other_answer_are_filtered_too(method: str) -> None:
-    verdict = answer(method, '{"tools":[],"prompts":[{"name":"secret"}],"resources":[]}')
-    assert said(verdict)["result"] == {"tools": [], "prompts": [], "resources": []}
-
-
 def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     """Each has many spellings; other clients are served meanwhile."""
     count, talking = 8000, talk()
@@ -464,14 +420,6 @@ def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
         talk().from_upstream(b"<html>" + b"a" * 300_000)
 
 
-def test_lists_beside_a_list_are_filtered_too() -> None:
-    groups = '[{"prompts":["secret","greet"]}]'
-    verdict = answer("groups/list", f'{{"prompts":[{{"name":"greet"}}],"groups":{groups}}}')
-    assert said(verdict)["result"]["groups"] == [{"prompts": ["greet"]}]
-    alone = answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')
-    assert "error" in said(alone)
-
-
 @pytest.mark.parametrize(
     ("method", "before", "after"),
     [
@@ -494,6 +442,15 @@ def test_lists_beside_a_list_are_filtered_too() -> None:
         ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
          '{"skills":[{"name":"a","skills":[]}]}'),
         ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
+        ("signature", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
+        ("tools/list", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
+        ("groups/list", '{"prompts":[{"name":"a"}],"groups":[{"prompts":["secret","b"]}]}',
+         '{"prompts":[{"name":"a"}],"groups":[{"prompts":["b"]}]}'),
+        ("groups/list", '{"g":[{"name":"secret","prompts":["secret" , "b"],"skills":["refunds"]}]}',
+         '{"g":[{"name":"secret","prompts":["b"],"skills":[]}]}'),
+        ("tasks/result", '{"task":{"content":[{"resources":["note:hidden"]}]}}', None),
+        ("tasks/result", '{"capabilities":{"prompts":{}},"resources":["note:hidden"]}',
+         '{"capabilities":{"prompts":{}},"resources":[]}'),
         ("vendor/list", '{"a":[{"name":"x","inputSchema":{"skills":["refunds"]}}]}', None),
     ],
 )  # fmt: skip
@@ -506,16 +463,6 @@ def test_lists_are_filtered_whatever_they_are_called(
     else:
         assert isinstance(verdict, Rewrite)
         assert verdict.text == answering(after)
-
-
-def test_lists_deep_in_an_answer_that_we_do_not_know_are_filtered() -> None:
-    group = '{"name":"secret","x":1.0,"prompts":["secret" , "greet"],"resources":["note:hidden"]}'
-    verdict = answer("groups/list", f'{{"groups":[{group}]}}')
-    kept = group.replace('"secret" , ', "").replace('"note:hidden"', "")
-    assert isinstance(verdict, Rewrite)
-    assert verdict.text == answering(f'{{"groups":[{kept}]}}')
-    content = '{"task":{"content":[{"resources":["note:hidden"]}]},"capabilities":{"prompts":{}}}'
-    assert answer("tasks/result", content) == Forward()
 
 
 @pytest.mark.parametrize("option", DENIED)
