@@ -251,21 +251,16 @@ class Credentials:
             raise LoggedOut(self.endpoint, "has expired")
         try:
             tokens = await renew(self._make_web(state), state, self._clock())
-        except TokenRefused as refused:
-            if refused.is_final:
+        except (TokenRefused, WebFailed) as error:
+            if isinstance(error, TokenRefused) and error.is_final:
                 self._store.save(state.with_tokens(None))
                 raise LoggedOut(self.endpoint, "has expired") from None
-            raise self._put_off(str(refused)) from None
-        except WebFailed as error:
-            raise self._put_off(str(error)) from None
+            failed = RenewalFailed(self.endpoint, why=str(error))
+            self._failed = (self._clock(), failed)
+            raise failed from None
         self._failed = None
         self._store.save(state.with_tokens(tokens))
         return tokens
-
-    def _put_off(self, why: str) -> RenewalFailed:
-        error = RenewalFailed(self.endpoint, why=why)
-        self._failed = (self._clock(), error)
-        return error
 
 
 async def remember_scopes(store: LoginStore, endpoint: str, scopes: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -67,7 +67,7 @@ def login_for(login: Login | None, listener: Listener, head: Head) -> Login | No
 class _Sent:
     """The token with which a request was sent."""
 
-    value: str
+    value: str = ""
     was_repeated: bool = False
 
 
@@ -93,7 +93,7 @@ class OwnLogin:
             return self._answer_without(exchange, error)
         if value is not None:
             return self._send(exchange, value, go_on)
-        return _wait(exchange, self._send_renewed(exchange, go_on))
+        return _wait(exchange, self._send_renewed(exchange, self._login.renewed(), go_on))
 
     def before_answering(self, exchange: Exchange, send_again: Callable[[], None]) -> bool:
         """Keep a refusal of our token from the client, and send the request again with another
@@ -101,37 +101,27 @@ class OwnLogin:
         sent, answer = self._sent.get(exchange), exchange.answer
         if sent is None or answer is None or answer.status not in (401, 403):
             return False
-        _wait(exchange, self._renew(exchange, sent, answer, send_again))
-        return True
-
-    async def _send_renewed(self, exchange: Exchange, go_on: Callable[[], None]) -> None:
-        try:
-            value = await self._login.renewed()
-        except StartError as error:
-            self._answer_without(exchange, error)
-        else:
-            if not exchange.is_over:
-                self._send(exchange, value, go_on)
-
-    async def _renew(
-        self, exchange: Exchange, sent: _Sent, answer: Answer, send_again: Callable[[], None]
-    ) -> None:
         was_repeated, sent.was_repeated = sent.was_repeated, True
         challenges = _all(answer.fields, _CHALLENGE)
+        value = self._login.after_refusal(
+            answer.status, challenges, sent.value, was_repeated=was_repeated
+        )
+        _wait(exchange, self._send_renewed(exchange, value, send_again))
+        return True
+
+    async def _send_renewed(
+        self, exchange: Exchange, value: Awaitable[str], go_on: Callable[[], None]
+    ) -> None:
         try:
-            value = await self._login.after_refusal(
-                answer.status, challenges, sent.value, was_repeated=was_repeated
-            )
+            renewed = await value
         except StartError as error:
             self._answer_without(exchange, error)
         else:
             if not exchange.is_over:
-                sent.value = value
-                exchange.add_field(_AUTHORIZATION, value.encode())
-                send_again()
+                self._send(exchange, renewed, go_on)
 
     def _send(self, exchange: Exchange, value: str, go_on: Callable[[], None]) -> None:
-        self._sent[exchange] = _Sent(value)
+        self._sent.setdefault(exchange, _Sent()).value = value
         exchange.add_field(_AUTHORIZATION, value.encode())
         go_on()
 
@@ -161,18 +151,17 @@ class OwnLogin:
 
 
 def _wait(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-    """Run what an exchange waits for; an error in it answers the exchange."""
-    in_background(_finish(exchange, work))
+    """Run what an exchange waits for; an error in it refuses the exchange."""
 
+    async def finish() -> None:
+        try:
+            await work
+        except Exception as error:
+            if not exchange.is_over:
+                exchange.fail(error)
+        exchange.down.host.wake()
 
-async def _finish(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-    """Await work for an exchange; if it raises, refuse the exchange."""
-    try:
-        await work
-    except Exception as error:
-        if not exchange.is_over:
-            exchange.fail(error)
-    exchange.down.host.wake()
+    in_background(finish())
 
 
 # Of clients, through us
