@@ -83,12 +83,6 @@ def test_an_origin_can_be_allowed_as_it_is_written() -> None:
     assert hosts.has_origin("chrome-extension://ABC")
 
 
-def test_a_star_allows_all() -> None:
-    hosts = AllowedHosts(frozenset({"*"}))
-    assert hosts.has_host("anything")
-    assert hosts.has_origin("null")
-
-
 @pytest.mark.parametrize(
     ("url", "kept"),
     [

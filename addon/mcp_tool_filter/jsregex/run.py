@@ -19,7 +19,7 @@ computes beforehand what this costs at most.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.jsregex.automaton import Alphabet
 from mcp_tool_filter.jsregex.cost import LONGEST_NAME, Budget, Registers, without
@@ -29,18 +29,14 @@ from mcp_tool_filter.jsregex.tree import WORD
 _MOST_STATES = 500
 
 
+@dataclass(slots=True, eq=False)
 class _State:
-    __slots__ = ("first", "matched", "moves", "places", "stop", "word")
-
-    def __init__(
-        self, places: frozenset[int], *, first: bool, word: bool, matched: bool, stop: bool
-    ) -> None:
-        self.places = places
-        self.first = first  # nothing has been consumed yet
-        self.word = word  # what was consumed last is a word character
-        self.matched = matched  # a match was possible before that
-        self.stop = stop  # no need to read on
-        self.moves: dict[int, _State] = {}
+    places: frozenset[int]
+    first: bool = False  # nothing has been consumed yet
+    word: bool = False  # what was consumed last is a word character
+    matched: bool = False  # a match was possible before that
+    stop: bool = False  # no need to read on
+    moves: dict[int, _State] = field(default_factory=dict)
 
 
 class Scan:
@@ -112,15 +108,14 @@ class Scan:
                 self._forget()
             dead = self._anchored and not places
             stop = (matched and not self._tabulates) or dead
-            following = self._states[known] = _State(
-                places, first=False, word=word, matched=matched, stop=stop
-            )
+            following = _State(places, word=word, matched=matched, stop=stop)
+            self._states[known] = following
         state.moves[key] = following
         return following
 
     def _forget(self) -> None:
         self._states: dict[tuple[frozenset[int], bool, bool], _State] = {}
-        self._initial = _State(frozenset(), first=True, word=False, matched=False, stop=False)
+        self._initial = _State(frozenset(), first=True)
 
     def _step(
         self, state: _State, letter: int, looks: int, budget: Budget
