@@ -140,9 +140,9 @@ _NAMED_EXACTLY: Final = (
 _OTHERS_CONTENT: Final = frozenset({"tools/call", "prompts/get", _COMPLETE})
 """Their results carry no lists of things; links in the result of a tool stay."""
 _KNOWN: Final = frozenset(
-    {"name", "names", "uri", "uris", "uriTemplate", "url", "path", "ref", "cursor"}
-    | {"prompt", "promptName", "resource", "skill", "skillName", "id"}
-    | {"arguments", "argument", "context", "notifications", "resourceSubscriptions", "_meta"}
+    {name for asked in _ASKING.values() for name in asked.named_by}
+    | {"names", "uris", "ref", "cursor", "arguments", "argument", "context", "_meta"}
+    | {"notifications", "resourceSubscriptions"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
 _REVISION: Final = "io.modelcontextprotocol/protocolVersion"
@@ -392,21 +392,15 @@ class Things:
 
     def decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
         """Remove denied things from a list; drop a notification about one."""
+        method = situation.exchange.method if situation.exchange else ""
         try:
-            return self._decide_from_upstream(message, situation)
+            if isinstance(message, Notification):
+                return self._decide_notification(message)
+            if isinstance(message, Response) and message.result and method not in _OTHERS_CONTENT:
+                return self._decide_answer(message, message.result, method, situation)
+            return Forward()
         finally:
             self._ahead = {}
-
-    def _decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
-        if isinstance(message, Notification):
-            return self._decide_notification(message)
-        if not isinstance(message, Response):
-            return Forward()
-        result, asked = message.result, situation.exchange
-        method = asked.method if asked else ""
-        if result is None or method in _OTHERS_CONTENT:
-            return Forward()
-        return self._decide_answer(message, result, method, situation)
 
     def _edits_in(
         self, text: str, key: str, value: Value, found: list[Denied], within: _List | None
