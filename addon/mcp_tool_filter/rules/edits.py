@@ -47,25 +47,18 @@ _LOOK_EVERY = 1000  # strings
 _PRICE_OF_ESCAPE = 20  # decoding one escape takes as long as so many steps of a pattern
 
 
-def _never_ends() -> None:
-    """Any change may take as long as it likes."""
-
-
 class ImpossibleChange(Exception):
     """A change that this message does not allow. ``str()`` says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Splice:
-    start: int
-    end: int
-    text: str
+type _Splice = tuple[int, int, str]
+"""A start, an end, and the text to write there instead."""
 
 
 class Edited:
     """A JSON text. Each change returns a new one."""
 
-    def __init__(self, text: str, look: Callable[[], None] = _never_ends) -> None:
+    def __init__(self, text: str, look: Callable[[], object] = bool) -> None:
         """Each change calls ``look``, which raises if they take too long."""
         look()
         self.look = look
@@ -110,9 +103,9 @@ class Edited:
             raise ImpossibleChange("past the end of a list")
         if at < count:
             start = holder.elements[at].start
-            return self._spliced([_Splice(start, start, f"{written},")])
+            return self._spliced([(start, start, f"{written},")])
         start = holder.elements[-1].end if count else holder.start + 1
-        return self._spliced([_Splice(start, start, f",{written}" if count else written)])
+        return self._spliced([(start, start, f",{written}" if count else written)])
 
     def only(self, steps: Sequence[PathStep]) -> Value:
         """Return the value at a place. Raises ImpossibleChange if there is none."""
@@ -139,9 +132,9 @@ class Edited:
 
     def _spliced(self, splices: Iterable[_Splice]) -> Edited:
         pieces, past = [], 0
-        for splice in sorted(splices, key=lambda one: (one.start, one.end)):
-            pieces += [self.text[past : splice.start], splice.text]
-            past = splice.end
+        for start, end, text in sorted(splices):
+            pieces += [self.text[past:start], text]
+            past = end
         return Edited("".join([*pieces, self.text[past:]]), self.look) if pieces else self
 
 
@@ -149,7 +142,7 @@ def _set(
     document: Document, value: Value, steps: Sequence[PathStep], written: str
 ) -> Iterator[_Splice]:
     if not steps:
-        yield _Splice(value.start, value.end, written)
+        yield (value.start, value.end, written)
         return
     value = document.open(value)
     step, *rest = steps
@@ -176,7 +169,7 @@ def _added(holder: Value, key: str, written: str) -> _Splice:
     members = holder.members or ()
     at = members[-1].value.end if members else holder.start + 1
     comma = "," if members else ""
-    return _Splice(at, at, f"{comma}{quote(key)}:{written}")
+    return (at, at, f"{comma}{quote(key)}:{written}")
 
 
 def _built(steps: Sequence[PathStep], written: str) -> str | None:
@@ -200,7 +193,7 @@ def _remove(document: Document, holder: Value, step: PathStep) -> Iterator[_Spli
             yield _cut(holder.members, holder.members.index(member))
     elif holder.elements is not None and step is Every.EVERY:
         if holder.elements:
-            yield _Splice(holder.elements[0].start, holder.elements[-1].end, "")
+            yield (holder.elements[0].start, holder.elements[-1].end, "")
     elif holder.elements is not None and not isinstance(step, Key):
         index = index_of(step)
         if index is not None and index < len(holder.elements):
@@ -211,10 +204,10 @@ def _remove(document: Document, holder: Value, step: PathStep) -> Iterator[_Spli
 def _cut(parts: Sequence[Member] | Sequence[Value], index: int) -> _Splice:
     """Remove a part together with one comma beside it."""
     if index:
-        return _Splice(_end(parts[index - 1]), _end(parts[index]), "")
+        return (_end(parts[index - 1]), _end(parts[index]), "")
     if len(parts) > 1:
-        return _Splice(parts[0].start, parts[1].start, "")
-    return _Splice(parts[0].start, _end(parts[0]), "")
+        return (parts[0].start, parts[1].start, "")
+    return (parts[0].start, _end(parts[0]), "")
 
 
 def _end(part: Member | Value) -> int:
@@ -241,7 +234,7 @@ def _redact_string(
     pattern.spend(escapes * _PRICE_OF_ESCAPE, budget)
     units, places = _units(written)
     for first, last in pattern.find(units, budget):
-        yield _Splice(start + places[first], start + places[last], replacement)
+        yield (start + places[first], start + places[last], replacement)
 
 
 def _units(written: str) -> tuple[str, Sequence[int]]:

@@ -13,7 +13,7 @@ refusals, is as if we had evaluated all rules in order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -429,30 +429,25 @@ def _check_direction(rule: Rule, where: Spot) -> None:
         )
 
 
-def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
-    """Return a warning for each rule that can never match because an earlier one ends the chain."""
-    warnings = []
+def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> Iterator[str]:
+    """Yield a warning for each rule that can never match because an earlier one ends the chain."""
     ending: list[tuple[frozenset[object], Rule]] = []
     for rule in rules:
         wanted = frozenset[object](rule.conditions)
         for known, earlier in ending:
-            if known <= wanted and _covers(earlier, rule):
-                warnings.append(
+            if (
+                known <= wanted
+                and earlier.for_requests >= rule.for_requests
+                and earlier.for_responses >= rule.for_responses
+            ):
+                yield (
                     f"the rule {rule.id!r} can never match: {earlier.id!r} comes before it and "
                     "ends the chain under the same conditions"
                 )
                 break
-        if rule.is_audit:
-            continue
-        if any(one.kind.ends and (fail_fast or one.name == "allow") for one in rule.actions):
+        ends = (one.kind.ends and (fail_fast or one.name == "allow") for one in rule.actions)
+        if not rule.is_audit and any(ends):
             ending.append((wanted, rule))
-    return warnings
-
-
-def _covers(earlier: Rule, later: Rule) -> bool:
-    return (earlier.for_requests or not later.for_requests) and (
-        earlier.for_responses or not later.for_responses
-    )
 
 
 # The rest of the file
@@ -508,12 +503,8 @@ _STATE = forms.mapping(
 )
 
 
-def _only(policy: Policy) -> Policy:
-    return policy
-
-
-_FILE = forms.mapping(
-    _only,
+_FILE: Form[Policy] = forms.mapping(
+    lambda policy: policy,
     {
         "interceptor": forms.mapping(
             _policy,

@@ -48,9 +48,9 @@ class Mistaken(Exception):
 LARGEST = 1024 * 1024  # bytes
 _DEEPEST = 100
 _MOST_NODES = 200_000  # including aliases: a few lines of anchors could expand to billions
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE = frozenset({"true", "True", "TRUE"})
-_FALSE = frozenset({"false", "False", "FALSE"})
+_WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL"))
+_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
+_WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
 _OTHER_BASE = re.compile(r"0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}")
 _FLOAT = re.compile(r"([-+]?)0*(\d*)(?:\.(\d*))?([eE][-+]?\d+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -69,6 +69,20 @@ class YamlNode:
     members: dict[str, YamlNode] | None = None
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The line and column of each key of a mapping."""
+    size: int = 1
+    """How many values there are in it, aliases and itself included."""
+
+    def add(
+        self, key: str, place: tuple[int, int], value: YamlNode, path: str, mistakes: list[Mistake]
+    ) -> None:
+        """Add a member, unless there is one of this name."""
+        assert self.members is not None
+        if key not in self.keys:
+            self.members[key], self.keys[key] = value, place
+            return
+        line, column = self.keys[key]
+        what = f"the key {key!r} appears twice; first at {line}:{column}"
+        mistakes.append(Mistake(*place, path, what))
 
     @property
     def kind(self) -> str:
@@ -153,12 +167,7 @@ class _Json:
             for member in opened.members:
                 place = self._place(member.start)
                 inner = self.node(member.value, inner_path(path, member.key))
-                if member.key in node.keys:
-                    first = node.keys[member.key]
-                    self.mistakes.append(_repeated(member.key, place, first, path))
-                    continue
-                node.keys[member.key] = place
-                node.members[member.key] = inner
+                node.add(member.key, place, inner, path, self.mistakes)
         elif opened.elements is not None:
             node.items = [
                 self.node(element, f"{path}[{number}]")
@@ -227,6 +236,7 @@ class _Yaml:
         kind = type(event).__name__
         if kind == "AliasEvent":
             return self._alias(event.anchor, line, column, path)
+        before = self._nodes
         self._count(1, line, column)
         if depth > _DEEPEST:
             self._end(line, column, path, "nested too deeply")
@@ -240,6 +250,7 @@ class _Yaml:
             node.items = self._items(events, path, depth)
         else:
             self._fill(node, events, path, depth)
+        node.size = self._nodes - before
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
@@ -262,11 +273,7 @@ class _Yaml:
             value = self._node(event, events, inner_path(path, key), depth + 1)
             if _is_left_out(event):  # YAML places it where the next node begins
                 value.line, value.column = line, column
-            if key in node.members:
-                self._mistakes.append(_repeated(key, (line, column), node.keys[key], path))
-                continue
-            node.members[key] = value
-            node.keys[key] = line, column
+            node.add(key, (line, column), value, path, self._mistakes)
 
     def _scalar(self, event: Any, line: int, column: int) -> bool | Number | str | None:
         if event.style or event.tag is not None:
@@ -282,7 +289,7 @@ class _Yaml:
         if target is None:
             what = "contains itself" if anchor in self._anchors else "is not defined"
             self._end(line, column, path, f"*{anchor} {what}")
-        self._count(_size(target), line, column)
+        self._count(target.size, line, column)
         return target
 
     def _count(self, nodes: int, line: int, column: int) -> None:
@@ -306,21 +313,6 @@ def _is_left_out(event: Any) -> bool:
     return type(event).__name__ == "ScalarEvent" and not (event.value or event.style)
 
 
-def _size(node: YamlNode) -> int:
-    inner = [*(node.items or ()), *(node.members or {}).values()]
-    total = 1
-    for one in inner:
-        total += _size(one)
-        if total > _MOST_NODES:
-            break
-    return total
-
-
-def _repeated(key: str, at: tuple[int, int], first: tuple[int, int], path: str) -> Mistake:
-    what = f"the key {key!r} appears twice; first at {first[0]}:{first[1]}"
-    return Mistake(*at, path, what)
-
-
 def _joined(text: str) -> str:
     """Join surrogate pairs, which YAML's escapes leave separate."""
     if not _SURROGATES.search(text):
@@ -330,10 +322,8 @@ def _joined(text: str) -> str:
 
 def _resolve(text: str, line: int, column: int) -> bool | Number | str | None:
     """Parse a plain scalar by YAML's core schema."""
-    if text in _NULL:
-        return None
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
+    if text in _WORDS:
+        return _WORDS[text]
     if text[0].isdecimal() or text[0] in "+-.":
         return _number(text, line, column)
     return text

@@ -28,7 +28,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import count
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,8 +69,7 @@ class Callables:
 
     def __init__(self, *, most: int = MOST_AT_ONCE) -> None:
         self._most = most
-        self._running: set[int] = set()
-        self._numbers = count(1)
+        self._running: set[Future[object]] = set()
 
     async def call(self, effect: CallPython) -> object:
         """Return what a function makes of its argument. Raises EffectFailed."""
@@ -94,7 +92,6 @@ class Callables:
     async def _in_thread(self, effect: CallPython) -> object:
         if len(self._running) >= self._most:
             raise EffectFailed(f"{self._most} calls of users' functions have not returned")
-        number = next(self._numbers)
         came = Future[object]()
         came.set_running_or_notify_cancel()  # the caller may give up, but not cancel it
 
@@ -107,10 +104,10 @@ class Callables:
             else:
                 came.set_result(made)
             finally:
-                self._running.discard(number)
+                self._running.discard(came)
 
-        self._running.add(number)
-        Thread(target=run, name=f"callable-{number}", daemon=True).start()
+        self._running.add(came)
+        Thread(target=run, daemon=True).start()
         return await asyncio.wrap_future(came)
 
 
