@@ -64,11 +64,11 @@ WAYS: dict[str, Callable[..., object]] = {
     "http.listener.kept_with_us": _as_it_is,
     "http.exchange.HttpExchange.with_owed": _nothing_added,
     "adapters.stdio.judge.refuse_hidden_line": _nothing,
-    "rules.chain._refuse_unclear": _nothing,
+    "rules.chain.Run.refuse_unclear": _nothing,
     "rules.fields.could_be": _nothing,
     "rules.fields.Document.find": _nothing_found,
     "rules.edits._unescaped": _as_it_is,
-    "rules.chain._Walk._follow_rules": _nothing_found,
+    "rules.chain.Run._follow_rules": _nothing_found,
 }
 """The places to weaken, and what stands there instead."""
 
