@@ -516,7 +516,7 @@ def fails(*_: object) -> None:
     raise RuntimeError("a bug")
 
 
-@pytest.mark.parametrize("where", ["judge_request", "judge_answer", "note_answer_head"])
+@pytest.mark.parametrize("where", ["judge_request", "judge_answer"])
 def test_a_bug_refuses_the_request_and_ends_the_connection(
     table: Table, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -89,9 +88,8 @@ class H2Stream:
         """True once the client has sent everything."""
         self.silence = Silence()
         self.received = 0
-        self.unsent = 0
-        """Bytes that wait for the client."""
-        self._pieces: deque[memoryview] = deque()
+        self.unsent = bytearray()
+        """What waits for the client."""
         self.is_slow = connection.is_slow
         """True while the client does not read this answer."""
         self._is_ended = False
@@ -114,9 +112,7 @@ class H2Stream:
         if head is not None:
             fields = ((name.lower(), value) for name, value in head.fields)
             self._say_head(((b":status", b"%d" % head.status), *fields))
-        if data:
-            self._pieces.append(memoryview(data))
-            self.unsent += len(data)
+        self.unsent += data
         self._is_ended = is_last or self._is_ended
         self.pump()
 
@@ -149,35 +145,30 @@ class H2Stream:
         connection = self.connection
         if connection.is_slow or not connection.has(self):
             return False
-        if not self._pieces:
+        if not self.unsent:
             if self._is_ended:
                 connection.finish(self)
             return False
-        h2, first = connection.h2, self._pieces[0]
+        h2 = connection.h2
         room = min(h2.local_flow_control_window(self.number), h2.max_outbound_frame_size)
         if room <= 0:
             return False
-        h2.send_data(self.number, bytes(first[:room]))
+        h2.send_data(self.number, bytes(self.unsent[:room]))
+        del self.unsent[:room]
         connection.note_use(2)  # the client may open two windows for it
-        self.unsent -= min(room, len(first))
-        if room < len(first):
-            self._pieces[0] = first[room:]
-        else:
-            self._pieces.popleft()
         return True
 
     def settle(self) -> None:
         """Do not read from the upstream while the client does not read from us."""
         connection = self.connection
-        self.is_slow = connection.is_slow or self.unsent > connection.limits.unsent
+        self.is_slow = connection.is_slow or len(self.unsent) > connection.limits.unsent
         if self.exchange is not None and self.exchange.up is not None:
             self.exchange.up.slow_down(self.is_slow)
         connection.flush()
 
     def abandon(self) -> None:
         """The client has cancelled the request."""
-        self._pieces.clear()
-        self.unsent = 0
+        self.unsent.clear()
         if self.exchange is not None:
             self.exchange.client_left()
 
@@ -213,7 +204,7 @@ class H2Client:
     @property
     def unsent(self) -> int:
         """Bytes that wait for the client."""
-        return sum(stream.unsent for stream in self.streams.values())
+        return sum(len(stream.unsent) for stream in self.streams.values())
 
     # Called by the host
 

@@ -665,7 +665,8 @@ class Exchange:
                 and b"access-control-request-method" in asked.head.names.places
             )
             listener.cors.learn(page, status, fields, is_preflight=is_preflight)
-        listener.note_answer_head(asked, status, notes.session)
+        if notes.session or status == 404 or self.head.method == "DELETE":
+            listener.note_answer_head(asked, status, notes.session)
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
         self._note_logins(notes.locations, notes.challenges)

@@ -233,17 +233,17 @@ class Socket:
 
     def inject(self, raw: bytes, *, to_client: bool, is_text: bool, view: object = None) -> None:
         """Judge a message that the user makes up, as if the other side had sent it."""
-        self._guarded(partial(self._judge, Shown(not to_client, raw, is_text, view)))
+        self._guarded(self._judge, Shown(not to_client, raw, is_text, view))
 
     def say(self, raw: bytes) -> None:
         """Send our own message to the upstream, after the client's messages that wait."""
-        self._guarded(partial(self._say_behind, self._client, [_Said(False, raw)]))
+        self._guarded(self._say_behind, self._client, [_Said(False, raw)])
         self._host.wake()
 
     def tell_list_changed(self) -> None:
         """Send the notification after the messages that still wait, if the client expects it."""
         for notice in self.conversation.list_changed_notices(in_session=True):
-            self._guarded(partial(self._say_behind, self._upstream, [_Said(True, notice)]))
+            self._guarded(self._say_behind, self._upstream, [_Said(True, notice)])
 
     def end(self, code: int, reason: str) -> None:
         """End it ourselves: every waiting request gets an error, then both sides are closed."""
@@ -265,7 +265,7 @@ class Socket:
     def _read(self, side: _Side) -> None:
         """Take what a side has sent, up to the limit for one turn."""
         if not (side.is_reading or side.is_shown or self._is_over):
-            self._guarded(partial(self._take_events, side))
+            self._guarded(self._take_events, side)
 
     def _take_events(self, side: _Side) -> None:
         side.is_reading = True
@@ -317,7 +317,7 @@ class Socket:
 
         def seen() -> None:
             side.is_shown = False
-            self._guarded(partial(self._judge, shown))
+            self._guarded(self._judge, shown)
             self._read(side)
 
         self.exchange.point("websocket_message", seen)
@@ -361,7 +361,7 @@ class Socket:
         """Send messages whose decisions are made."""
         for side in (self._client, self._upstream):
             for outcome in side.queue.take():
-                self._guarded(partial(self._say, side, outcome))
+                self._guarded(self._say, side, outcome)
         self._host.wake()
 
     def _say(self, side: _Side, outcome: _Outcome) -> None:
@@ -378,10 +378,10 @@ class Socket:
 
     # The end
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[..., None], *args: object) -> None:
         """Close both sides if anything within raises."""
         try:
-            act()
+            act(*args)
         except (FrameError, ProtocolError, OverflowError) as error:
             log.warning("A WebSocket was closed: %s", error)
             self.end(INTERNAL_ERROR, "")
