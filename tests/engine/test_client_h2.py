@@ -28,7 +28,7 @@ from hyperframe.frame import (
 from mcp_tool_filter.engine.client_h2 import H2Client, H2Limits
 from mcp_tool_filter.engine.service import Seats
 from tests.engine.table import PING, PONG, Client, Table, call, result
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, answer, chunk
+from tests.raw_upstream import SSE_HEAD, answer, chunk
 
 type Fields = Sequence[tuple[bytes, bytes]]
 
@@ -127,17 +127,6 @@ def test_requests_side_by_side_are_judged_each_for_itself(table: Table, peer: Pe
     assert one.head[b":status"] == b"200"
     assert first.got.startswith(b"POST /mcp HTTP/1.1\r\nhost: upstream:3000\r\n")
     assert first.got.endswith(b"content-length: %d\r\n\r\n%b" % (len(call()), call()))
-
-
-def test_an_event_stream_comes_piece_by_piece(table: Table) -> None:
-    stream = (peer := Peer(table)).asks(None, method=b"GET")
-    event = b"data: %b\n\n" % PING
-    table.link.says(SSE_HEAD + chunk(event))
-    peer.turn()
-    assert (stream.data, stream.is_ended) == (event, False)
-    table.link.says(chunk(event) + LAST_CHUNK)
-    peer.turn()
-    assert (stream.data, stream.is_ended) == (event * 2, True)
 
 
 @pytest.mark.parametrize(

@@ -477,21 +477,6 @@ def test_whoever_goes_on_too_late_changes_nothing() -> None:
     assert not table.links
 
 
-def test_an_addon_may_answer_later_or_never() -> None:
-    going: list[Callable[[], None]] = []
-    table = Table(point=lambda _name, _exchange, go_on: going.append(go_on))
-    client = table.asks(call())
-    while going:
-        going.pop(0)()
-    assert table.link.got.endswith(call())
-    table.link.says(answer(result()))
-    assert client.got == b""
-    client.leaves()
-    while going:
-        going.pop(0)()
-    assert client.got == b""
-
-
 @pytest.mark.parametrize("in_one_piece", [True, False])
 def test_an_answer_that_is_refused_stays_refused_while_an_addon_looks_at_it(
     in_one_piece: bool,

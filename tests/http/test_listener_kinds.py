@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
-from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Limits
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28
 from tests.conversation.asking_kinds import finished as after_pauses
 from tests.http.listening import BOTH, JSON, answer, ask, listener, send, session_with
 from tests.make import answering, asking, calling, definition, head, listing
@@ -195,16 +194,6 @@ def test_a_session_that_we_do_not_know_is_judged_by_its_own_list(
     assert isinstance(outcome, Passed)
     assert isinstance(ask(calling("read"), door, **headers), Answered)
     assert listed(door, listing("mine", "rm"), **headers) == PINNED
-
-
-def test_made_up_sessions_do_not_push_out_other_askers_pins(door: Listener) -> None:
-    door.policy.adopt(replace(door.config, limits=Limits(sessions=20)))
-    assert listed(door, PINNED, **ANN) == PINNED
-    for number in range(100):
-        for made_up in ({"mcp_session_id": f"{number}"}, {"mcp_param_a": f"{number}", **ANN}):
-            if waiting := asks_for_a_list(door, calling("x"), **stateless(made_up)):
-                finished(waiting)
-    assert listed(door, NEW, **ANN) == PINNED
 
 
 def test_a_stateless_client_keeps_its_pins_whatever_its_requests_are_called() -> None:

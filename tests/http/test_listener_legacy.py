@@ -148,13 +148,6 @@ def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
     assert outcome.stream is not None
 
 
-@pytest.mark.parametrize("named", [b"http://evil.example/", b"//evil.example", b"///evil.example"])
-def test_an_endpoint_of_another_host_is_not_shown(named: bytes) -> None:
-    client = Client(listener(), named)
-    assert client.said == b""
-    assert len(client.door.legacy.endpoints) == 0
-
-
 def test_a_stream_that_ends_is_forgotten() -> None:
     client = Client(listener())
     client.door.close_stream(client.asked)

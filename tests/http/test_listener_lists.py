@@ -37,12 +37,6 @@ def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here(door: List
     )
 
 
-def test_a_client_with_credentials_of_its_own_gets_its_own_list(door: Listener) -> None:
-    door.policy.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
-    headers = {**session_with(door), "authorization": "Bearer theirs"}
-    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
-
-
 def test_replaced_credentials_make_no_difference(door: Listener) -> None:
     headers = ["Authorization: Bearer ours"]
     door.policy.config = parse_config(
@@ -50,13 +44,6 @@ def test_replaced_credentials_make_no_difference(door: Listener) -> None:
     )
     named = {**session_with(door, authorization="x"), "authorization": "Bearer theirs"}
     assert isinstance(ask(asking("tools/list"), door, **named), Answered)
-
-
-def test_a_session_keeps_its_user(door: Listener) -> None:
-    """Some clients send their token with the first request only."""
-    headers = session_with(door, authorization="Bearer x")
-    del headers["authorization"]
-    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
