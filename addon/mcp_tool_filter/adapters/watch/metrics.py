@@ -122,7 +122,7 @@ class Metrics:
             )
             for of, (name, text) in _HISTOGRAMS.items()
         }
-        registry.register(cast("Collector", _Gauges(state)))
+        registry.register(cast("Collector", self))  # for the gauges
 
     def show(self, entry: Entry) -> None:
         """Count a message."""
@@ -165,6 +165,20 @@ class Metrics:
             if isinstance(took := entry.get(name), float):
                 _of(histogram, server).observe(took / 1000)
 
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, which are computed when Prometheus asks."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        for name, value in self.state().items():
+            full, about = f"{_NAMESPACE}_{name}", f"{name.replace('_', ' ')}."
+            if isinstance(value, Mapping):
+                family = GaugeMetricFamily(full, about, labels=[_SERVER])
+                for server, each in value.items():
+                    family.add_metric([server], each)
+            else:
+                family = GaugeMetricFamily(full, about, value)
+            yield family
+
     def _bounded(self, kind: str, name: str) -> str:
         return self._names[kind].bounded(name)
 
@@ -200,28 +214,6 @@ def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
         value = add(known.value, sample.value) if known else sample.value
         sums[key] = sample._replace(labels=labels, value=value)
     yield from sums.values()
-
-
-class _Gauges:
-    """The gauges, which are computed when Prometheus asks."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def collect(self) -> list[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        found: list[Metric] = []
-        for name, value in self._state().items():
-            full, about = f"{_NAMESPACE}_{name}", f"{name.replace('_', ' ')}."
-            if isinstance(value, Mapping):
-                family = GaugeMetricFamily(full, about, labels=[_SERVER])
-                for server, each in value.items():
-                    family.add_metric([server], each)
-            else:
-                family = GaugeMetricFamily(full, about, value)
-            found.append(family)
-        return found
 
 
 class MetricsServer:

@@ -469,7 +469,10 @@ class Auditor:
             entry["own_ms"] = milliseconds(clock - exchange.asked_at)
         is_shadow = isinstance(verdict, Forward) and judged.would is not None
         decided = judged.would if is_shadow and judged.would else verdict
-        entry |= facts_about(decided, judged.snapshot)
+        if isinstance(decided, Forward):
+            entry["verdict"] = "forwarded"
+        else:
+            entry |= facts_about(decided, judged.snapshot)
         if is_shadow:
             entry["shadow"] = True
         if not isinstance(decided, Forward):
