@@ -17,6 +17,7 @@ import pytest
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.launcher import main
 from tests.cli.launched import ADDON, run, surroundings
+from tests.stdio_client import upstream
 
 
 def test_version_is_printed(tmp_path: Path) -> None:
@@ -74,8 +75,24 @@ def test_errors_give_two_lines_on_stderr(
     assert (ended.returncode, ended.stderr, ended.stdout) == (status, stderr, "")
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["completion", "bash"]], ids=" ".join)
-def test_help_and_version_do_not_wait_for_slow_imports(words: list[str], tmp_path: Path) -> None:
+_SLOW = {"mitmproxy", "asyncio", "ssl", "h11", "orjson"}
+_SLOW |= {"dataclasses", "inspect", "shutil", "urllib.parse"}
+
+
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [
+        (["--version"], _SLOW),
+        (["--help"], _SLOW),
+        (["completion", "bash"], _SLOW),
+        (["check-pattern", "a"], {"mitmproxy", "asyncio"}),
+        (["--list-tools", "--", *upstream()], {"mitmproxy"}),
+    ],
+    ids=lambda one: one[0] if type(one) is list else "",
+)
+def test_no_command_waits_for_slow_imports_that_it_does_not_need(
+    words: list[str], slow: set[str], tmp_path: Path
+) -> None:
     script = (
         "import sys; from mcp_tool_filter.cli.launcher import main; main(sys.argv[1:]);"
         "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
@@ -88,8 +105,8 @@ def test_help_and_version_do_not_wait_for_slow_imports(words: list[str], tmp_pat
         env=surroundings(tmp_path),
     )
     loaded = set(json.loads(ended.stderr.splitlines()[-1]))
-    assert not loaded & {"mitmproxy", "asyncio", "ssl", "h11", "orjson"}
-    assert not loaded & {"dataclasses", "inspect", "shutil", "urllib.parse"}
+    assert not loaded & slow
+    assert ended.stdout
 
 
 def test_help_is_printed_also_where_not_all_letters_can_be(tmp_path: Path) -> None:

@@ -114,12 +114,3 @@ def test_a_closed_stdout_is_not_reported_as_our_error() -> None:
         assert process.stderr
         process.communicate(questions)
         assert process.returncode == 1
-
-
-def test_mitmproxy_is_not_imported() -> None:
-    script = (
-        "import sys; from mcp_tool_filter.cli.launcher import main; main(['check-pattern', 'a']);"
-        "print('mitmproxy' in sys.modules, 'asyncio' in sys.modules)"
-    )
-    output = subprocess.check_output([sys.executable, "-c", script], cwd=ADDON, text=True)
-    assert output.splitlines()[-1] == "False False"

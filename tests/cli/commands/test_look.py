@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import urwid
 
-from mcp_tool_filter.cli.commands.demo import demo_upstream
 from mcp_tool_filter.cli.commands.look import Tool
 from mcp_tool_filter.cli.picker import Picker, Row
 from tests.cli.launched import launched
@@ -186,23 +185,6 @@ async def test_an_unreachable_upstream_gives_exit_status_1(tmp_path: Path) -> No
         status, stderr = await it.exit_code(), it.stderr
     assert status == 1
     assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
-
-
-async def test_listing_tools_does_not_import_mitmproxy(tmp_path: Path) -> None:
-    """Most of the waiting would be for its import."""
-    (tmp_path / "mitmproxy").mkdir()
-    (tmp_path / "mitmproxy" / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
-
-    from tests.cli.launched import ADDON
-
-    environment = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
-    async with (
-        demo_upstream() as upstream,
-        launched("-u", upstream.url, "--list-tools", home=tmp_path, environment=environment) as it,
-    ):
-        found = await it.exit_code(), it.stderr
-    assert found[0] == 0
 
 
 async def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
