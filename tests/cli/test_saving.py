@@ -73,6 +73,9 @@ def saved(file: FileOfPatterns, server: str, *deny: str, spare: tuple[str, ...] 
          "deny = '^a'" + SERVER + "deny = '^a'\n"),
         ("servers = {s = {url = 'localhost:1'}}\n", "s", ["^a"], [],
          "servers = {s = {url = 'localhost:1',deny = ['^a']}}\n"),
+        # Other lines keep their ends.
+        ("deny = ['^a', '^b']\nquiet = true\r\n", "", ["^b"], [],
+         "deny = ['^b']\nquiet = true\r\n"),
         ("\ufeffdeny = '^a'\r\nquiet = true\r\n", "", ["^b"], [],
          "\ufeffdeny = ['^b']\r\nquiet = true\r\n"),
     ],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_tool_filter.cli.config_file import ConfigFile, parse_file
 from mcp_tool_filter.cli.settings import Sources, settle
 from mcp_tool_filter.cli.terminal import say
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.policy.choice import NOTHING, Choice
 from mcp_tool_filter.policy.config import Config, parse_config
 
@@ -176,21 +176,18 @@ def _changed(raw: bytes, server: str, edit: Callable[[Any], None]) -> bytes:
     change."""
     import tomllib
 
-    import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    text = raw.decode("utf-8-sig")
-    mark = raw[: len(raw) - len(text.encode())]
+    from mcp_tool_filter.adapters.client_files.toml_text import edited
+
+    text = raw.decode()
     why = f"Write them yourself, in {f'[servers.{server}]' if server else 'the top of the file'}"
     failed = StartError("The file is written in a way that cannot be edited here", why=why)
+    wrong = (ProtocolError, TOMLKitError, ValueError, LookupError)
     try:
-        document = tomlkit.parse(text)
-        edit(_table_of(document, server))
-        new = tomlkit.dumps(document)
-        if "\r\n" in text:
-            new = new.replace("\r\n", "\n").replace("\n", "\r\n")
-        old_values, new_values = tomllib.loads(text), tomllib.loads(new)
-    except (TOMLKitError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        new = edited(text, lambda document: edit(_table_of(document, server)))
+        old_values, new_values = (tomllib.loads(one.removeprefix("\ufeff")) for one in (text, new))
+    except (*wrong, TypeError, AttributeError, RecursionError):
         raise failed from None
     for values in (old_values, new_values):
         table = _table_of(values, server)
@@ -198,7 +195,7 @@ def _changed(raw: bytes, server: str, edit: Callable[[Any], None]) -> bytes:
             del table[key]
     if old_values != new_values:
         raise failed
-    return mark + new.encode()
+    return new.encode()
 
 
 def _table_of(document: Any, server: str) -> Any:

@@ -1,4 +1,4 @@
-r"""TOML as people write it, edited in place by tomlkit: Codex's file.
+r"""TOML as people write it, edited in place by tomlkit: Codex's file, and ours.
 
 tomlkit drops comments after a table that goes, and does not know how an array was laid out; both
 are put back.
@@ -7,7 +7,7 @@ are put back.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any
@@ -25,21 +25,29 @@ def parse(text: str) -> object:
 
 def with_mapping(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
     """Return the text with another table at a path of keys. Raises ProtocolError."""
-    document = _parsed(text)
-    table: Any = document
-    for key in path:
-        table = table[key]
-    for key in [key for key in table if key not in value]:
-        del table[key]
-    for key, member in value.items():
-        if key not in table or _plain(table[key]) != member:
-            table[key] = _array(table[key], member) if key in table else member
-    mark = text[: text.startswith(_BYTE_ORDER_MARK)]
-    new = mark + str(document.as_string())
-    if "\n" in text and not re.search(r"(?<!\r)\n", text):
-        new = re.sub(r"\r?\n", "\r\n", new)  # tomlkit ends its own lines otherwise
+
+    def edit(table: Any) -> None:
+        for key in path:
+            table = table[key]
+        for key in [key for key in table if key not in value]:
+            del table[key]
+        for key, member in value.items():
+            if key not in table or _plain(table[key]) != member:
+                table[key] = _array(table[key], member) if key in table else member
+
+    new = edited(text, edit)
     commented = with_comments_of(text, new)
     return commented if parse(commented) == parse(new) else new
+
+
+def edited(text: str, edit: Callable[[Any], None]) -> str:
+    """Return the text after an edit of its tomlkit document. Raises ProtocolError."""
+    document = _parsed(text)
+    edit(document)
+    new = text[: text.startswith(_BYTE_ORDER_MARK)] + str(document.as_string())
+    if "\n" in text and not re.search(r"(?<!\r)\n", text):
+        new = re.sub(r"\r?\n", "\r\n", new)  # tomlkit ends its own lines otherwise
+    return new
 
 
 def _parsed(text: str) -> Any:
