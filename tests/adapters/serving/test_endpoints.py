@@ -34,7 +34,7 @@ def opened(**options: Any) -> Endpoints:
     )
     proxy = Proxy(around)
     proxy.adopt(parse_config(deny=["^wipe"], **options))
-    return Endpoints(proxy, ssl.create_default_context)
+    return Endpoints(proxy)
 
 
 class Scene:

@@ -63,7 +63,6 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
 )
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
-from mcp_tool_filter.adapters.serving.endpoints import Endpoints
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
 from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
 from mcp_tool_filter.adapters.serving.proxy import Proxy
@@ -221,11 +220,7 @@ class ToolFilter:
                 await self._open(mode)
         if self._is_forward:
             if self.interception is None:
-                endpoints = Endpoints(self.proxy, _make_tls)
-                self.interception = Interception(
-                    endpoints, self._flows, lambda: self.proxy.config.raw_hosts, _make_tls
-                )
-                self.interception.on_end = self.proxy.fail
+                self.interception = Interception(self.proxy, self._flows)
                 ctx.master.addons.add(self.interception)
             await self.interception.begin(self._report)
         self.proxy.check_patterns()

@@ -60,6 +60,7 @@ from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.flows import Flows
+    from mcp_tool_filter.adapters.serving.proxy import Proxy
     from mcp_tool_filter.engine.client_h1 import H1Client
     from mcp_tool_filter.engine.client_h2 import H2Client
     from mcp_tool_filter.engine.exchange import Exchange
@@ -274,15 +275,9 @@ class Interception:
     let anything pass as a stream that we have not read.
     """
 
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        flows: Flows,
-        raw_hosts: Callable[[], frozenset[str]],
-        make_tls: Callable[[], ssl.SSLContext],
-    ) -> None:
-        self.places, self.flows = endpoints, flows
-        self._raw_hosts = raw_hosts
+    def __init__(self, proxy: Proxy, flows: Flows) -> None:
+        self._proxy, self.flows = proxy, flows
+        self.places = Endpoints(proxy)
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
         self._not_trusted = Once(MOST_URLS)
@@ -290,17 +285,14 @@ class Interception:
         self._watch: asyncio.Future[None] | None = None  # watches local mode
         self.is_direct: Callable[[str], bool] = lambda _host: False
         """Tells whether the proxy behind us is left out for a host."""
-        self._make_tls = make_tls
         self._tls: ssl.SSLContext | None = None  # towards the proxy behind us
-        self.on_end: Callable[[str], None] = log.error
-        """Called with the reason when the interception ends."""
 
     def via(self, mode: ProxyMode, host: str) -> Via | None:
         """Return the proxy behind us that leads to a host; None if we reach it without one."""
         if not isinstance(mode, UpstreamMode) or self.is_direct(host):
             return None
         if mode.scheme == "https" and self._tls is None:
-            self._tls = self._make_tls()
+            self._tls = self._proxy.around.make_tls()
         at = Origin(*mode.address, mode.scheme == "https")
         login = getattr(ctx.options, "upstream_auth", None)  # our own
         basic = b"Basic " + b64encode(login.encode()) if login else None
@@ -317,7 +309,7 @@ class Interception:
                 continue
             self._told.add(instance.mode.full_spec)
             if isinstance(instance.mode, LocalMode):
-                self._watch = await watch_redirector(instance, lambda why: self.on_end(why))
+                self._watch = await watch_redirector(instance, self._proxy.fail)
                 report("Filtering MCP of local programs. Their other traffic passes untouched.")
             elif instance.listen_addrs:
                 host, port, *_ = instance.listen_addrs[0]
@@ -354,7 +346,7 @@ class Interception:
 
     def choose(self, context: Context, to: Address | None, first: bytes) -> layer.Layer:
         """Return the layer for a connection that begins with these bytes."""
-        is_raw = to is not None and to.host.lower() in self._raw_hosts()
+        is_raw = to is not None and to.host.lower() in self._proxy.config.raw_hosts
         if is_raw and not is_tls_or_http(first):
             self.keep_seat(context)
             return TCPLayer(context, ignore=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import re
-import ssl
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,12 +47,12 @@ MOST_URLS = 10_000
 class Endpoints:
     """The endpoints of all forward proxies of the process."""
 
-    def __init__(self, proxy: Proxy, make_tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, proxy: Proxy) -> None:
         self.urls: set[str] = set()
         """The URLs to which MCP was sent, without queries."""
         self.origins: set[str] = set()
         """The origins to which anything was sent."""
-        self._proxy, self._make_tls = proxy, make_tls
+        self._proxy = proxy
         self._sites: OrderedDict[tuple[str, str, Via | None], Site] = OrderedDict()
         """By origin, target and the proxy behind us."""
         self._at: dict[str, list[Site]] = {}  # by origin
@@ -128,7 +127,7 @@ class Endpoints:
             proxy.watchers.statistics.pop(oldest.name, None)
         listener = open_listener(upstream=origin.url, config=proxy.config, fetched=unlisted(target))
         listener.is_forward = True
-        tls = self._make_tls() if origin.tls else None
+        tls = proxy.around.make_tls() if origin.tls else None
 
         def find_target(config: Config) -> Target:
             return replace(target_for(config, origin.url, tls), via=via)

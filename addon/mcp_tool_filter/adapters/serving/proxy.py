@@ -193,13 +193,7 @@ class Proxy:
 
     # Start
 
-    def begin(
-        self,
-        *,
-        names_upstreams: bool = False,
-        names_servers: bool = False,
-        shows_page: bool = False,
-    ) -> None:
+    def begin(self, *, names_upstreams: bool = False, shows_page: bool = False) -> None:
         """Open what the whole process has: the audit log, metrics, rules. Raises StartError.
 
         ``shows_page`` if the host has a place for the dashboard of its own.
@@ -211,7 +205,10 @@ class Proxy:
         if self.config.dashboard is not None or shows_page:
             page = self.dashboard.timeline.note
         self.watchers.begin(
-            self.config, names_upstreams=names_upstreams, names_servers=names_servers, page=page
+            self.config,
+            names_upstreams=names_upstreams,
+            names_servers=self.runs is not None,
+            page=page,
         )
         self._is_running = True
         self.crowd.begin()

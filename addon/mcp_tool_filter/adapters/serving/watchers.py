@@ -58,8 +58,8 @@ class Watchers:
         config: Config,
         *,
         names_upstreams: bool,
-        names_servers: bool = False,
-        page: Sink | None = None,
+        names_servers: bool,
+        page: Sink | None,
     ) -> None:
         """Open the audit log and serve the metrics, if configured. Raises StartError.
 

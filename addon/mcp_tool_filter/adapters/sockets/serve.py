@@ -135,14 +135,12 @@ class Server:
         doors: Sequence[socket.socket],
         open_service: Callable[[str], Awaitable[Service]],
         make_tls: Callable[[], ssl.SSLContext],
-        *,
-        names_servers: bool = False,
     ) -> None:
         """``open_service`` gets our address, and returns the site of the only upstream, or a
         service that knows the site of each request. ``make_tls`` returns the TLS settings towards
         clients; called when the first one uses TLS."""
         self._proxy, self._doors, self._open_service = proxy, doors, open_service
-        self._make_tls, self._names_servers = make_tls, names_servers
+        self._make_tls = make_tls
         self.loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -170,7 +168,7 @@ class Server:
         """Fetch the tools and accept clients. Raises StartError."""
         proxy = self._proxy
         keep_free_memory()
-        proxy.begin(names_servers=self._names_servers)
+        proxy.begin()
         await proxy.serve_dashboard()
         self._serve(await self._open_service(self.address))
         for door in self._doors:

@@ -168,7 +168,6 @@ class _Filter(Filter):
             doors,
             self._servers.open,
             partial(tls_to_clients, settings),
-            names_servers=True,
         )
 
     async def start(self) -> None:
