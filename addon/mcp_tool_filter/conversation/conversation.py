@@ -733,7 +733,7 @@ class Conversation:
             judged.message, judged.exchange = message, asked
             verdict = yield from self._decide_in_steps(message, judged, listing, asked)
         except ProtocolError as error:
-            return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
+            return self._refuse_unreadable(raw, judged, error)
         verdict = keep_space(message.place.text, verdict)
         self._remember_list(raw, judged, self._kind_of(asked), verdict)
         return self._done(judged, verdict)

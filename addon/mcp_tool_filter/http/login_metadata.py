@@ -48,9 +48,11 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _VALUE = rf'(?:{_QUOTED}|[^",\s]++)'
 _EQUALS = r"[ \t]*+=[ \t]*+"
-# The URL of metadata, or any other parameter, or a whole quoted text, or any other character.
+# The URL of metadata, or any other parameter or word, or a whole quoted text, or any other
+# character. (A word is read once: else each of its ends would be tried as a parameter.)
 IN_CHALLENGE = re.compile(
-    rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{_VALUE})|{_TOKEN}{_EQUALS}{_VALUE}|{_QUOTED}|.",
+    rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{_VALUE})"
+    rf"|{_TOKEN}(?:{_EQUALS}{_VALUE})?|{_QUOTED}|.",
     re.DOTALL | re.IGNORECASE,
 )
 _MOST_PATHS = 64
