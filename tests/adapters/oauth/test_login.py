@@ -93,6 +93,10 @@ async def test_a_login_works_however_the_upstream_describes_it(
     how = {**how, "lifetime": float(how.get("lifetime", 3600))}
     with oauth_upstream(**how) as upstream:
         assert works(upstream, tmp_path, await login(tmp_path, upstream.url))
+        assert "None" not in {
+            *upstream.authorizations[0].values(),
+            *upstream.token_requests[0].values(),
+        }
 
 
 async def test_an_origin_is_enough_if_the_upstream_names_its_endpoint(tmp_path: Path) -> None:
