@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.server_cards import with_our_urls
 from mcp_tool_filter.http.urls import UpstreamNames
 from tests.mcp_upstream import mcp_upstream, tool
-from tests.raw_client import get, raw_client
+from tests.raw_client import Answer, get, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer
 from tests.served import served
 
@@ -61,6 +62,21 @@ def card(url: str) -> dict[str, Any]:
     }
 
 
+async def ask(path: str, say: Callable[[str], bytes], method: str = "GET") -> Answer:
+    """Ask for a document; ``say`` writes the upstream's answer, given its URL."""
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        await peer.say(say(upstream.url))
+
+    options: dict[str, Any] = {"deny": ["^rm"], "deny_prompts": ["^secret"], "endpoint": ["/mcp"]}
+    async with (
+        mcp_upstream(tools=[tool("read"), tool("rm")], respond=respond) as upstream,
+        served(to=upstream.url, **options) as running,
+        raw_client(running.port) as it,
+    ):
+        return await it.ask(get(path=path).replace(b"GET", method.encode(), 1))
+
+
 @pytest.mark.parametrize("coding", [b"", b"Content-Encoding: gzip\r\n"])
 @pytest.mark.parametrize(
     ("path", "kind"),
@@ -76,20 +92,13 @@ def card(url: str) -> dict[str, Any]:
 async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
     path: str, kind: bytes, coding: bytes
 ) -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        body = json.dumps(card(upstream.url)).encode()
+    def say(url: str) -> bytes:
+        body = json.dumps(card(url)).encode()
         whole = answer(gzip.compress(body) if coding else body)
         head = ABOUT_IT + b"Content-Type: " + kind + b"\r\n"
-        await peer.say(whole.replace(b"Content-Type: application/json\r\n", head + coding))
+        return whole.replace(b"Content-Type: application/json\r\n", head + coding)
 
-    async with mcp_upstream(tools=[tool("read"), tool("rm")], respond=respond) as upstream:
-        options: dict[str, Any] = {
-            "deny": ["^rm"],
-            "deny_prompts": ["^secret"],
-            "endpoint": ["/mcp"],
-        }
-        async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
-            got = await it.ask(get(path=path))
+    got = await ask(path, say)
     assert got.status == 200
     expected = card("http://localhost")  # as its Host calls us
     expected["tools"], expected["prompts"] = [{"name": "read"}], [{"name": "rm_is_no_tool"}]
@@ -119,16 +128,9 @@ def assert_ours(head: bytes) -> None:
 
 
 async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        length = b"Content-Length: 284\r\nContent-Type: application/json\r\n\r\n"
-        await peer.say(b"HTTP/1.1 200 OK\r\n" + ABOUT_IT + length)
-
-    async with (
-        mcp_upstream(tools=[tool("read")], respond=respond) as upstream,
-        served(to=upstream.url, deny=["^rm"], endpoint=["/mcp"]) as running,
-        raw_client(running.port) as it,
-    ):
-        got = await it.ask(get(path="/.well-known/mcp.json").replace(b"GET", b"HEAD", 1))
+    length = b"Content-Length: 284\r\nContent-Type: application/json\r\n\r\n"
+    whole = b"HTTP/1.1 200 OK\r\n" + ABOUT_IT + length
+    got = await ask("/.well-known/mcp.json", lambda _: whole, "HEAD")
     assert got.status == 200
     assert b"284" not in got.head
     assert_ours(got.head)
@@ -149,30 +151,26 @@ async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
 async def test_any_document_that_names_the_endpoint_leads_to_us(
     path: str, before: str, *, is_changed: bool
 ) -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        whole = answer(before.replace("%s", upstream.url).encode())
-        await peer.say(whole.replace(b"Content-Type", ABOUT_IT + b"Content-Type"))
+    bodies = []
 
-    async with mcp_upstream(tools=[tool("read")], respond=respond) as upstream:
-        options: dict[str, Any] = {"deny": ["^rm"], "endpoint": ["/mcp"]}
-        async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
-            got = await it.ask(get(path=path))
+    def say(url: str) -> bytes:
+        bodies.append(before.replace("%s", url).encode())
+        return answer(bodies[-1]).replace(b"Content-Type", ABOUT_IT + b"Content-Type")
+
+    got = await ask(path, say)
     assert got.status == 200
     if is_changed:
         assert json.loads(got.body) == {"mcp": "http://localhost/mcp", "x": 1.0}
         assert_ours(got.head)
     else:
-        assert got.body == before.replace("%s", upstream.url).encode()
+        assert got.body == bodies[-1]
         assert b'etag: "1"' in got.head.lower()
 
 
 async def test_a_card_that_may_not_be_stored_still_may_not() -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        whole = answer(json.dumps(card(upstream.url)).encode())
-        await peer.say(whole.replace(b"Content-Type", b"Cache-Control: No-Store\r\nContent-Type"))
+    def say(url: str) -> bytes:
+        whole = answer(json.dumps(card(url)).encode())
+        return whole.replace(b"Content-Type", b"Cache-Control: No-Store\r\nContent-Type")
 
-    async with mcp_upstream(tools=[tool("read")], respond=respond) as upstream:
-        options: dict[str, Any] = {"deny": ["^rm"], "endpoint": ["/mcp"]}
-        async with served(to=upstream.url, **options) as running, raw_client(running.port) as it:
-            got = await it.ask(get(path="/.well-known/mcp.json"))
+    got = await ask("/.well-known/mcp.json", say)
     assert b"cache-control: no-store\r\n" in got.head.lower()
