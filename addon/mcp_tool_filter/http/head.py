@@ -17,6 +17,7 @@ method and the name in its params; a tool's schema can require arguments to be m
 ``Mcp-Param-…`` (``x-mcp-header``). A stdio client sends none of these, so we add them when we
 forward its messages over HTTP.
 
+>>> from mcp_tool_filter.protocol.messages import parse_message
 >>> call = parse_message(
 ...     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gr\\\\u00fc\\\\u00df",'
 ...     b'"arguments":{"region":"eu"},'
