@@ -7,7 +7,7 @@ was complete, or if more came than the answer.
 A server may close an idle connection while we send on it. The request is then repeated once, on a
 new connection, if it cannot have run twice with any effect: not one byte of an answer has come, and
 running it twice would change nothing. A call is therefore sent only on a connection that was idle
-for less than two seconds (``may_use``): servers close idle ones after about five.
+for less than two seconds (``most_idle``): servers close idle ones after about five.
 
 Some logins (NTLM, Negotiate) count for a connection and not for a request. A connection on which a
 client has sent one is its own from then on (``owner``): others would act in its name.

@@ -148,7 +148,8 @@ def identity_in(head: Head, place: str = "") -> bytes:
     )
     if place:
         path, _, query = place.partition("?")
-        parts = [one for one in query.split("&") if not _is_of_one_request(one)]
+        named = _QUERY_OF_ONE_REQUEST.fullmatch
+        parts = [one for one in query.split("&") if not named(one.partition("=")[0])]
         told.insert(0, f"{path}?{'&'.join(parts)}".encode("utf-8", "surrogateescape"))
     return b"\n".join(told)
 
@@ -160,10 +161,6 @@ def _lasting(name: bytes, value: bytes) -> bytes:
         kept = (one for one in cookies if not _RENEWED.fullmatch(one.partition(b"=")[0]))
         return b";".join(sorted(kept))
     return _OF_ONE_REQUEST.sub(b"", value) if _SIGNED.match(value) else value
-
-
-def _is_of_one_request(field: str) -> bool:
-    return _QUERY_OF_ONE_REQUEST.fullmatch(field.partition("=")[0]) is not None
 
 
 def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:
@@ -202,6 +199,7 @@ _ALLOW_ORIGIN = b"access-control-allow-origin"
 _OF_ANSWERS = frozenset({
     _ALLOW_ORIGIN, b"access-control-allow-credentials", b"access-control-expose-headers",
 })  # fmt: skip
+_ORIGIN = frozenset({b"origin", b"*"})  # in Vary
 _MOST_PAGES = 256
 _LONGEST = 4096  # bytes that are kept for one page
 
@@ -288,9 +286,5 @@ def _cors_fields(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes
         plain = name.lower()
         if plain in _OF_ANSWERS:
             yield plain, value
-        elif plain == b"vary" and _names_origin(value):
+        elif plain == b"vary" and _ORIGIN.intersection(map(bytes.strip, value.lower().split(b","))):
             yield b"vary", b"Origin"
-
-
-def _names_origin(vary: bytes) -> bool:
-    return any(token.strip().lower() in (b"origin", b"*") for token in vary.split(b","))

@@ -135,16 +135,10 @@ class EventStream:
         return b""
 
     def _judge(self, event: Event | Oversized, origin: object) -> bytes:
-        if self._held is not None and self._held.held:
-            return self._judge_behind(self._held, event, origin)
-        return self._judge_next(event, origin)
-
-    def _judge_behind(
-        self, held: InOrder[bytes], event: Event | Oversized, origin: object
-    ) -> bytes:
-        """Judge an event behind one that waits; it is forwarded after that one."""
-        piece = self._judge_next(event, origin)
-        if piece:
+        held = self._held
+        if held is None or not held.held:
+            return self._judge_next(event, origin)
+        if piece := self._judge_next(event, origin):  # it is forwarded after the one that waits
             held.add(piece, len(piece))
         return b"".join(held.take())
 
