@@ -9,7 +9,7 @@ import brotli
 import pytest
 
 from mcp_tool_filter.engine.passing import ForwardClient, path_of
-from mcp_tool_filter.engine.service import Address, Service
+from mcp_tool_filter.engine.service import Address, Seats, Service
 from mcp_tool_filter.engine.wire import Fault, RequestHead
 from tests.engine.table import LIST, Client, Table, call, result
 from tests.mcp_upstream import tool, tool_list
@@ -61,6 +61,7 @@ class Scene:
         self.table = Table(**options)
         self.places = Places(self.table)
         self.client = Client(self.table)
+        self.client.engine.gone()  # it must take no seat
         self.client.engine = self.engine = ForwardClient(self.places, self.client)
 
     def says(self, data: bytes, *, cut_at: int = 0) -> bytes:
@@ -388,4 +389,30 @@ def test_a_request_is_repeated_if_the_connection_was_just_closed(scene: Scene) -
 def test_a_client_that_leaves_takes_its_connection_with_it(scene: Scene) -> None:
     scene.says(REQUESTS[3])
     scene.client.leaves()
+    assert not scene.table.link.is_open
+
+
+def test_what_a_client_sends_before_its_tunnel_is_open_goes_first(scene: Scene) -> None:
+    scene.says(b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: raw\r\n\r\n")
+    assert scene.says(b"early") == b""
+    scene.answers(b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
+    scene.says(b" late")
+    assert scene.table.link.got.endswith(b"\r\n\r\nearly late")
+
+
+def test_a_client_that_waits_for_an_answer_of_others_keeps_its_seat() -> None:
+    scene = Scene(seats=Seats(1))
+    scene.says(REQUESTS[3])
+    assert scene.table.asks().got.startswith(b"HTTP/1.1 503 ")
+    assert scene.client.is_open
+    scene.answers(answer(b"1"))
+    scene.table.asks()
+    assert not scene.client.is_open
+
+
+def test_mcp_that_answers_a_request_that_is_refused_is_cut_off(scene: Scene) -> None:
+    """The client would wait for ever."""
+    scene.says(b"GET /sse?jsonrpc=2.0 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"read" not in scene.answers(SSE_HEAD + chunk(EVENT % tool_list([tool("read")], id="1")))
+    assert scene.client.was_aborted
     assert not scene.table.link.is_open

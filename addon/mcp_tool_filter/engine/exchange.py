@@ -705,13 +705,10 @@ class Exchange:
     def _filter(self, asked: HttpExchange) -> EventStream:
         """Return the filter for the event stream that answers a request."""
         send = self.inject if self.head.method == "GET" else None
-        queue = partial(self._queue, self._course)
-        return self.service.listener.open_stream(asked, self.head.target, send, queue)
-
-    def _queue(self, course: int) -> InOrder[bytes]:
-        most = self.service.listener.policy.config.limits.pending
-        wake = partial(self._later, course, self._wake)
-        return InOrder(self.service.effects.carry_out, wake, most=most)
+        listener, wake = self.service.listener, partial(self._later, self._course, self._wake)
+        most = listener.policy.config.limits.pending
+        queue = partial(InOrder[bytes], self.service.effects.carry_out, wake, most=most)
+        return listener.open_stream(asked, self.head.target, send, queue)
 
     def _begin_stream(self) -> None:
         answer = self.answer
