@@ -64,7 +64,7 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
 from mcp_tool_filter.adapters.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.serving.in_process import InnerClient
-from mcp_tool_filter.adapters.serving.limits import Holder, keep_free_memory
+from mcp_tool_filter.adapters.serving.limits import Holder
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, Surroundings
 from mcp_tool_filter.engine.exchange import Answer, Exchange
@@ -205,7 +205,6 @@ class ToolFilter:
             self.proxy.fail(str(error))
             return
         self._is_running = True
-        keep_free_memory()
         connections.close_all_but(lambda client: client.id in self._layers)
         self.views.running()
         self._hide_secrets()

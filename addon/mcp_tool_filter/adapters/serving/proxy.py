@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.background import Effects, in_background
 from mcp_tool_filter.adapters.lock_file import read_lock, with_lock
-from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
+from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget, keep_free_memory
 from mcp_tool_filter.adapters.serving.rules import Rules
 from mcp_tool_filter.adapters.serving.site import (
     Changes,
@@ -201,6 +201,7 @@ class Proxy:
         if self._whole is not None:
             self._is_running = True
             return self.rules.begin()
+        keep_free_memory()
         page = None
         if self.config.dashboard is not None or shows_page:
             page = self.dashboard.timeline.note

@@ -97,9 +97,9 @@ class Watchers:
         """The path of the file that is written now."""
         return self._watching.audit_log if self._watching else None
 
-    def attach(self, site: Site, log: VerdictLog | None = None) -> None:
+    def attach(self, site: Site, log: VerdictLog) -> None:
         """Observe a site from now on."""
-        policy, log = site.listener.policy, log or self.log
+        policy = site.listener.policy
         policy.observe = self._observer(site.name, log)
         policy.tell_hidden = log.tell_hidden
         if self._tracer:

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.background import keep
 from mcp_tool_filter.adapters.serving.limits import (
     MemoryBudget,
-    keep_free_memory,
     most_upstream_connections,
     return_free_memory,
 )
@@ -167,7 +166,6 @@ class Server:
     async def start(self) -> None:
         """Fetch the tools and accept clients. Raises StartError."""
         proxy = self._proxy
-        keep_free_memory()
         proxy.begin()
         await proxy.serve_dashboard()
         self._serve(await self._open_service(self.address))
