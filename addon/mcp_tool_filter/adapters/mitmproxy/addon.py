@@ -94,7 +94,6 @@ class ToolFilter:
         report and warnings are shown if nobody takes them.
         """
         surroundings: dict[str, Any] = {"report": say, "warn": say, **around}
-        self._report, self._warn = surroundings["report"], surroundings["warn"]
         self.proxy = Proxy(
             Surroundings(
                 **surroundings,
@@ -195,7 +194,7 @@ class ToolFilter:
             if self.problem:
                 raise self.problem
             if idle := idle_options(ctx.options, is_forward=self._is_forward):
-                self._warn(idle)
+                self.proxy.warn(idle)
             keep_quiet_streams_alive(ctx.options)
             has_page = ctx.master.addons.get("view") is not None
             self.proxy.begin(
@@ -221,7 +220,7 @@ class ToolFilter:
             if self.interception is None:
                 self.interception = Interception(self.proxy, self._flows)
                 ctx.master.addons.add(self.interception)
-            await self.interception.begin(self._report)
+            await self.interception.begin()
         self.proxy.check_patterns()
         self.proxy.announce()
         self.proxy.ready.set()

@@ -298,9 +298,9 @@ class Interception:
         basic = b"Basic " + b64encode(login.encode()) if login else None
         return Via(at, self._tls if at.tls else None, basic)
 
-    async def begin(self, report: Callable[[str], None]) -> None:
+    async def begin(self) -> None:
         """Start, and report where clients are served. Raises StartError."""
-        server = ctx.master.addons.get("proxyserver")
+        report, server = self._proxy.around.report, ctx.master.addons.get("proxyserver")
         for instance in server.servers if server else ():
             if (
                 not isinstance(instance.mode, FORWARD_MODES)

@@ -81,6 +81,13 @@ _NO_SOCKETS: Any = SimpleNamespace(
 """A probe has no sockets, and ends before anything is called later."""
 
 
+def _wait(*_: Any) -> None:
+    raise AssertionError("nothing here has to wait")
+
+
+_NOTHING_WAITS: Any = SimpleNamespace(carry_out=_wait)
+
+
 class _ChoosesEngine:
     """Chooses the layers as our addon does."""
 
@@ -331,8 +338,7 @@ def _service() -> Service:
         is_for_all=True,
     )
     listener = open_listener(upstream="http://upstream.invalid", config=_config(), fetched=fetched)
-    nothing_waits: Any = None
-    return Service(listener, b"upstream.invalid", nothing_waits)
+    return Service(listener, b"upstream.invalid", _NOTHING_WAITS)
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:
