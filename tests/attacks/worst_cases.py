@@ -313,7 +313,7 @@ PARSERS = [
     Parser("may_lead_round", lambda raw: may_lead_round("//" + text(raw), UPSTREAM), ANY, HEADERS),
     Parser("plain_hosts", lambda raw: plain_hosts(text(raw)), ANY, HEADERS),
     Parser("parse_origin", lambda raw: parse_origin("http://" + text(raw)), ANY, HEADERS),
-    Parser("learn_login", learn_login, ANY, HEADERS),
+    Parser("learn_login", learn_login, (*ANY, b'"\\'), HEADERS),
     Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
     Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),
     Parser("kind_of_body", kind_of_body, (*ANY, *VALUES, *BATCHES, filled(b"", b'{"a":1}\n')), BODY),

@@ -46,15 +46,37 @@ _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
-_VALUE = rf'(?:{_QUOTED}|[^",\s]++)'
+_PLAIN = r'[^",\s]++'
+_VALUE = f"(?:{_QUOTED}|{_PLAIN})"
 _EQUALS = r"[ \t]*+=[ \t]*+"
-# The URL of metadata, or any other parameter or word, or a whole quoted text, or any other
-# character. (A word is read once: else each of its ends would be tried as a parameter.)
-IN_CHALLENGE = re.compile(
-    rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{_VALUE})"
-    rf"|{_TOKEN}(?:{_EQUALS}{_VALUE})?|{_QUOTED}|.",
-    re.DOTALL | re.IGNORECASE,
-)
+_CLOSED = re.compile(rf'(?:[^"]|{_QUOTED})*+', re.DOTALL)
+
+
+def _pieces(value: str, others: str) -> re.Pattern[str]:
+    """Match the URL of metadata, or any other parameter or word, or any other character.
+
+    (A word is read once: else each of its ends would be tried as a parameter.)
+    """
+    return re.compile(
+        rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{value})"
+        rf"|{_TOKEN}(?:{_EQUALS}{value})?|{others}.",
+        re.DOTALL | re.IGNORECASE,
+    )
+
+
+_PIECES = _pieces(_VALUE, f"{_QUOTED}|")
+_PIECES_UNQUOTED = _pieces(_PLAIN, "")
+
+
+def pieces_of(challenge: str) -> Iterator[re.Match[str]]:
+    """Yield all pieces of a WWW-Authenticate line, one after the other."""
+    closed = _CLOSED.match(challenge)
+    end = closed.end() if closed else 0
+    yield from _PIECES.finditer(challenge, 0, end)
+    # Behind a quote that nothing closes, no other one is closed: looking each time takes long.
+    yield from _PIECES_UNQUOTED.finditer(challenge, end)
+
+
 _MOST_PATHS = 64
 _LONGEST_PATH = 1024
 _LONGEST_DOCUMENT = 64 * 1024
@@ -304,7 +326,7 @@ def bearer_challenge(headers: Iterable[str]) -> Challenge | None:
 
 def metadata_urls_in(challenge: str) -> list[str]:
     """Return the metadata URLs in a WWW-Authenticate line."""
-    return [unquoted(piece["url"]) for piece in IN_CHALLENGE.finditer(challenge) if piece["url"]]
+    return [unquoted(piece["url"]) for piece in pieces_of(challenge) if piece["url"]]
 
 
 def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:

@@ -33,12 +33,12 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.login_metadata import (
     AUTHORIZE,
-    IN_CHALLENGE,
     REGISTER,
     TOKEN,
     ServerMetadata,
     object_in,
     parse_object,
+    pieces_of,
     unquoted,
 )
 from mcp_tool_filter.http.mount import ALONE, Mount
@@ -115,7 +115,7 @@ class Sides:
                 named = '"' + named.replace("\\", "\\\\").replace('"', '\\"') + '"'
             return piece["start"] + named
 
-        return IN_CHALLENGE.sub(rewrite, value)
+        return "".join(map(rewrite, pieces_of(value)))
 
     def resource_metadata(self, document: bytes, issuer: str | None) -> bytes | None:
         """Return protected-resource metadata that names us; None if it is not about this upstream.
@@ -215,7 +215,8 @@ def without_metadata_urls(challenge: str) -> str:
     >>> without_metadata_urls('Bearer resource_metadata=http://up/x, scope="a"')
     'Bearer scope="a"'
     """
-    marked = IN_CHALLENGE.sub(lambda one: one[0] if one["url"] is None else "\0", challenge)
+    pieces = pieces_of(challenge)
+    marked = "".join(one[0] if one["url"] is None else "\0" for one in pieces)
     return _REMOVED.sub(lambda one: "" if one[0][0] == "," else " ", marked).strip(" \t,")
 
 
