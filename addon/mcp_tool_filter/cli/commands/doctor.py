@@ -73,7 +73,9 @@ _ADVICE_FOR_COMMANDS = {
 def run(typed: Given) -> int:
     """Print a line for each check; return 0 if all succeed, else 1."""
     findings = []
-    for finding in _examine(typed):
+    client = typed.get("client", [""])[-1]
+    checks = examine_client(client) if client else examine(chosen(typed, os.environ))
+    for finding in checks:
         findings.append(finding)
         if "json" not in typed:
             finding.print()
@@ -81,12 +83,6 @@ def run(typed: Given) -> int:
     if "json" in typed:
         print(json.dumps({"ok": all_well, "checks": [one.as_json() for one in findings]}, indent=2))
     return 0 if all_well else 1
-
-
-def _examine(typed: Given) -> Iterator[Finding]:
-    if "client" in typed:
-        return examine_client(typed["client"][-1])
-    return examine(chosen(typed, os.environ))
 
 
 def examine(settings: Settings) -> Iterator[Finding]:

@@ -253,34 +253,24 @@ def _row(tool: Tool) -> tuple[str, ...]:
 
 
 def run_pick(typed: Given) -> int:
-    """Let the user pick; print the pattern; return the exit status."""
-    pattern = pick_pattern(chosen(typed, os.environ), typed.get("names"))
-    if pattern is None:
-        return 1
-    if pattern:
-        print(f"--deny {shlex.quote(pattern)}", flush=True)
-        if is_terminal(sys.stdout):
-            say("To change a client's file at once: mcp-tool-filter wrap CLIENT SERVER --pick")
-    return 0
-
-
-def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str | None:
-    """Return a pattern that hides the named tools, or those that the user picks.
-
-    Empty if no tool should be hidden, None if the user quits.
-    """
+    """Let the user pick tools; print a pattern that hides them; return the exit status."""
+    settings, names = chosen(typed, os.environ), typed.get("names")
     tools = [one for one in ask_now(settings).tools if one.is_exposed]  # hidden ones need none
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
     hidden = choose(tools) if names is None else _named(names, tools)
     if hidden is None:
-        return None
+        return 1
     if not hidden:
         say("No tool is hidden: no pattern is needed")
-        return ""
+        return 0
     if names is not None:
         _say_what_it_saves(hidden, tools)
-    return deny_for(hidden, [tool.name for tool in tools])
+    pattern = deny_for(hidden, [tool.name for tool in tools])
+    print(f"--deny {shlex.quote(pattern)}", flush=True)
+    if is_terminal(sys.stdout):
+        say("To change a client's file at once: mcp-tool-filter wrap CLIENT SERVER --pick")
+    return 0
 
 
 def choose(tools: Sequence[Tool]) -> list[str] | None:
