@@ -646,6 +646,8 @@ class Exchange:
         self.size = 0
         if body:
             self.on_data(body)
+        if self.tap is not None and self._has_ended:
+            self.tap.data(b"")
         notes = head.notes
         if notes.names is not listener.names:
             notes_on(head, listener)
@@ -800,8 +802,6 @@ class Exchange:
             elif self._is_lost and not stream.is_waiting:
                 self.lose(self.why)
             return None
-        if self.tap is not None:
-            self.tap.data(b"")
         if self.asked is not None and self.asked.is_legacy:
             self._close_stream()
             self.service.suspect()
@@ -834,11 +834,11 @@ class Exchange:
         """The upstream's answer is complete."""
         if self.is_over:
             return None
+        if self.tap is not None and not self._has_ended:
+            self.tap.data(b"")
         self._has_ended = True
         if self.stream is not None:
             return self._pass_on(b"") if self.phase is Phase.STREAMING else None
-        if self.tap is not None:
-            self.tap.data(b"")
         parts, self._parts = self._parts, []
         return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
 
