@@ -648,14 +648,8 @@ class Exchange:
             self.on_data(body)
         if self.tap is not None and self._has_ended:
             self.tap.data(b"")
-        notes = head.notes
-        if notes.names is not listener.names:
-            notes_on(head, listener)
-        self._notes, fields, date_at = notes, notes.fields, notes.date_at
-        if date_at is not None and fields[date_at][1] != head.date:
-            changed = [*fields]
-            changed[date_at] = fields[date_at][0], head.date or b""
-            fields = notes.fields = tuple(changed)  # for all answers of this second
+        notes = self._notes = head.notes
+        fields = _fields_of(head, listener)
         answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
         before = self.service.before_answering
         if before is not None and before(self, self._going_on(self._send_again)):
@@ -708,9 +702,12 @@ class Exchange:
         """Return the filter for the event stream that answers a request."""
         send = self.inject if self.head.method == "GET" else None
         listener, wake = self.service.listener, partial(self._later, self._course, self._wake)
-        most = listener.policy.config.limits.pending
-        queue = partial(InOrder[bytes], self.service.effects.carry_out, wake, most=most)
-        return listener.open_stream(asked, self.head.target, send, queue)
+
+        def make_queue() -> InOrder[bytes]:
+            most = listener.policy.config.limits.pending
+            return InOrder(self.service.effects.carry_out, wake, most=most)
+
+        return listener.open_stream(asked, self.head.target, send, make_queue)
 
     def _begin_stream(self) -> None:
         answer = self.answer
@@ -1195,6 +1192,18 @@ def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:
     notes = head.notes
     notes.judge(head.status, head.reason, head.fields, listener)
     return notes
+
+
+def _fields_of(head: AnswerHead, listener: Listener) -> Fields:
+    """Return the fields of an answer that may pass, with its own date. Raises ProtocolError."""
+    notes = head.notes
+    if notes.names is not listener.names:
+        notes_on(head, listener)
+    at = notes.date_at
+    if at is not None and notes.fields[at][1] != head.date:  # for all answers of this second
+        dated = notes.fields[at][0], head.date or b""
+        notes.fields = (*notes.fields[:at], dated, *notes.fields[at + 1 :])
+    return notes.fields
 
 
 def _lost(id: str | None) -> bytes:
