@@ -59,7 +59,8 @@ def judge(
     """Decide what happens to a message; yields the effects needed for it."""
     now, most = clock(), policy.chain.timeout
     watch = subject.watch = subject.watch or Watch(clock, most, now)
-    run = Run(policy, subject, watch, now + most, trace, is_pretended=subject.about.is_shadow)
+    outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
+    run = Run(policy, subject, watch, now + most, outcome, trace, is_pretended=is_shadow)
     try:
         yield from driven(run.go(), partial(_waited, watch))
     except ProtocolError as error:
@@ -101,10 +102,10 @@ class Run:
     subject: Subject
     watch: Watch
     deadline: float
+    outcome: RulesOutcome
     trace: list[Evaluated] | None = None
     is_pretended: bool = False
     """True if the outcome is only reported."""
-    outcome: RulesOutcome = field(init=False)
     rule: str = ""
     """The rule that is being evaluated."""
     allowed: bool = False
@@ -112,9 +113,6 @@ class Run:
     prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
     """Results of actions (by identity) that waited together, and the message they were for."""
     _credential: str | None = None
-
-    def __post_init__(self) -> None:
-        self.outcome = RulesOutcome(self.subject.message)
 
     # For actions
 
@@ -257,13 +255,16 @@ class Run:
         subject = Subject(
             self.subject.message, self.subject.about, self.subject.request, None, watch
         )
-        apart = Run(self.policy, subject, watch, began + most, self.trace, is_pretended=True)
+        outcome = RulesOutcome(subject.message)
+        apart = Run(
+            self.policy, subject, watch, began + most, outcome, self.trace, is_pretended=True
+        )
         try:
             yield from apart._follow(candidate)
         except (ProtocolError, TooSlow) as error:
             apart.refuse_unclear(error)
-        self.outcome.matched += apart.outcome.matched
-        verdict = apart.outcome.to_verdict()
+        self.outcome.matched += outcome.matched
+        verdict = outcome.to_verdict()
         if not isinstance(verdict, Forward):
             self.outcome.audited.append(verdict)
         took = self.watch.clock() - began

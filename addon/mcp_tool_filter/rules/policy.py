@@ -28,9 +28,8 @@ from mcp_tool_filter.rules.conditions import (
     LABELLED,
     Condition,
     Reads,
-    field_satisfies,
+    field_matches,
     is_one_of,
-    matches,
 )
 from mcp_tool_filter.rules.fields import Field, Json, PatternGivenUp
 from mcp_tool_filter.rules.forms import Form, Machine, Schema, Spot, read_file
@@ -145,16 +144,20 @@ class Candidates:
 
     def _index(self, position: int, conditions: Sequence[Condition]) -> bool:
         """Index a candidate by the text that its first condition wants; False if there is none."""
-        if not conditions or conditions[0].test is not field_satisfies:
-            return False
-        part, field, satisfies, wanted = conditions[0].args
-        texts = wanted if satisfies is is_one_of else ()
-        literal = wanted.required if satisfies is matches else ""
-        if not literal and not (texts and all(isinstance(one, str) for one in texts)):
+        texts: tuple[Json, ...] = ()
+        literal = ""
+        first = conditions[0] if conditions else None
+        if first is not None and first.test is field_matches:
+            part, field, pattern = first.args
+            literal = pattern.required
+        elif first is not None and first.args[2:3] == (is_one_of,):
+            part, field, _, texts = first.args
+        wanted = [one for one in texts if isinstance(one, str)]
+        if not literal and (not texts or len(wanted) < len(texts)):
             return False
         on_field = self._by_field.setdefault((part, field), _OnField(part, field))
         on_field.all.append(position)
-        for text in texts:
+        for text in wanted:
             on_field.texts.setdefault(text, []).append(position)
         if literal:
             on_field.literals.append((literal, position))
