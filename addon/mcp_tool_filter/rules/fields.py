@@ -444,11 +444,7 @@ def hash_params(document: Document, params: Value | None) -> str:
         except ValueError as error:
             raise Unjudgeable(str(error)) from None
     if isinstance(members, _Members):
-        members = _Members(
-            (key, _without_token(of) if key == "_meta" else of)
-            for key, of in members
-            if key != "_meta" or not _says_nothing(of)
-        )
+        members = _Members(_without_token(members))
     return hashlib.sha256(_canonical(members).encode()).hexdigest()[:32]
 
 
@@ -475,12 +471,10 @@ def _canonical(value: object) -> str:
             return json.dumps(value)
 
 
-def _says_nothing(meta: object) -> bool:
-    """Tell whether ``_meta`` contains nothing but a progress token."""
-    return isinstance(meta, _Members) and all(key == "progressToken" for key, _ in meta)
-
-
-def _without_token(meta: object) -> object:
-    if not isinstance(meta, _Members):
-        return meta
-    return _Members(one for one in meta if one[0] != "progressToken")
+def _without_token(params: _Members) -> Iterator[tuple[str, object]]:
+    for key, value in params:
+        if key == "_meta" and isinstance(value, _Members):
+            value = _Members(one for one in value if one[0] != "progressToken")
+            if not value:
+                continue
+        yield key, value
