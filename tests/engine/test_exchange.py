@@ -16,11 +16,16 @@ from tests.raw_upstream import SSE_HEAD, answer, chunk
 
 ORIGIN = MCP_HEADERS + b"Origin: http://localhost:5173\r\n"
 CORS = b"access-control-allow-origin"
+_CHUNKED = b"Transfer-Encoding: chunked"
 WIPE = tool("wipe", ', "description":"burns"')
 
 
 def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
+
+
+def nothing(*_args: object) -> None:
+    """Do nothing."""
 
 
 def notification(method: str) -> bytes:
@@ -140,6 +145,34 @@ def test_only_what_is_behind_a_waiting_decision_waits() -> None:
         event(notification("slow")) + event(notification("behind"))
     ) + b"0\r\n\r\n"  # fmt: skip
     assert not table.service.exchanges
+
+
+def test_a_stream_that_comes_whole_may_be_longer_than_an_answer() -> None:
+    table = Table(message_limit="1KB")
+    client = table.asks()
+    events = event(notification("a" * 500)) * 9 + event(PONG)
+    table.link.says(SSE_HEAD.replace(_CHUNKED, b"Content-Length: %d" % len(events)) + events)
+    assert client.got.count(b"data: ") == 10
+
+
+def test_a_host_hears_the_last_messages_of_a_broken_stream_before_its_end() -> None:
+    heard: list[bytes] = []
+
+    class Tap:
+        head = data = passed = staticmethod(nothing)
+        said = staticmethod(heard.append)
+
+    def point(name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+        exchange.tap = Tap()
+        if name == "error":
+            heard.append(b"the end")
+        go_on()
+
+    table = Table(point=point)
+    stream(table, call())
+    table.link.ends()
+    assert b"Upstream connection lost" in heard[-2]
+    assert heard[-1] == b"the end"
 
 
 def test_a_broken_stream_ends_with_an_error_for_who_waits(table: Table) -> None:

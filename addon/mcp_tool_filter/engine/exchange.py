@@ -616,9 +616,12 @@ class Exchange:
     def _end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
         """End a stream that has begun, with these last messages."""
         self._let_go()
+        last = b"".join(map(render_event, replies))
+        if last and self.tap is not None:
+            self.tap.said(last)
         self._over(outcome)
         self.tell("error")
-        self._say(b"".join(map(render_event, replies)), is_last=True)
+        self.down.stream(last, is_last=True)
 
     def _say(self, data: bytes, head: Answer | None = None, *, is_last: bool = False) -> None:
         if data and self.tap is not None:
@@ -643,9 +646,11 @@ class Exchange:
             raise ProtocolError("an upgrade that was not requested")
         if self.tap is not None:
             self.tap.head(status, head.fields)
-        self.size = 0
+        self.size = len(body)  # no matter if it is an event stream
         if body:
-            self.on_data(body)
+            self._parts.append(body)
+            if self.tap is not None:
+                self.tap.data(body)
         if self.tap is not None and self._has_ended:
             self.tap.data(b"")
         notes = self._notes = head.notes
@@ -768,9 +773,12 @@ class Exchange:
             return None
         self._parts.append(data)
         self.size += len(data)
+        self._refuse_too_long()
+        return None
+
+    def _refuse_too_long(self) -> None:
         if self.size > self.service.listener.policy.config.limits.pending:
             raise ProtocolError("a longer answer than we keep")
-        return None
 
     def _feed(self, data: bytes, head: Answer | None = None) -> None:
         """Filter bytes of the stream, and send what may pass."""
@@ -836,6 +844,7 @@ class Exchange:
         self._has_ended = True
         if self.stream is not None:
             return self._pass_on(b"") if self.phase is Phase.STREAMING else None
+        self._refuse_too_long()
         parts, self._parts = self._parts, []
         return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
 
