@@ -1,0 +1,363 @@
+"""One made-up MCP server in every transport, and the filter in every shape before it.
+
+    server = Server(tools=[tool("read_file"), tool("delete_file")])
+    async with shape("relay", server, tmp_path, {"deny": "^delete_"}) as talk:
+        answered = await talk.ask(call("delete_file"))
+    assert server.called() == []
+
+The server lives in the test. Where the filter needs a command, it is one that carries lines to the
+server and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.cli.launched import launched
+from tests.mcp_upstream import tool_list
+from tests.proxy import SCRIPT, proxy
+from tests.proxy import tool as program
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
+from tests.served import served
+from tests.stdio_client import StdioClient, filtered
+from tests.websocket import accept, connect
+
+type Message = dict[str, Any]
+type Options = Mapping[str, str | bool]
+
+REVISION = "2025-03-26"  # the last one with batches
+COMMAND = """
+import http.client, sys
+for line in sys.stdin.buffer:
+    server = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+    server.request("POST", "/lines", line)
+    sys.stdout.buffer.write(server.getresponse().read())
+    sys.stdout.buffer.flush()
+"""
+
+
+def message(method: str, id: int = 1, /, **params: object) -> Message:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def call(name: str, id: int = 1, **more: object) -> Message:
+    return message("tools/call", id, name=name, arguments={}, **more)
+
+
+def not_found(name: str, id: int = 1) -> Message:
+    error = {"code": -32601, "message": f"Tool not found: {name}"}
+    return {"jsonrpc": "2.0", "id": id, "error": error}
+
+
+def notification(method: str, /, **params: object) -> Message:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+# The server
+
+
+def name_of(asked: Message) -> Message:
+    """Answer a call with the tool's name."""
+    return {"content": [{"type": "text", "text": str(asked["params"].get("name"))}]}
+
+
+@dataclass
+class Server:
+    """Answers in the transport in which it is asked, JSON or events as it is told to."""
+
+    tools: Sequence[bytes] = ()
+    results: Mapping[str, object] = field(default_factory=dict)
+    """What it answers to other methods."""
+    calls: Callable[[Message], Message] = name_of
+    """What it answers to a call."""
+    news: Sequence[Message] = ()
+    """It says them before each answer, where that is possible."""
+    as_events: bool = False
+    is_legacy: bool = False
+    """It has no transport but HTTP+SSE."""
+    head: bytes = b""
+    """More headers of its answers in JSON."""
+    announces: bool = False
+    """It says at initialize that it announces changes of its list."""
+    heard: list[bytes] = field(default_factory=list)
+    _streams: list[Peer] = field(default_factory=list)
+
+    def called(self) -> list[str]:
+        """The tools that were called, oldest first, also in batches."""
+        every = [json.loads(one) for one in self.heard]
+        asked = [one for said in every for one in (said if isinstance(said, list) else [said])]
+        return [one["params"]["name"] for one in asked if one.get("method") == "tools/call"]
+
+    def _result(self, asked: Message) -> object:
+        match asked["method"]:
+            case "initialize":
+                return {
+                    "protocolVersion": REVISION,
+                    "capabilities": {"tools": {"listChanged": self.announces}},
+                    "serverInfo": {"name": "made-up", "version": "1"},
+                }
+            case "tools/call":
+                return self.calls(asked)
+            case method:
+                return self.results.get(method)
+
+    def _answer(self, asked: Message) -> bytes:
+        if asked["method"] == "tools/list":
+            return tool_list(self.tools, id=json.dumps(asked["id"]))
+        said: Message = {"jsonrpc": "2.0", "id": asked["id"]}
+        if (result := self._result(asked)) is None:
+            said["error"] = {"code": -32601, "message": "Method not found"}
+        else:
+            said["result"] = result
+        return json.dumps(said).encode()
+
+    def _answers(self, body: bytes) -> list[bytes]:
+        """Return what it says to a message: its news, and the answer."""
+        self.heard.append(body)
+        asked = json.loads(body)
+        every = asked if isinstance(asked, list) else [asked]
+        answers = [self._answer(one) for one in every if "id" in one]
+        if not answers:
+            return []
+        last = b"[%b]" % b",".join(answers) if asked is every else answers[0]
+        return [*(json.dumps(one).encode() for one in self.news), last]
+
+    async def serve(self, peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            method, path, _ = request.line.split(" ")
+            if b"upgrade: websocket" in request.head.lower():
+                await self._serve_socket(request, peer)
+            elif (method, path) == ("GET", "/sse"):
+                self._streams.append(peer)
+                place = f"event: endpoint\ndata: /messages?s={len(self._streams) - 1}\n\n"
+                await peer.say(SSE_HEAD + chunk(place.encode()))
+                await peer.left()
+            elif path.startswith("/messages"):
+                await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+                for said in self._answers(request.body):
+                    await self._streams[int(path.partition("s=")[2])].say_event(said)
+            elif path == "/lines":
+                await peer.say(answer(b"".join(one + b"\n" for one in self._answers(request.body))))
+            elif method == "POST" and not self.is_legacy:
+                await peer.say(self._posted(request))
+            else:
+                await peer.say(answer(b"", status="405 Method Not Allowed"))
+
+    def _posted(self, request: RawRequest) -> bytes:
+        answers = self._answers(request.body)
+        if not answers:
+            return answer(b"", status="202 Accepted")
+        if self.as_events:
+            return SSE_HEAD + b"".join(chunk(b"data: %b\n\n" % x) for x in answers) + LAST_CHUNK
+        return answer(answers[-1]).replace(b"\r\n", b"\r\n" + self.head, 1)
+
+    async def _serve_socket(self, request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (said := await socket.hear()) is not None:
+            for one in self._answers(said):
+                await socket.say(one)
+
+
+# The client
+
+
+@dataclass
+class Talk:
+    """A client's way to the server."""
+
+    say: Callable[[bytes], Awaitable[None]]
+    hear: Callable[[], Awaitable[bytes]]
+    """Wait for what comes next, in its own bytes."""
+    news: list[Message] = field(default_factory=list)
+    """What was heard beside answers."""
+    stderr: Callable[[], str] = str
+    """What the filter has said so far."""
+
+    async def tell(self, said: object) -> None:
+        await self.say(json.dumps(said).encode())
+
+    async def ask(self, said: Message) -> Message:
+        return (await self.ask_all(said))[said["id"]]
+
+    async def ask_all(self, *said: Message) -> dict[int, Message]:
+        """Say it, several messages in a batch; return the answers by their ids."""
+        await self.tell(list(said) if len(said) > 1 else said[0])
+        answers: dict[int, Message] = {}
+        while len(answers) < sum("id" in one for one in said):
+            heard = await self.hear()
+            for text in re.findall(rb"(?m)^data: (.*)$", heard) or [heard]:
+                read = json.loads(text)
+                for one in read if isinstance(read, list) else [read]:
+                    if "id" in one:
+                        answers[one["id"]] = one
+                    else:
+                        self.news.append(one)
+        return answers
+
+    async def names(self) -> list[str]:
+        """List the tools."""
+        listed = await self.ask(message("tools/list"))
+        return [one["name"] for one in listed["result"]["tools"]]
+
+    async def opens(self) -> None:
+        asked = message("initialize", 0, protocolVersion=REVISION, capabilities={})
+        assert "result" in await self.ask(asked)
+        await self.tell(notification("notifications/initialized"))
+
+
+@asynccontextmanager
+async def talking(
+    transport: str, port: int, path: str = "/mcp", *, who: str = ""
+) -> AsyncIterator[Talk]:
+    """Talk over ``HTTP``, a ``websocket`` or a ``legacy stream``, with a token."""
+    headers = [MCP_HEADERS, *([f"Authorization: {who}\r\n".encode()] if who else [])]
+    own = [(b"Authorization", who.encode())] if who else []
+    heard: list[bytes] = []
+
+    async def posted(said: bytes) -> None:
+        async with raw_client(port) as client:
+            got = await client.ask(post(said, path=path, headers=b"".join(headers)))
+        headers.extend(re.findall(rb"(?im)^mcp-session-id:[^\r]*\r\n", got.head))
+        if got.status == 200:
+            heard.append(got.body)
+
+    async def answered() -> bytes:
+        return heard.pop(0)
+
+    if transport == "HTTP":
+        yield Talk(posted, answered)
+        return
+    async with raw_client(port) as client:
+        if transport == "websocket":
+            socket = await connect(client.reader, client.writer, headers=own)
+
+            async def hear() -> bytes:
+                return await socket.hear() or b""
+
+            yield Talk(socket.say, hear)
+        else:
+            await client.say(get(path="/sse", headers=b"".join(headers)))
+            await client.head()
+            path = (await client.chunk()).decode().partition("data: ")[2].strip()
+            yield Talk(posted, client.chunk)
+
+
+def lines(client: StdioClient) -> Talk:
+    async def say(said: bytes) -> None:
+        client.say(said)
+
+    async def hear() -> bytes:
+        return (await asyncio.to_thread(client.hears_line)).removesuffix(b"\n")
+
+    return Talk(say, hear, stderr=client.stderr)
+
+
+# The filter
+
+
+LISTENING = {
+    "launcher": r"MCP tool filter: http://\S*:(\d+)\S* -> (?s:.*)Saved: ",
+    "serve": r"MCP tool filter: http://\S*:(\d+) -> ",
+    "mitmdump": r"proxy to .* listening at \S*:(\d+)(?s:.*)Saved: ",
+    "forward proxy": r"proxy listening at \S*:(\d+)",
+}
+LISTENING["environment"] = LISTENING["bridge"] = LISTENING["launcher"]
+
+
+def flags(options: Options) -> list[str]:
+    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
+
+
+def toml(options: Options) -> str:
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
+
+
+def texts(options: Options) -> dict[str, str]:
+    """Options by the names that they have in mitmproxy."""
+    return {
+        key.replace("-", "_"): "true" if value is True else str(value)
+        for key, value in options.items()
+    }
+
+
+@asynccontextmanager
+async def shape(
+    name: str,
+    server: Server,
+    home: Path,
+    options: Options,
+    *,
+    own: Options | None = None,
+    transport: str = "HTTP",
+    who: str = "",
+) -> AsyncIterator[Talk]:
+    """Run the filter before a server until the end of the block, and open a talk through it.
+
+    ``own`` are the options of the one server in the file of ``--server`` and ``serve``.
+    """
+    async with AsyncExitStack() as stack:
+        there = await stack.enter_async_context(raw_upstream(server.serve))
+        url = f"{there.url}/{'sse' if server.is_legacy else 'mcp'}"
+        command = [sys.executable, "-c", COMMAND, str(there.port)]
+        file = home / "shape.toml"
+        file.write_text(toml(options))
+        if own is not None:
+            section = f"[servers.made-up]\ncommand = {json.dumps(command)}\n"
+            file.write_text(toml(options) + section + toml(own))
+        behind = ["--upstream", url]
+        over_stdio = {
+            "relay": [*flags(options), "--", *command],
+            "config file": ["--config", str(file), "--", *command],
+            "--server": ["--config", str(file), "--server", "made-up"],
+            "pipe": ["--stdio", *behind, *flags(options)],
+        }
+        over_http = {
+            "launcher": [*behind, *flags(options)],
+            "environment": behind,
+            "bridge": ["--port", "0", *flags(options), "--", *command],
+            "serve": ["serve", "--config", str(file)],
+        }
+        if name in over_stdio:
+            client = stack.enter_context(filtered(*over_stdio[name], home=home))
+            talk = lines(client)
+            await talk.opens()
+            yield talk
+            assert await asyncio.to_thread(client.leaves) == 0
+            return
+        if name in over_http:
+            variables = {f"MCP_TOOL_FILTER_{key.upper()}": x for key, x in texts(options).items()}
+            environment = variables if name == "environment" else None
+            running = launched(*over_http[name], home=home, environment=environment)
+        elif name in ("mitmdump", "forward proxy"):
+            mode = "regular" if name == "forward proxy" else f"reverse:{there.url}"
+            sets = [f"--set={key}={one}" for key, one in texts(options).items()]
+            running = program("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=home)
+        else:
+            many = {key: [one] for key, one in texts(options).items()} | {"endpoint": ["/mcp"]}
+            if name == "sockets":
+                running = served(to=there.url, home=home, **many)
+            else:
+                running = proxy(ToolFilter(), to=there.url, home=home, **many)
+        it: Any = await stack.enter_async_context(running)
+        if name in ("sockets", "mitmproxy"):
+            port = it.port
+        else:
+            port = int((await it.says(LISTENING[name]))[1])
+        path = {"serve": "/made-up/mcp", "forward proxy": url}.get(name, "/mcp")
+        talk = await stack.enter_async_context(talking(transport, port, path, who=who))
+        if transport != "websocket":
+            await talk.opens()
+        if name == "sockets":
+            talk.stderr = lambda: "\n".join(it.warnings)
+        yield talk
