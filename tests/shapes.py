@@ -24,7 +24,7 @@ from typing import Any
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.cli.launched import launched
 from tests.mcp_upstream import tool_list
-from tests.proxy import SCRIPT, proxy
+from tests.proxy import SCRIPT, RunningTool, proxy
 from tests.proxy import tool as program
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
@@ -291,6 +291,12 @@ def texts(options: Options) -> dict[str, str]:
     }
 
 
+async def ended(it: RunningTool) -> None:
+    """Let it end as a person does: what it writes is written then."""
+    it.interrupt()
+    assert await it.exit_code() == 0, it.stderr
+
+
 @asynccontextmanager
 async def shape(
     name: str,
@@ -338,26 +344,29 @@ async def shape(
         if name in over_http:
             variables = {f"MCP_TOOL_FILTER_{key.upper()}": x for key, x in texts(options).items()}
             environment = variables if name == "environment" else None
-            running = launched(*over_http[name], home=home, environment=environment)
+            running: Any = launched(*over_http[name], home=home, environment=environment)
         elif name in ("mitmdump", "forward proxy"):
             mode = "regular" if name == "forward proxy" else f"reverse:{there.url}"
             sets = [f"--set={key}={one}" for key, one in texts(options).items()]
             running = program("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=home)
         else:
-            many = {key: [one] for key, one in texts(options).items()} | {"endpoint": ["/mcp"]}
+            many: Any = {key: [one] for key, one in texts(options).items()} | {"endpoint": ["/mcp"]}
             if name == "sockets":
                 running = served(to=there.url, home=home, **many)
             else:
                 running = proxy(ToolFilter(), to=there.url, home=home, **many)
         it: Any = await stack.enter_async_context(running)
-        if name in ("sockets", "mitmproxy"):
+        said: Callable[[], str] = str
+        if name == "sockets":
+            port, said = it.port, lambda: "\n".join(it.warnings + it.reports)
+        elif name == "mitmproxy":
             port = it.port
         else:
-            port = int((await it.says(LISTENING[name]))[1])
+            port, said = int((await it.says(LISTENING[name]))[1]), lambda: it.stdout + it.stderr
+            stack.push_async_callback(ended, it)
         path = {"serve": "/made-up/mcp", "forward proxy": url}.get(name, "/mcp")
         talk = await stack.enter_async_context(talking(transport, port, path, who=who))
         if transport != "websocket":
             await talk.opens()
-        if name == "sockets":
-            talk.stderr = lambda: "\n".join(it.warnings)
+        talk.stderr = said
         yield talk

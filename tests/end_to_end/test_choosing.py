@@ -99,8 +99,9 @@ async def test_over_a_websocket_we_ask_for_nobody_so_who_has_not_listed_yet_call
 ) -> None:
     """Somebody else's list, such as that of our own fetch, does not judge the tool."""
     server = Server(TOOLS)
-    way = {"transport": "websocket", "who": "Bearer ann"}
-    async with shape("launcher", server, tmp_path, CHOICE, **way) as talk:
+    async with shape(
+        "launcher", server, tmp_path, CHOICE, transport="websocket", who="Bearer ann"
+    ) as talk:
         for name in ("read_file", "write_file"):
             assert await talk.ask(call(name)) == not_found(name)
         assert "result" in await talk.ask(call("write_mine"))  # needs no definition

@@ -28,17 +28,14 @@ from tests.end_to_end.test_locked import (
     NEW,
     OTHER_READ,
     READ,
-    Ask,
-    Upstream,
-    asker,
     callable_in,
-    listed,
     write_lock,
 )
 from tests.end_to_end.web_pages import PASSWORD, mitmweb, running_upstream
 from tests.make import answering, policy
 from tests.mcp_upstream import RESULT, saying, tool
 from tests.raw_upstream import raw_upstream
+from tests.shapes import Server, Talk, talking
 
 TWICE = b'{"name":"twice","inputSchema":{"type":"object"},"x":{"a":1,"a":2}}'
 
@@ -58,18 +55,18 @@ def text_of(one: dict[str, Any]) -> list[str]:
 
 @pytest.mark.rest
 async def test_the_page_shows_what_waits_and_approves_it(tmp_path: Path) -> None:
-    server = Upstream(tools=[READ, MAIL, NEW])
+    server = Server([READ, MAIL, NEW])
     file = tmp_path / "tools.lock"
     write_lock(file, READ, MAIL)
     file.chmod(0o640)
-    async with raw_upstream(server.script) as raw:
+    async with raw_upstream(server.serve) as raw:
         flags = ["-u", f"{raw.url}/mcp", "--lock", str(file), "--dashboard", "0"]
         async with launched(*flags, home=tmp_path) as it:
             await it.serving()
             board = Board(*await address_of(it))
             assert sorted(board.waiting()) == ["new"]
-            async with asker("JSON", it.port) as ask:
-                await _approves(board, ask, server, file)
+            async with talking("HTTP", it.port) as talk:
+                await _approves(board, talk, server, file)
             server.tools = [READ, MAIL]
             port, path = await address_of(it)
             _press(f"http://127.0.0.1:{port}{path}", "read", file)
@@ -120,20 +117,20 @@ def test_on_the_page_of_mitmweb(tmp_path: Path) -> None:
         assert web.client.tools() == ["read_file"]
 
 
-async def _approves(board: Board, ask: Ask, server: Upstream, file: Path) -> None:
+async def _approves(board: Board, talk: Talk, server: Server, file: Path) -> None:
     new = board.waiting()["new"]
     assert new["is_new"]
     before = file.read_bytes()
     assert board.approve(new["token"], Cookie="") == 403
     assert board.approve(new["token"], Origin="http://evil.example") == 403
     assert file.read_bytes() == before
-    assert await callable_in(ask) == ["read", "mail"]
+    assert await callable_in(talk) == ["read", "mail"]
     assert board.approve(new["token"]) == {"problem": ""}
     assert [*parse_lock(file.read_bytes()).tools] == ["mail", "new", "read"]
-    assert await listed(ask) == ["read", "mail", "new"]
+    assert await talk.names() == ["read", "mail", "new"]
     assert "does not wait any more" in board.approve(new["token"])["problem"]
     server.tools = [OTHER_READ, MAIL, NEW]
-    assert await listed(ask) == ["mail", "new"]  # as another kind of asker than our own fetch is
+    assert await talk.names() == ["mail", "new"]  # as another kind of asker than our own fetch is
     changed = board.waiting()["read"]
     assert not changed["is_new"]
     assert 'introduces an order to the model: "you must"' in "\n".join(text_of(changed))
