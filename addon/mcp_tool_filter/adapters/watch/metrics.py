@@ -216,6 +216,17 @@ def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
     yield from sums.values()
 
 
+def serve_metrics(
+    metrics: Metrics, at: MetricsAt, hosts: AllowedHosts | None, say: Callable[[str], None]
+) -> Callable[[], None]:
+    """Serve them until the function that is returned is called; say where if the user cannot know
+    it. Raises StartError."""
+    server = MetricsServer(metrics, at, hosts)
+    if not at.port:  # any free port
+        say(f"Metrics: http://{address_of(at.host, server.port)}/metrics")
+    return server.close
+
+
 class MetricsServer:
     """Serves them in its own thread until closed. Raises StartError if the port is taken."""
 

@@ -50,14 +50,11 @@ class Watching:
         self._writer: AuditWriter | None = None
         self._count: Sink | None = None
         if metrics is not None:
-            from mcp_tool_filter.adapters.watch.metrics import Metrics, MetricsServer, address_of
+            from mcp_tool_filter.adapters.watch.metrics import Metrics, serve_metrics
 
             counted = Metrics(state, names_servers=names_servers)
-            server = MetricsServer(counted, metrics, hosts)
             self._count = counted.show
-            self._closing.append(server.close)
-            if not metrics.port:  # any free port
-                say(f"Metrics: http://{address_of(metrics.host, server.port)}/metrics")
+            self._closing.append(serve_metrics(counted, metrics, hosts, say))
         self._kept = list(keep)
         if audit is not None:
             from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
