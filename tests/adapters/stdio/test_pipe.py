@@ -289,6 +289,26 @@ async def test_a_post_is_answered_on_the_stream_and_the_end_of_that_is_the_end(s
     assert client.told == ["Error: Lost connection to upstream MCP\nShutting down proxy"]
 
 
+async def test_a_redirect_of_a_post_is_for_this_message_only() -> None:
+    """The stream has named the path: an upstream may lead one message to another worker."""
+
+    class Moving(Sse):
+        async def __call__(self, peer: Peer) -> None:
+            if len(upstream.requests) == 1:
+                await peer.request()
+                await peer.say(answer(b"", status="307 Go\r\nLocation: /other"))
+            await super().__call__(peer)
+
+    async with (
+        raw_upstream(Moving()) as upstream,
+        piped(upstream.url, LegacyUpstream) as (client, _),
+    ):
+        assert await client.asks(asking("ping")) == json.loads(ANSWER)
+        assert await client.asks(asking("ping")) == json.loads(ANSWER)
+        asked = [request.line.split()[1] for request in upstream.requests[1:]]
+        assert asked == ["/messages?id=1", "/other", "/messages?id=1"]
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

@@ -65,6 +65,8 @@ class Poster:
         self._last_id = last_id
         self.background = Background()
         self.path = path
+        self.remembers_redirects = True
+        """Whether a redirect is for all further messages, too."""
         self.session: bytes | None = None
         """The id of our session, and the revision in it, once we have agreed on them."""
         self.revision = ""
@@ -152,19 +154,22 @@ class Poster:
 
         Raises HttpFailed, and ProtocolError if a redirect leads elsewhere.
         """
+        path = self.path
         for _ in range(MAX_REDIRECTS):
-            async with self._http.exchange(method, self.path, headers, body) as response:
+            async with self._http.exchange(method, path, headers, body) as response:
                 if method == b"POST" and (session := response.header(b"mcp-session-id")):
                     self.offered = session
                     if len(self._sessions) < _MOST_SESSIONS:
                         self._sessions.add(session)
-                target = redirect_target(response, self._http.origin, self.path)
+                target = redirect_target(response, self._http.origin, path)
                 if target is None:
                     yield response
                     return
                 await read_away(response)
-            self.path = target
-        raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
+            path = target
+            if self.remembers_redirects:
+                self.path = path
+        raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(path)}")
 
     async def _listen(self, response: HttpResponse, number: int, *, answers: bool) -> ResultReply:
         events = EventReader(response, self._limit)
@@ -304,6 +309,7 @@ class LegacyStream:
         if event is None or event.data is None:
             raise ConnectionLost("The event stream ended without an endpoint event")
         self.poster.path = _endpoint_path(event.data, self._origin, self.path)
+        self.poster.remembers_redirects = False  # the stream has named the path
         self.poster.background.start(self._read(events))
 
     async def _read(self, events: EventReader) -> None:
