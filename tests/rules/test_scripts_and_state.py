@@ -6,14 +6,22 @@ import json
 
 import pytest
 
-from mcp_tool_filter.policy.effects import Together
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.policy_in_force import Judged
+from mcp_tool_filter.policy.effects import Decision, Together, waits
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
+from mcp_tool_filter.protocol.limits import R2025_06_18
 from mcp_tool_filter.protocol.messages import Response
 from mcp_tool_filter.rules.actions import may_be_kept
+from mcp_tool_filter.rules.link import RulesLink
 from mcp_tool_filter.rules.subject import Circumstances
+from tests.make import asking, listing, policy, text_of
 from tests.rules.judging import (
     Host,
     call,
+    finish,
     judged,
     logged,
     message_of,
@@ -66,6 +74,26 @@ def test_a_cached_result_answers_and_the_first_result_is_stored(host: Host) -> N
     assert judged(policy, request("m", {"a": 2}), host=host).cached is None
     host.now += 301
     assert judged(policy, request("m", {"a": 1}), host=host).cached is None
+
+
+def test_a_stored_list_answers_only_an_asker_whose_tools_are_known(host: Host) -> None:
+    """Another one's list comes from the upstream: only then the tools in it are pinned."""
+    made = rule("method_equals: tools/list", "cache: {key: all, ttl: 5m}", host)
+    link = RulesLink(made, host.at_once, clock=host.clock)
+    in_force = policy("read", deny="^rm", links=(link,))
+    between = Conversation(in_force, Client(said_revision=R2025_06_18))
+
+    def becomes(decision: Decision[Judged]) -> Verdict:
+        return (finish(decision, host) if waits(decision) else decision).verdict
+
+    for more in (',"nextCursor":"2"', ',"nextCursor":"2"', ""):
+        assert becomes(between.from_client(asking("tools/list"))) == Forward()
+        page = between.from_upstream(listing("read", "rm", more=more))
+        assert text_of(becomes(page)) == listing("read", more=more)
+        host.now += 150.0
+    known = becomes(between.from_client(asking("tools/list")))
+    assert isinstance(known, Reply)
+    assert text_of(known) == listing("read")
 
 
 def test_cache_does_nothing_on_what_the_snapshot_will_answer() -> None:

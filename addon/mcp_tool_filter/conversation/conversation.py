@@ -1031,9 +1031,11 @@ def agreed_subscription(message: Notification) -> str | None:
 
 
 def _is_true(place: Place, value: Value | None, *keys: str) -> bool:
-    """Tell whether a value has a member, in these members, that is true."""
+    """Tell whether a value has a member, in these members, that is true. (Of two, most read the
+    last.)"""
     for key in keys:
-        value = open_value(place.text, value).get(key) if value else None
+        members = (open_value(place.text, value).members or ()) if value else ()
+        value = next((one.value for one in reversed(members) if one.key == key), None)
     return value is not None and place.cut(value) == "true"
 
 

@@ -45,6 +45,7 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
 )
 from mcp_tool_filter.protocol.scan import Value
+from mcp_tool_filter.protocol.tools import parse_listing
 from mcp_tool_filter.protocol.uris import is_of_skill
 from mcp_tool_filter.rules.actions import may_be_kept
 from mcp_tool_filter.rules.chain import AtOnce, answered, judge
@@ -335,7 +336,10 @@ class _Judge:
             return verdict
         self._remember(final)
         if judged.cached is not None and isinstance(final, Request):
-            return (yield from self._answer_stored(final, judged.cached))
+            response = self._stored_response(final, judged.cached)
+            if not (self.situation.snapshot.is_open and parse_listing(response)):
+                return (yield from self._answer_stored(response))
+            # These are tools that this asker has not seen: only a list that comes is pinned.
         self.noted.stores = judged.stores
         return verdict
 
@@ -355,19 +359,21 @@ class _Judge:
             return reply if isinstance(verdict, Forward) else verdict
         return Reply(verdict.text, verdict.reason if told.refusal else reply.reason)
 
-    def _answer_stored(self, message: Request, stored: bytes) -> Deciding[Verdict]:
+    def _stored_response(self, message: Request, stored: bytes) -> Response:
+        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
+        response = parse_message(b"".join([head, stored, b"}"]), self.situation.limits)
+        assert isinstance(response, Response)
+        return response
+
+    def _answer_stored(self, response: Response) -> Deciding[Verdict]:
         """Answer with a stored result, after the tool filter and the response rules have judged
         it."""
-        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
-        text = b"".join([head, stored, b"}"])
-        response = parse_message(text, self.situation.limits)
-        assert not isinstance(response, Batch)
         answer = replace(self.situation, direction=Direction.FROM_UPSTREAM)
         decision = decide_from_upstream(response, answer)
         verdict = (yield from decision) if waits(decision) else decision
         if isinstance(verdict, Rewrite):
             return Reply(verdict.text, verdict.reason)
-        return Reply(text, Reason(Why.STORED))
+        return Reply(response.place.raw, Reason(Why.STORED))
 
     def _remember(self, message: Single) -> None:
         """Keep a request as it is forwarded, for the rules that judge its response."""

@@ -210,6 +210,7 @@ async def test_a_list_change_is_announced_over_a_websocket(
         (b'"a b"', b'"a b"', b'"toolsListChanged":true', True),
         (b"7", b'"7"', b'"toolsListChanged":true', True),  # some write it as a text
         (b"7", b"7", b'"toolsListChanged":false', False),
+        (b"7", b"7", b'"toolsListChanged":true,"toolsListChanged":false', False),
         (b"7", b"7", b'"promptsListChanged":true', False),
         (b"7", b"8", b'"toolsListChanged":true', False),
     ],
