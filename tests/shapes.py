@@ -18,6 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from tests.websocket import accept, connect
 type Message = dict[str, Any]
 type Options = Mapping[str, str | bool]
 
+TRANSPORTS = [("HTTP", False), ("HTTP", True), ("websocket", False), ("legacy stream", False)]
+"""Of the client; and whether the server answers with events."""
 REVISION = "2025-03-26"  # the last one with batches
 COMMAND = """
 import http.client, sys
@@ -90,6 +93,7 @@ class Server:
     announces: bool = False
     """It says at initialize that it announces changes of its list."""
     heard: list[bytes] = field(default_factory=list)
+    port: int = 0
     _streams: list[Peer] = field(default_factory=list)
 
     def called(self) -> list[str]:
@@ -148,7 +152,9 @@ class Server:
                 for said in self._answers(request.body):
                     await self._streams[int(path.partition("s=")[2])].say_event(said)
             elif path == "/lines":
-                await peer.say(answer(b"".join(one + b"\n" for one in self._answers(request.body))))
+                await peer.say(
+                    answer(b"".join(one + b"\n" for one in self._answers(request.body[:-1])))
+                )
             elif method == "POST" and not self.is_legacy:
                 await peer.say(self._posted(request))
             else:
@@ -183,6 +189,8 @@ class Talk:
     """What was heard beside answers."""
     stderr: Callable[[], str] = str
     """What the filter has said so far."""
+    port: int = 0
+    path: str = ""
 
     async def tell(self, said: object) -> None:
         await self.say(json.dumps(said).encode())
@@ -225,9 +233,9 @@ async def talking(
     own = [(b"Authorization", who.encode())] if who else []
     heard: list[bytes] = []
 
-    async def posted(said: bytes) -> None:
+    async def posted(said: bytes, to: str = path) -> None:
         async with raw_client(port) as client:
-            got = await client.ask(post(said, path=path, headers=b"".join(headers)))
+            got = await client.ask(post(said, path=to, headers=b"".join(headers)))
         headers.extend(re.findall(rb"(?im)^mcp-session-id:[^\r]*\r\n", got.head))
         if got.status == 200:
             heard.append(got.body)
@@ -236,7 +244,7 @@ async def talking(
         return heard.pop(0)
 
     if transport == "HTTP":
-        yield Talk(posted, answered)
+        yield Talk(posted, answered, port=port, path=path)
         return
     async with raw_client(port) as client:
         if transport == "websocket":
@@ -245,12 +253,12 @@ async def talking(
             async def hear() -> bytes:
                 return await socket.hear() or b""
 
-            yield Talk(socket.say, hear)
+            yield Talk(socket.say, hear, port=port, path=path)
         else:
             await client.say(get(path="/sse", headers=b"".join(headers)))
             await client.head()
-            path = (await client.chunk()).decode().partition("data: ")[2].strip()
-            yield Talk(posted, client.chunk)
+            place = (await client.chunk()).decode().partition("data: ")[2].strip()
+            yield Talk(partial(posted, to=place), client.chunk, port=port, path=path)
 
 
 def lines(client: StdioClient) -> Talk:
@@ -315,6 +323,7 @@ async def shape(
     async with AsyncExitStack() as stack:
         there = await stack.enter_async_context(raw_upstream(server.serve))
         url = f"{there.url}/{'sse' if server.is_legacy else 'mcp'}"
+        server.port = there.port
         command = [sys.executable, "-c", COMMAND, str(there.port)]
         file = home / "shape.toml"
         file.write_text(toml(options))

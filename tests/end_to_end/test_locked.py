@@ -16,7 +16,7 @@ from tests.cli.commands.test_serve import serving
 from tests.cli.launched import launched, run
 from tests.make import asking
 from tests.mcp_upstream import mcp_upstream, tool
-from tests.shapes import Options, Server, Talk, call, not_found, shape
+from tests.shapes import TRANSPORTS, Options, Server, Talk, call, not_found, shape
 from tests.stdio_client import StdioClient, filtered, upstream
 
 READ, MAIL, NEW, WIPE, ANNOUNCE = map(tool, ("read", "mail", "new", "wipe", "announce"))
@@ -47,9 +47,6 @@ async def callable_in(talk: Talk) -> list[str]:
         else:
             found.append(name)
     return found
-
-
-TRANSPORTS = [("HTTP", False), ("HTTP", True), ("websocket", False), ("legacy stream", False)]
 
 
 @pytest.mark.parametrize(

@@ -5,32 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Awaitable, Callable
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import DELETE, READ, Filtered, filtered
-from tests.adapters.mitmproxy.test_rules_everywhere import Echo, policy
+from tests.adapters.mitmproxy.filtered import DELETE, READ, filtered
+from tests.adapters.mitmproxy.test_rules_everywhere import policy
 from tests.adapters.watch.test_dashboard import Visitor, address_of
 from tests.adapters.watch.test_metrics import fetched, value_of
 from tests.browser import browser
-from tests.cli.commands.served_command import served as served_command
-from tests.cli.commands.test_every_rule_over_stdio import ECHO
 from tests.cli.launched import launched
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool_list
-from tests.proxy import proxy
-from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import RawRequest, answer, free_port
-from tests.stdio_client import filtered as filtered_stdio
-from tests.stdio_client import started
-from tests.websocket import connect
-
-type AskRaw = Callable[[bytes], Awaitable[bytes]]
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import free_port
+from tests.served import served
+from tests.shapes import TRANSPORTS, Message, Server, Talk, shape, talking
 
 DENY = ["^delete_"]
 # Each with what would be done to it.
@@ -72,158 +64,66 @@ def check_log(file: Path) -> None:
     assert would_of(listed) == ("answer changed", "hidden")
 
 
-def list_with_digest(_request: RawRequest, id: str) -> bytes:
-    whole = answer(tool_list([READ, DELETE], id=id))
-    return whole.replace(b"\r\n", b'\r\nETag: "a"\r\nRepr-Digest: sha-256=:b:\r\n', 1)
+def echo(asked: Message) -> Message:
+    text = f"secret-1 {json.dumps(asked['params']['arguments'])}"
+    return {"content": [{"type": "text", "text": text}]}
 
 
-async def bodies(ask: AskRaw, echo: Echo) -> list[bytes]:
-    """Say it all; return the answers."""
+async def heard_when_saying(talk: Talk, *said: bytes) -> list[bytes]:
     found = []
-    for body, _ in CALLS:
-        echo.heard.clear()
-        found.append(await ask(body))
-        assert echo.heard == [json.loads(body)["params"]["arguments"]]
+    for body in said:  # all have the same id
+        await talk.say(body)
+        found.append(await talk.hear())
     return found
 
 
-@pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
-@pytest.mark.parametrize("transport", ["JSON", "event", "websocket", "legacy stream"])
-async def test_over_http_nothing_changes(tmp_path: Path, transport: str, host: str) -> None:
-    echo = Echo(as_event=transport == "event")
+async def listed(talk: Talk) -> tuple[bytes, list[bytes]]:
+    """List over HTTP; return the body and the digests in the head."""
+    async with raw_client(talk.port) as client:
+        got = await client.ask(post(LIST, path=talk.path, headers=MCP_HEADERS))
+    digests = re.findall(rb"(?im)^.*digest.*$", got.head)
+    assert digests
+    return got.body, digests
+
+
+IN_PROCESS = [(name, *way) for name in ("sockets", "mitmproxy") for way in TRANSPORTS]
+COMMANDS = [("relay", "stdio", False), ("pipe", "stdio", False), ("bridge", "HTTP", False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "transport", "as_events"),
+    [*IN_PROCESS, *COMMANDS, ("forward proxy", "HTTP", False)],
+)
+async def test_nothing_changes(name: str, transport: str, as_events: bool, tmp_path: Path) -> None:
+    digest = b'ETag: "a"\r\nRepr-Digest: sha-256=:b:\r\n'
+    server = Server([READ, DELETE], calls=echo, as_events=as_events, head=digest, announces=True)
     log = tmp_path / "audit.jsonl"
-    given: dict[str, Any] = {
-        "deny": DENY,
-        "rules": [policy(tmp_path)],
-        "shadow": ["true"],
-        "audit_log": [str(log)],
-        "tools_list": ["cache"],
+    options: dict[str, str | bool] = {
+        "deny": DENY[0],
+        "rules": policy(tmp_path),
+        "audit-log": str(log),
+        "shadow": True,
     }
-    async with filtered(
-        tmp_path, respond=echo.respond, lists=list_with_digest,
-        on_sockets=host == "sockets", **given,
-    ) as between:  # fmt: skip
-        direct = int(between.upstream.url.rpartition(":")[2])
-        seen = [
-            await _said_and_heard(port, transport, echo, between) for port in (direct, between.port)
-        ]
-        assert seen[0] == seen[1]
-        heads = []
-        for port in (direct, between.port):
-            async with raw_client(port) as client:
-                got = await client.ask(post(LIST, headers=MCP_HEADERS))
-                assert got.body == tool_list([READ, DELETE], id="7")
-                heads.append([line for line in got.head.split(b"\r\n") if b"igest" in line])
-        assert heads[0] == heads[1] != []
+    is_command = (name, transport, as_events) in COMMANDS
+    if not is_command:
+        options["tools-list"] = "cache"
+    calls = [body for body, _ in CALLS]
+    async with shape(name, server, tmp_path, options, transport=transport) as talk:
+        if is_command:
+            assert await heard_when_saying(talk, LIST) == [tool_list([READ, DELETE], id="7")]
+        over = "HTTP" if transport == "stdio" else transport
+        async with talking(over, server.port) as direct:
+            seen = []
+            for one in (direct, talk):
+                server.heard.clear()
+                answers = await heard_when_saying(one, *calls)
+                seen.append((answers, [body for body in server.heard if b"tools/call" in body]))
+            assert seen[0] == seen[1]
+            assert seen[0][1] == calls
+            server.as_events = False  # a list in JSON has digests
+            assert is_command or await listed(talk) == await listed(direct)
+    assert "Warning: nothing is enforced" in talk.stderr() or name == "mitmproxy"
     check_log(log)
-
-
-async def _said_and_heard(
-    port: int, transport: str, echo: Echo, between: Filtered
-) -> tuple[list[bytes], list[bytes]]:
-    """Return what reaches the upstream, and what the client gets."""
-    between.upstream.asked.clear()
-    async with raw_client(port) as client, raw_client(port) as poster:
-        found = await bodies(await asker(transport, client, poster), echo)
-    reached = [one.body for one in between.upstream.asked if b"tools/call" in one.body]
-    return reached, found
-
-
-async def asker(transport: str, client: RawClient, poster: RawClient) -> AskRaw:
-    if transport == "websocket":
-        socket = await connect(client.reader, client.writer)
-
-        async def over_socket(body: bytes) -> bytes:
-            await socket.say(body)
-            return await socket.hear() or b""
-
-        return over_socket
-    if transport == "legacy stream":
-        await client.say(get(path="/sse"))
-        await client.head()
-        await client.chunk()
-
-        async def over_stream(body: bytes) -> bytes:
-            await poster.ask(post(body, path="/messages?s=1", headers=MCP_HEADERS))
-            return await client.chunk()
-
-        return over_stream
-
-    async def over_http(body: bytes) -> bytes:
-        return (await client.ask(post(body, headers=MCP_HEADERS))).body
-
-    return over_http
-
-
-async def test_over_stdio_nothing_changes(tmp_path: Path) -> None:
-    words = (sys.executable, "-c", ECHO, str(tmp_path / "journal"))
-    flags = ("--deny", DENY[0], "--rules", policy(tmp_path), "--shadow")
-    log = tmp_path / "audit.jsonl"
-    lines = [body for body, _ in CALLS]
-    got: list[list[bytes]] = []
-    reached: list[str] = []
-    python = [sys.executable, "-m", "mcp_tool_filter", *flags, "--audit-log", str(log), "--"]
-    for before in ((), python):
-        (tmp_path / "journal").write_text("")
-        with started(*before, *words, home=tmp_path) as client:
-            client.opens()
-            found = []
-            for line in (LIST, *lines):  # all calls have the same id
-                client.say(line)
-                found.append(client.hears_line())
-            got.append(found)
-            assert client.leaves() == 0
-            if before:
-                assert "Warning: nothing is enforced" in client.stderr()
-        reached.append((tmp_path / "journal").read_text())
-    assert got[0] == got[1]
-    assert reached[0] == reached[1]
-    check_log(log)
-
-
-async def test_in_front_of_a_url_over_stdio_nothing_changes(tmp_path: Path) -> None:
-    echo = Echo()
-    log = tmp_path / "audit.jsonl"
-    flags = ("--deny", DENY[0], "--rules", policy(tmp_path), "--audit-log", str(log), "--shadow")
-    async with mcp_upstream(tools=[READ, DELETE], respond=echo.respond) as upstream:
-        with filtered_stdio(
-            *flags, "--stdio", "-u", f"{upstream.url}/mcp", home=tmp_path
-        ) as client:
-            await asyncio.to_thread(client.opens)
-            port = int(upstream.url.rpartition(":")[2])
-            async with raw_client(port) as alone:
-                direct = await bodies(await asker("JSON", alone, alone), echo)
-
-            async def ask(body: bytes) -> bytes:
-                client.say(body)
-                return (await asyncio.to_thread(client.hears_line)).removesuffix(b"\n")
-
-            assert await ask(LIST) == tool_list([READ, DELETE], id="7")
-            assert await bodies(ask, echo) == direct
-            assert await asyncio.to_thread(client.leaves) == 0
-    check_log(log)
-
-
-def test_in_front_of_a_command_over_http_nothing_is_hidden(tmp_path: Path) -> None:
-    with served_command(tmp_path, words=("--shadow",)) as client:
-        client.opens()
-        tools = client.post(LIST).json()["result"]["tools"]
-        assert "delete_file" in [tool["name"] for tool in tools]
-        assert "result" in client.calls("delete_file", id="3")
-
-
-async def test_in_a_forward_proxy_nothing_is_hidden(tmp_path: Path) -> None:
-    echo = Echo()
-    async with mcp_upstream(tools=[READ, DELETE], respond=echo.respond) as upstream:
-        given = {"deny": DENY, "shadow": ["true"]}
-        running = proxy(ToolFilter(), to=["regular"], home=tmp_path, **given)
-        async with running as it, raw_client(it.port) as client:
-            whole = f"{upstream.url}/mcp"
-            got = await client.ask(post(LIST, path=whole, headers=MCP_HEADERS))
-            assert got.body == tool_list([READ, DELETE], id="7")
-            called = calling("delete_file")
-            await client.ask(post(called, path=whole, headers=MCP_HEADERS))
-            assert upstream.asked[-1].body == called
 
 
 async def test_what_cannot_be_judged_is_refused_also_then(tmp_path: Path) -> None:
@@ -238,8 +138,6 @@ async def test_what_cannot_be_judged_is_refused_also_then(tmp_path: Path) -> Non
 
 
 async def test_it_can_be_switched_while_the_filter_runs(tmp_path: Path) -> None:
-    from tests.served import served
-
     async with mcp_upstream(tools=[READ, DELETE]) as upstream:
         options: dict[str, Any] = {"deny": DENY, "endpoint": ["/mcp"]}
         async with served(to=upstream.url, **options) as running:
