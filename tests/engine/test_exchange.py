@@ -155,6 +155,22 @@ def test_a_stream_that_comes_whole_may_be_longer_than_an_answer() -> None:
     assert client.got.count(b"data: ") == 10
 
 
+def test_a_stream_that_comes_whole_is_shown_once_and_ends_when_it_was_seen() -> None:
+    waiting: list[Callable[[], None]] = []
+
+    def point(name: str, _exchange: Exchange, go_on: Callable[[], None]) -> None:
+        waiting.append(go_on) if name == "response" else go_on()
+
+    table = Table(point=point)
+    client = table.asks()
+    said = SSE_HEAD.replace(_CHUNKED, b"Content-Length: %d" % len(event(PONG)))
+    table.link.says(said + event(PONG))
+    [go_on] = waiting
+    assert not client.got.endswith(b"0\r\n\r\n")
+    go_on()
+    assert client.got.endswith(b"0\r\n\r\n")
+
+
 def test_a_host_hears_the_last_messages_of_a_broken_stream_before_its_end() -> None:
     heard: list[bytes] = []
 

@@ -634,8 +634,8 @@ class Exchange:
         """Take a whole answer."""
         course, self._has_ended = self._course, True
         self.on_head(head, body)
-        if course == self._course and self.answer is not None:
-            self.on_end()
+        if course == self._course and self.answer is not None and self.stream is None:
+            self.on_end()  # a stream ends itself, perhaps when another addon has looked at it
 
     def on_head(self, head: AnswerHead, body: bytes = b"") -> None:
         """Take the head of the upstream's answer, and the bytes behind it. Raises ProtocolError."""
