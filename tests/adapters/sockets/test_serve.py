@@ -10,11 +10,13 @@ import socket
 import struct
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mcp_tool_filter.adapters.serving.limits import most_clients
-from mcp_tool_filter.adapters.sockets.serve import _LINGER, bind
+from mcp_tool_filter.adapters.sockets.serve import _LINGER, UpstreamConnection, bind
 from mcp_tool_filter.errors import StartError
 from tests.adapters.mitmproxy.filtered import legacy_upstream
 from tests.attacks.stage import PING, Link, answering, raised_on_sockets
@@ -365,3 +367,18 @@ async def test_nobody_else_uses_a_connection_on_which_a_client_has_logged_in(
         assert first is not second
         await asyncio.wait_for(first.over.wait(), TIMEOUT)
         assert not second.over.is_set()
+
+
+async def test_nothing_is_written_to_an_upstream_that_is_lost_and_asyncio_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As when a WebSocket's client has sent many messages at once."""
+    pool: Any = SimpleNamespace(reads=None, all=set(), lost=lambda _one: None)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        _, one = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamConnection(pool), *door.getsockname()
+        )
+        one.speaks.abort()
+        for _ in range(20):
+            one.speaks.write(b"x")
+    assert not caplog.records

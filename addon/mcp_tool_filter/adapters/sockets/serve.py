@@ -654,7 +654,7 @@ class UpstreamConnection(_Connection):
         self._transport = transport
         self._pool.all.add(self)
         self.speaks = Upstream(
-            write=transport.write, abort=transport.abort, hold=self.hold, idle=self.be_idle
+            write=self._write, abort=transport.abort, hold=self.hold, idle=self.be_idle
         )
 
     def data_received(self, data: bytes) -> None:
