@@ -106,7 +106,7 @@ class Server:
         match asked["method"]:
             case "initialize":
                 return {
-                    "protocolVersion": REVISION,
+                    "protocolVersion": asked["params"]["protocolVersion"],
                     "capabilities": {"tools": {"listChanged": self.announces}},
                     "serverInfo": {"name": "made-up", "version": "1"},
                 }
@@ -115,7 +115,7 @@ class Server:
             case method:
                 return self.results.get(method)
 
-    def _answer(self, asked: Message) -> bytes:
+    def answer_to(self, asked: Message, _request: RawRequest) -> bytes:
         if asked["method"] == "tools/list":
             return tool_list(self.tools, id=json.dumps(asked["id"]))
         said: Message = {"jsonrpc": "2.0", "id": asked["id"]}
@@ -125,12 +125,12 @@ class Server:
             said["result"] = result
         return json.dumps(said).encode()
 
-    def _answers(self, body: bytes) -> list[bytes]:
+    def _answers(self, body: bytes, request: RawRequest) -> list[bytes]:
         """Return what it says to a message: its news, and the answer."""
         self.heard.append(body)
         asked = json.loads(body)
         every = asked if isinstance(asked, list) else [asked]
-        answers = [self._answer(one) for one in every if "id" in one]
+        answers = [self.answer_to(one, request) for one in every if "id" in one]
         if not answers:
             return []
         last = b"[%b]" % b",".join(answers) if asked is every else answers[0]
@@ -142,26 +142,32 @@ class Server:
             method, path, _ = request.line.split(" ")
             if b"upgrade: websocket" in request.head.lower():
                 await self._serve_socket(request, peer)
-            elif (method, path) == ("GET", "/sse"):
+            elif method == "GET" and path.endswith("/sse"):
                 self._streams.append(peer)
-                place = f"event: endpoint\ndata: /messages?s={len(self._streams) - 1}\n\n"
+                below = path.removesuffix("/sse")
+                place = f"event: endpoint\ndata: {below}/messages?s={len(self._streams) - 1}\n\n"
                 await peer.say(SSE_HEAD + chunk(place.encode()))
                 await peer.left()
-            elif path.startswith("/messages"):
+            elif "/messages?" in path:
                 await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-                for said in self._answers(request.body):
+                for said in self._answers(request.body, request):
                     await self._streams[int(path.partition("s=")[2])].say_event(said)
             elif path == "/lines":
                 await peer.say(
-                    answer(b"".join(one + b"\n" for one in self._answers(request.body[:-1])))
+                    answer(
+                        b"".join(one + b"\n" for one in self._answers(request.body[:-1], request))
+                    )
                 )
             elif method == "POST" and not self.is_legacy:
-                await peer.say(self._posted(request))
+                await peer.say(await self.posted(request))
             else:
-                await peer.say(answer(b"", status="405 Method Not Allowed"))
+                await self.other(request, peer)
 
-    def _posted(self, request: RawRequest) -> bytes:
-        answers = self._answers(request.body)
+    async def other(self, _request: RawRequest, peer: Peer) -> None:
+        await peer.say(answer(b"", status="405 Method Not Allowed"))
+
+    async def posted(self, request: RawRequest) -> bytes:
+        answers = self._answers(request.body, request)
         if not answers:
             return answer(b"", status="202 Accepted")
         if self.as_events:
@@ -171,7 +177,7 @@ class Server:
     async def _serve_socket(self, request: RawRequest, peer: Peer) -> None:
         socket = await accept(peer.reader, peer.writer, request.head)
         while (said := await socket.hear()) is not None:
-            for one in self._answers(said):
+            for one in self._answers(said, request):
                 await socket.say(one)
 
 

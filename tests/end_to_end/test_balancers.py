@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from tests.mcp_upstream import tool, tool_list
 from tests.oauth_upstream import oauth_upstream
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
-from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import (
     SSE_HEAD,
     TIMEOUT,
@@ -43,6 +43,7 @@ from tests.raw_upstream import (
     free_port,
     raw_upstream,
 )
+from tests.shapes import Message, Server
 
 CONFIGURATIONS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "scale"
 TOOLS = [tool("read_file", ',"annotations":{"readOnlyHint":true}'), tool("rm_rf")]
@@ -57,93 +58,45 @@ OLDEST_PORTS = range(6273, 6276), range(9464, 9467)  # as the configurations hav
 
 
 @dataclass
-class Upstream:
+class Upstream(Server):
     """Hands out sessions, and notes which tools were called, and through which replica."""
 
+    tools: Sequence[bytes] = tuple(TOOLS)
+    results: Mapping[str, object] = field(default_factory=lambda: {"ping": {}})
     url: str = ""
     sessions: set[str] = field(default_factory=set)
     executed: list[tuple[str, str, str]] = field(default_factory=list)
     """The tool, the id of the call, and the replica."""
     lists: dict[str, list[bytes]] = field(default_factory=dict)
     """The tools that it lists to a replica, if they are others."""
-    streams: dict[str, Peer] = field(default_factory=dict)
-    """HTTP+SSE: the streams by their sessions."""
 
-    async def serve(self, peer: Peer) -> None:
-        while True:
-            request = await peer.request()
-            if b"upgrade: websocket" in request.head.lower():
-                await self._serve_socket(
-                    await websocket.accept(peer.reader, peer.writer, request.head)
-                )
-                return
-            if opened := re.match(r"GET (.*)/sse ", request.line):
-                await self._open_stream(peer, opened[1])
-                return
-            if request.all("last-event-id"):  # what was cut off comes again
-                await peer.say(SSE_HEAD)
-                await peer.say(chunk(b"id: 8\ndata: " + tool_list(TOOLS, id='"cut"') + b"\n\n"))
-                await peer.left()
-                return
-            if request.line.startswith("POST"):
-                await self._answer(request, peer)
-            else:
-                await peer.say(answer(b"", status="405 Method Not Allowed"))
+    def answer_to(self, asked: Message, request: RawRequest) -> bytes:
+        through = "".join(request.all("x-replica"))
+        if asked["method"] == "tools/list":
+            return tool_list(self.lists.get(through, self.tools), id=json.dumps(asked["id"]))
+        if asked["method"] == "tools/call":
+            self.executed.append((asked["params"]["name"], asked["id"], through))
+        return super().answer_to(asked, request)
 
-    async def _answer(self, request: RawRequest, peer: Peer) -> None:
+    async def posted(self, request: RawRequest) -> bytes:
         [session] = request.all("mcp-session-id") or [""]
-        message = json.loads(request.body)
         if session and session not in self.sessions:
-            await peer.say(answer(b"no such session", status="404 Not Found"))
-        elif message["method"] == "initialize":
-            session = f"s{len(self.sessions)}-{os.urandom(4).hex()}"
-            self.sessions.add(session)
-            head = f"\r\nMcp-Session-Id: {session}\r\n".encode()
-            await peer.say(answer(self.said(message)).replace(b"\r\n", head, 1))
-        elif found := re.search(r"session=(\w+)", request.line):
-            stream = self.streams[found[1]]
-            await peer.say(answer(b"", status="202 Accepted"))
-            await stream.say(
-                chunk(b"event: message\ndata: " + self.said(message, request) + b"\n\n")
-            )
-        elif "id" not in message:
-            await peer.say(answer(b"", status="202 Accepted"))
+            return answer(b"no such session", status="404 Not Found")
+        await asyncio.sleep(0.005)
+        answered = await super().posted(request)
+        if json.loads(request.body)["method"] != "initialize":
+            return answered
+        session = f"s{len(self.sessions)}-{os.urandom(4).hex()}"
+        self.sessions.add(session)
+        return answered.replace(b"\r\n", f"\r\nMcp-Session-Id: {session}\r\n".encode(), 1)
+
+    async def other(self, request: RawRequest, peer: Peer) -> None:
+        if request.all("last-event-id"):  # what was cut off comes again
+            await peer.say(SSE_HEAD)
+            await peer.say(chunk(b"id: 8\ndata: " + tool_list(TOOLS, id='"cut"') + b"\n\n"))
+            await peer.left()
         else:
-            await asyncio.sleep(0.005)
-            await peer.say(answer(self.said(message, request)))
-
-    async def _open_stream(self, peer: Peer, below: str) -> None:
-        session = os.urandom(4).hex()
-        self.streams[session] = peer
-        await peer.say(SSE_HEAD)
-        endpoint = f"event: endpoint\ndata: {below}/messages?session={session}\n\n"
-        await peer.say(chunk(endpoint.encode()))
-        await peer.left()
-
-    async def _serve_socket(self, end: websocket.WebSocketEnd) -> None:
-        while (text := await end.hear()) is not None:
-            await end.say(self.said(json.loads(text)))
-
-    def said(self, message: dict[str, Any], request: RawRequest | None = None) -> bytes:
-        """Carry out a request."""
-        id = json.dumps(message["id"])
-        match message["method"]:
-            case "initialize":
-                asked = str(message["params"].get("protocolVersion", REVISIONS[1]))
-                result = (
-                    b'{"protocolVersion":"%b","capabilities":{"tools":{}},'
-                    b'"serverInfo":{"name":"scale","version":"1"}}' % asked.encode()
-                )
-            case "tools/list":
-                through = request.all("x-replica") if request else []
-                return tool_list(self.lists.get("".join(through), TOOLS), id=id)
-            case "tools/call":
-                through = (request.all("x-replica") if request else []) or [""]
-                self.executed.append((message["params"]["name"], id, through[0]))
-                result = b'{"content":[{"type":"text","text":%b}]}' % json.dumps(id).encode()
-            case _:
-                result = b"{}"
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id.encode(), result)
+            await super().other(request, peer)
 
 
 # The replicas and the balancer
@@ -242,15 +195,25 @@ def balancing(balancer: str, ours: Replicas, home: Path) -> Iterator[int]:
         process.wait(TIMEOUT)
 
 
-async def until_balanced(port: int) -> None:
-    """Wait until the balancer has found a replica."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                async with raw_client(port) as client:
-                    if (await client.ask(asking("ping", "0"))).status < 500:
-                        return
-            await asyncio.sleep(0.05)
+@asynccontextmanager
+async def balanced(
+    balancer: str, home: Path, *flags: str, upstream: Upstream | None = None
+) -> AsyncIterator[tuple[Replicas, int]]:
+    """Run replicas behind a balancer; the port where it answers."""
+    async with replicas(home, *flags, upstream=upstream) as ours:
+        with balancing(balancer, ours, home) as port:
+            async with asyncio.timeout(TIMEOUT):
+                while not await _is_balanced(port):
+                    await asyncio.sleep(0.05)
+            yield ours, port
+
+
+async def _is_balanced(port: int) -> bool:
+    """Tell whether the balancer has found a replica."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        async with raw_client(port) as client:
+            return (await client.ask(asking("ping", "0"))).status < 500
+    return False
 
 
 # The clients
@@ -306,17 +269,16 @@ class Visitor:
 
     async def _round(self) -> None:
         if self.revision != STATELESS and not self.session:
-            first = await self._ask("initialize")
-            self.session = re.search(rb"(?im)^mcp-session-id: *(\S+)", first)[1].decode()  # type: ignore[index]
+            [self.session] = (await self._ask("initialize")).all("mcp-session-id")
         if self.calls % 10 == 0:
-            assert _names_in(await self._ask("tools/list")) == ["read_file"]
+            assert _names_in((await self._ask("tools/list")).body) == ["read_file"]
         for name in ("rm_rf", "no_such"):
-            refused = json.loads((await self._ask("tools/call", name)).partition(b"\r\n\r\n")[2])
+            refused = json.loads((await self._ask("tools/call", name)).body)
             assert refused["error"] == {"code": -32601, "message": f"Tool not found: {name}"}
         said = await self._ask("tools/call", "read_file")
-        assert json.loads(said.partition(b"\r\n\r\n")[2])["result"]["content"]
+        assert json.loads(said.body)["result"]["content"]
 
-    async def _ask(self, method: str, name: str = "") -> bytes:
+    async def _ask(self, method: str, name: str = "") -> Answer:
         self.calls += 1
         id = f"{self.name}-{self.calls}"
         if self._client is None:
@@ -330,7 +292,7 @@ class Visitor:
         self.answered += 1
         if b"connection: close" in got.head.lower():  # nginx, after a thousand requests
             self._client = None
-        return got.head + got.body
+        return got
 
 
 class _Lost(Exception):
@@ -338,7 +300,7 @@ class _Lost(Exception):
 
 
 def _names_in(said: bytes) -> list[str]:
-    return [one["name"] for one in json.loads(said.partition(b"\r\n\r\n")[2])["result"]["tools"]]
+    return [one["name"] for one in json.loads(said)["result"]["tools"]]
 
 
 @asynccontextmanager
@@ -370,14 +332,11 @@ BALANCERS = ["nginx", "haproxy", "envoy"]
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 async def test_only_what_a_killed_replica_had_is_lost(balancer: str, tmp_path: Path) -> None:
-    async with replicas(tmp_path) as ours:
-        with balancing(balancer, ours, tmp_path) as port:
-            await until_balanced(port)
-            async with visited(port) as visitors:
-                await ours.end(1, signal.SIGKILL)
-                await many_more(visitors)
-                await ours.start(1)
-                await many_more(visitors)
+    async with balanced(balancer, tmp_path) as (ours, port), visited(port) as visitors:
+        await ours.end(1, signal.SIGKILL)
+        await many_more(visitors)
+        await ours.start(1)
+        await many_more(visitors)
     upstream = ours.upstream
     assert {name for name, *_ in upstream.executed} == {"read_file"}
     assert {through for *_, through in upstream.executed} == {"0", "1", "2"}
@@ -387,14 +346,11 @@ async def test_only_what_a_killed_replica_had_is_lost(balancer: str, tmp_path: P
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 async def test_a_rolling_restart_loses_nothing(balancer: str, tmp_path: Path) -> None:
-    async with replicas(tmp_path) as ours:
-        with balancing(balancer, ours, tmp_path) as port:
-            await until_balanced(port)
-            async with visited(port) as visitors:
-                for number in range(3):
-                    await ours.end(number, signal.SIGTERM)
-                    await ours.start(number)
-                    await asyncio.sleep(3)  # the balancer looks for it every so often
+    async with balanced(balancer, tmp_path) as (ours, port), visited(port) as visitors:
+        for number in range(3):
+            await ours.end(number, signal.SIGTERM)
+            await ours.start(number)
+            await asyncio.sleep(3)  # the balancer looks for it every so often
     assert [one.lost for one in visitors] == [[] for _ in visitors]
     assert {name for name, *_ in ours.upstream.executed} == {"read_file"}
     assert max(Counter(id for _, id, _ in ours.upstream.executed).values()) == 1
@@ -403,34 +359,30 @@ async def test_a_rolling_restart_loses_nothing(balancer: str, tmp_path: Path) ->
 @pytest.mark.parametrize("balancer", BALANCERS)
 async def test_every_transport_passes_a_balancer(balancer: str, tmp_path: Path) -> None:
     """HTTP+SSE needs one replica for a stream and its messages, whatever connection brings them."""
-    async with replicas(tmp_path) as ours:
-        with balancing(balancer, ours, tmp_path) as port:
-            await until_balanced(port)
-            for below in ("", "/files", "", "/files"):  # "serve" has names before them
-                async with raw_client(port) as stream:
-                    request = get(path=f"{below}/sse")
-                    await stream.say(request.replace(b"Host: localhost\r\n", HOST))
-                    endpoint = await stream.until(b"\n\n")
-                    path = re.search(rb"data: (%b/messages\?\S+)" % below.encode(), endpoint)
-                    assert path, endpoint
-                    for id, (name, said) in enumerate({
-                        "read_file": b'"result"', "rm_rf": b"Tool not found: rm_rf",
-                    }.items()):  # fmt: skip
-                        async with raw_client(port) as client:
-                            body = asking("tools/call", str(id), name)
-                            body = body.replace(b"POST /mcp", b"POST " + path[1], 1)
-                            assert (await client.ask(body)).status == 202
-                        assert said in await stream.until(b"\n\n")
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            end = await websocket.connect(reader, writer)
-            await end.say(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
-            assert [
-                one["name"] for one in json.loads(await end.hear() or b"")["result"]["tools"]
-            ] == ["read_file"]
-            writer.close()
-            async with raw_client(port) as client:
-                refused = await client.ask(asking("ping", "1", host=b"Host: evil.example\r\n"))
-                assert refused.status == 403
+    async with balanced(balancer, tmp_path) as (ours, port):
+        for below in ("", "/files", "", "/files"):  # "serve" has names before them
+            async with raw_client(port) as stream:
+                request = get(path=f"{below}/sse")
+                await stream.say(request.replace(b"Host: localhost\r\n", HOST))
+                endpoint = await stream.until(b"\n\n")
+                path = re.search(rb"data: (%b/messages\?\S+)" % below.encode(), endpoint)
+                assert path, endpoint
+                for id, (name, said) in enumerate({
+                    "read_file": b'"result"', "rm_rf": b"Tool not found: rm_rf",
+                }.items()):  # fmt: skip
+                    async with raw_client(port) as client:
+                        body = asking("tools/call", str(id), name)
+                        body = body.replace(b"POST /mcp", b"POST " + path[1], 1)
+                        assert (await client.ask(body)).status == 202
+                    assert said in await stream.until(b"\n\n")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        end = await websocket.connect(reader, writer)
+        await end.say(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+        assert _names_in(await end.hear() or b"") == ["read_file"]
+        writer.close()
+        async with raw_client(port) as client:
+            refused = await client.ask(asking("ping", "1", host=b"Host: evil.example\r\n"))
+            assert refused.status == 403
     assert {name for name, *_ in ours.upstream.executed} == {"read_file"}
 
 
@@ -482,10 +434,7 @@ async def test_a_session_that_moves_gets_the_same_answers_everywhere(
     """A replica that has not seen a session asks for its list before it judges a call."""
     async with replicas(tmp_path, *flags) as ours, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(raw_client(port)) for port in ours.ports]
-        first = await clients[0].ask(asking("initialize", "0"))
-        found = re.search(rb"(?im)^mcp-session-id: *(\S+)", first.head)
-        assert found
-        session = found[1].decode()
+        [session] = (await clients[0].ask(asking("initialize", "0"))).all("mcp-session-id")
         for name in ("rm_rf", "no_such", "read_file"):
             ask = asking("tools/call", "1", name, session)
             bodies = {(await client.ask(ask)).body for client in (*clients[1:], clients[0])}
@@ -503,7 +452,7 @@ async def test_a_session_that_moves_gets_the_same_answers_everywhere(
                 get(headers=MCP_HEADERS + resumed).replace(b"Host: localhost\r\n", HOST)
             )
             event = (await client.until(b"}\n\n")).partition(b"data: ")[2]
-            assert [one["name"] for one in json.loads(event)["result"]["tools"]] == ["read_file"]
+            assert _names_in(event) == ["read_file"]
 
 
 async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> None:
@@ -524,7 +473,7 @@ async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> N
                 said.append((await client.ask(asking("tools/list", "1"))).body)
                 refused = json.loads((await client.ask(asking("tools/call", "2", "new_here"))).body)
                 assert refused["error"]["message"] == "Tool not found: new_here"
-        assert {tuple(_names_in(b"\r\n\r\n" + one)) for one in said} == {("read_file",)}
+        assert {tuple(_names_in(one)) for one in said} == {("read_file",)}
         assert not upstream.executed
         # A definition that is not in the lock is exposed by none, old replica or new.
         upstream.lists = {name: [changed, NEW] for name in lists}
@@ -533,7 +482,7 @@ async def test_replicas_with_one_lock_expose_the_same_tools(tmp_path: Path) -> N
         for port in ours.ports:
             async with raw_client(port) as client:
                 got = (await client.ask(asking("tools/list", "1"))).body
-                assert _names_in(b"\r\n\r\n" + got) == []
+                assert _names_in(got) == []
 
 
 @pytest.mark.parametrize(
@@ -545,10 +494,10 @@ async def test_a_client_logs_in_through_the_replicas(
     """The login ends at the replica where it began; any replica takes the token then."""
     with oauth_upstream(lifetime=3, elsewhere=True, sends_issuer=True) as server:
         upstream = Upstream(url=server.origin)
-        async with replicas(tmp_path, "--allowed-hosts", "127.0.0.1", upstream=upstream) as ours:
-            with balancing(balancer, ours, tmp_path) as port:
-                await until_balanced(port)
-                seen = await log_in(one, f"http://127.0.0.1:{port}/mcp", 3.5)
+        async with balanced(
+            balancer, tmp_path, "--allowed-hosts", "127.0.0.1", upstream=upstream
+        ) as (_ours, port):
+            seen = await log_in(one, f"http://127.0.0.1:{port}/mcp", 3.5)
     assert seen["tools"] == ["read_file"]
     assert seen["called"] == seen["called_later"] == "done"
     assert server.renewals > 0
