@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -280,6 +280,9 @@ def lines(client: StdioClient) -> Talk:
 # The filter
 
 
+STDIO = "relay", "config file", "--server", "pipe"
+IN_PROCESS = "sockets", "mitmproxy"
+IN_MITMDUMP = "mitmdump", "forward proxy"
 LISTENING = {
     "launcher": r"MCP tool filter: http://\S*:(\d+)\S* -> (?s:.*)Saved: ",
     "serve": r"MCP tool filter: http://\S*:(\d+) -> ",
@@ -305,6 +308,45 @@ def texts(options: Options) -> dict[str, str]:
     }
 
 
+def words_of(
+    name: str, url: str, command: Sequence[str], options: Options, file: Path
+) -> list[str]:
+    """Return the words that start the filter as a command of its own."""
+    given, behind, configured = flags(options), ["--upstream", url], ["--config", str(file)]
+    return {
+        "launcher": [*behind, *given],
+        "environment": behind,
+        "pipe": ["--stdio", *behind, *given],
+        "relay": [*given, "--", *command],
+        "bridge": ["--port", "0", *given, "--", *command],
+        "config file": [*configured, "--", *command],
+        "--server": [*configured, "--server", "made-up"],
+        "serve": ["serve", *configured],
+    }[name]
+
+
+def over_http(
+    name: str, origin: str, words: list[str], home: Path, options: Options
+) -> AbstractAsyncContextManager[Any]:
+    """Start what listens: in mitmdump, in this process, or as a command of its own."""
+    known = texts(options)
+    many: Any = {key: [one] for key, one in known.items()} | {"endpoint": ["/mcp"]}
+    match name:
+        case "sockets":
+            return served(to=origin, home=home, **many)
+        case "mitmproxy":
+            return proxy(ToolFilter(), to=origin, home=home, **many)
+        case "mitmdump" | "forward proxy":
+            mode = "regular" if name == "forward proxy" else f"reverse:{origin}"
+            sets = [f"--set={key}={one}" for key, one in known.items()]
+            return program("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=home)
+        case "environment":
+            variables = {f"MCP_TOOL_FILTER_{key.upper()}": one for key, one in known.items()}
+            return launched(*words, home=home, environment=variables)
+        case _:
+            return launched(*words, home=home)
+
+
 async def ended(it: RunningTool) -> None:
     """Let it end as a person does: what it writes is written then."""
     it.interrupt()
@@ -328,49 +370,22 @@ async def shape(
     """
     async with AsyncExitStack() as stack:
         there = await stack.enter_async_context(raw_upstream(server.serve))
-        url = f"{there.url}/{'sse' if server.is_legacy else 'mcp'}"
         server.port = there.port
+        url = f"{there.url}/{'sse' if server.is_legacy else 'mcp'}"
         command = [sys.executable, "-c", COMMAND, str(there.port)]
         file = home / "shape.toml"
-        file.write_text(toml(options))
-        if own is not None:
-            section = f"[servers.made-up]\ncommand = {json.dumps(command)}\n"
-            file.write_text(toml(options) + section + toml(own))
-        behind = ["--upstream", url]
-        over_stdio = {
-            "relay": [*flags(options), "--", *command],
-            "config file": ["--config", str(file), "--", *command],
-            "--server": ["--config", str(file), "--server", "made-up"],
-            "pipe": ["--stdio", *behind, *flags(options)],
-        }
-        over_http = {
-            "launcher": [*behind, *flags(options)],
-            "environment": behind,
-            "bridge": ["--port", "0", *flags(options), "--", *command],
-            "serve": ["serve", "--config", str(file)],
-        }
-        if name in over_stdio:
-            client = stack.enter_context(filtered(*over_stdio[name], home=home))
+        section = f"[servers.made-up]\ncommand = {json.dumps(command)}\n"
+        file.write_text(toml(options) + (section + toml(own) if own is not None else ""))
+        is_command = name not in IN_PROCESS and name not in IN_MITMDUMP
+        words = words_of(name, url, command, options, file) if is_command else []
+        if name in STDIO:
+            client = stack.enter_context(filtered(*words, home=home))
             talk = lines(client)
             await talk.opens()
             yield talk
             assert await asyncio.to_thread(client.leaves) == 0
             return
-        if name in over_http:
-            variables = {f"MCP_TOOL_FILTER_{key.upper()}": x for key, x in texts(options).items()}
-            environment = variables if name == "environment" else None
-            running: Any = launched(*over_http[name], home=home, environment=environment)
-        elif name in ("mitmdump", "forward proxy"):
-            mode = "regular" if name == "forward proxy" else f"reverse:{there.url}"
-            sets = [f"--set={key}={one}" for key, one in texts(options).items()]
-            running = program("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=home)
-        else:
-            many: Any = {key: [one] for key, one in texts(options).items()} | {"endpoint": ["/mcp"]}
-            if name == "sockets":
-                running = served(to=there.url, home=home, **many)
-            else:
-                running = proxy(ToolFilter(), to=there.url, home=home, **many)
-        it: Any = await stack.enter_async_context(running)
+        it = await stack.enter_async_context(over_http(name, there.url, words, home, options))
         said: Callable[[], str] = str
         if name == "sockets":
             port, said = it.port, lambda: "\n".join(it.warnings + it.reports)
