@@ -48,6 +48,16 @@ def test_every_waiting_request_gets_an_error_at_a_crash(client: StdioClient) -> 
     )
 
 
+def test_a_call_that_waits_for_the_list_gets_an_error_at_a_signal(tmp_path: Path) -> None:
+    command = ("sh", "-c", "read -r asked; echo asked >&2; exec sleep 60")  # it lists nothing
+    with filtered("--read-only", "--", *command, home=tmp_path) as client:
+        client.say(calling("read_file", id='"w"'))
+        client.said_on_stderr("asked")
+        client.process.terminate()
+        assert client.hears()["error"] == {"code": -32000, "message": "Upstream connection lost"}
+        assert client.ends() == 143
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_command_that_ends_by_itself_is_lost_with_any_exit_code(
     client: StdioClient, code: int

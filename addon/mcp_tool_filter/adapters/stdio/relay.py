@@ -340,6 +340,8 @@ class RelayedLines:
     def close(self) -> None:
         """Hold nothing any more."""
         if self._holding:
+            if not self.deciding:  # what waits for a list of a lost command is being refused
+                self.wait_for_client(_LAST_WORDS)
             self._holding.close()
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
