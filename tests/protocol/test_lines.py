@@ -9,7 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_in_cut, refuse_hidden_line
+from mcp_tool_filter.protocol.lines import (
+    CutLine,
+    LineParser,
+    ids_answered,
+    ids_in_cut,
+    refuse_hidden_line,
+)
 from tests.make import chunks
 
 PIECES = st.sampled_from([
@@ -109,6 +115,15 @@ def test_the_id_of_a_message_is_found_at_its_ends(message: str, ids: list[str]) 
     beginning, _, end = message.encode().partition("…".encode())
     cut = CutLine(beginning + b"x" * 100, b"x" * 100 + end, 1_000_000)
     assert ids_in_cut(cut) == ids
+
+
+@pytest.mark.parametrize("id", ['"\\u12"', '"\\x"', '"a\tb"'])
+def test_what_no_reader_takes_for_an_id_is_none(id: str) -> None:
+    """It would be looked up, and stand in our answer: neither can be done with it."""
+    broken = f'{{"jsonrpc":"2.0","id":{id},"result":}}'
+    assert ids_answered(broken.encode()) is None
+    beginning = f'{{"jsonrpc":"2.0","id":{id},"x":"'.encode()
+    assert ids_in_cut(CutLine(beginning, f'","id":{id}}}'.encode(), 100_000)) == []
 
 
 def test_an_id_that_may_go_on_is_not_taken() -> None:

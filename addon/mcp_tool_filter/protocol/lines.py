@@ -133,7 +133,7 @@ def ids_in_cut(cut: CutLine) -> list[str]:
     found = _id_at_the_end(cut.end)
     if found is None:
         return list(dict.fromkeys(ids_guessed_in(cut.beginning) + ids_guessed_in(cut.end)))
-    return [found.decode()] if is_utf8(found) else []
+    return [found.decode()] if _is_id(found) else []
 
 
 def ids_answered(line: bytes | CutLine) -> list[str] | None:
@@ -222,7 +222,12 @@ def _key(written: bytes) -> str:
 
 
 def _is_id(written: bytes) -> bool:
-    return _IS_ID(written) is not None and is_utf8(written)
+    if _IS_ID(written) is None or not is_utf8(written):
+        return False
+    try:
+        return not written.startswith(b'"') or isinstance(json.loads(written), str)
+    except ValueError:  # such as a wrong escape
+        return False
 
 
 def _id_at_the_end(end: bytes) -> bytes | None:
