@@ -229,13 +229,14 @@ def _is_usual(unseen: re.Match[str]) -> bool:
     return unseen[0] in _ORDINARY or is_in_emoji
 
 
-def _orders_in(text: str) -> set[str]:
+def _orders_in(text: str) -> Iterable[str]:
     """Return the orders in a text, however it is spaced, and even if unseen letters divide them."""
     plain = UNSEEN.sub(lambda found: " " if found[0] in _ORDINARY else "", text)
     if not has_many_marks(plain):
         plain = unicodedata.normalize("NFKC", plain)
     plain = plain.replace("\u2019", "'")
-    return {found[0].lower() for found in _ORDERS.finditer(" ".join(plain.split()))}
+    found = (one[0].lower() for one in _ORDERS.finditer(" ".join(plain.split())))
+    return dict.fromkeys(found)  # in their order: a set has another one in each process
 
 
 def visible(text: str) -> str:
