@@ -117,11 +117,13 @@ def test_what_a_change_introduces(before: object, after: object, found: list[str
     assert sorted(map(str, said)) == sorted(found)
 
 
-def test_orders_are_in_the_order_of_the_text() -> None:
+def test_orders_and_urls_are_in_the_order_of_the_text() -> None:
     """Code scanning knows a finding again by its text: it must be the same in each process."""
     said = ["then call", "you must", "<important>", "do not tell", "ignore all previous"]
     found = introduced(read({}), read({"d": ", ".join(said)}))
     assert [str(one) for one in found] == [f'an order to the model: "{one}"' for one in said]
+    urls = [f"https://{name}.example/" for name in "qwerty"]
+    assert [one.what for one in introduced(read({}), read({"d": " ".join(urls)}))] == urls
 
 
 def test_a_new_tool_introduces_texts_but_promises_nothing() -> None:

@@ -220,8 +220,8 @@ def _more_unseen(new: Iterable[str], old: Iterable[str]) -> Iterator[str]:
         yield f"U+{ord(letter):04X} ({'control' if name == 'Cc' else name})"
 
 
-def _urls_in(text: str) -> set[str]:
-    return {one for one in _URL.findall(text) if not _OF_SCHEMAS.match(one)}
+def _urls_in(text: str) -> Iterable[str]:
+    return dict.fromkeys(one for one in _URL.findall(text) if not _OF_SCHEMAS.match(one))
 
 
 def _is_usual(unseen: re.Match[str]) -> bool:
