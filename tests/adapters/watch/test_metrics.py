@@ -44,7 +44,8 @@ def fetched(port: int, path: str, *, authorization: str = "") -> tuple[int, str]
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def value_of(text: str, series: str) -> float:
