@@ -349,7 +349,7 @@ def test_passed_urls_never_lead_python_to_the_upstream(seed: int) -> None:
         led += python_leads_to_upstream(url)
         passed = kept_url(url, UPSTREAM)
         assert passed is None or not python_leads_to_upstream(passed), ascii(url)
-    assert led > 100
+    assert led > 40  # Python 3.14 refuses half of them
 
 
 def python_leads_to_upstream(url: str) -> bool:

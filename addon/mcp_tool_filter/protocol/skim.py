@@ -32,11 +32,15 @@ and shared by all calls in C. So we first use up the rest of that limit, and the
 ``isinstance`` does this at almost no cost: it recurses once for each tuple within a tuple, and the
 innermost element is a class that calls msgspec. Before each read we check that one more level would
 be refused: fewer levels are left where C code called Python, and more elsewhere.
+
+From Python 3.14 on, C code is limited by the bytes of its stack: no number of levels uses that up,
+and we count.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -58,7 +62,10 @@ def nests_deeper(text: str, start: int, end: int, most: int) -> bool:
     """Tell whether a part of a JSON text nests more than ``most`` levels."""
     if not opens_more(text, ("[", "{"), start, end, most):
         return False
-    raw = text[start:end].encode()
+    return _exceeds(text[start:end].encode(), most)
+
+
+def _exceeds(raw: bytes, most: int) -> bool:
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     structure = quotes_only.translate(_ONE_KIND, _NO_STRUCTURE)
     pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
@@ -99,6 +106,7 @@ def opens_more[Text: (str, bytes)](
     return False
 
 
+_LEVELS_ARE_LIMITED = sys.version_info < (3, 14)
 _MOST_LEVELS = 50_000  # if an interpreter allows more, we cannot use this trick
 _SPARE = 20  # more levels than our own call of the reader needs
 _MOST_CHANGES = 200
@@ -117,7 +125,7 @@ class MemberReader:
         self._most = most
         self._too_deep = _nested(most), b'{"a":' * (most + 1) + b"1" + b"}" * (most + 1)
         self._levels: Any = _Bottom  # a tuple in a tuple in a tuple…
-        for _ in range(self._room() - most - _SPARE):
+        for _ in range(self._room() - most - _SPARE if _LEVELS_ARE_LIMITED else 0):
             self._levels = (self._levels,)
 
     def read(self, raw: bytes, start: int, end: int) -> Mapping[str, Raw] | None:
@@ -128,6 +136,8 @@ class MemberReader:
         written = memoryview(raw)[start:end]
         if len(raw) <= _COUNTED and not opens_more(raw, (b"[", b"{"), start, end, self._most):
             return self.members_of(written)
+        if not _LEVELS_ARE_LIMITED:
+            return None if _exceeds(raw[start:end], self._most) else self.members_of(written)
         call = _Call(self, written)
         try:
             for _ in range(_MOST_CHANGES):
