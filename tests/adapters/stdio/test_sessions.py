@@ -367,7 +367,8 @@ async def test_a_client_that_leaves_while_we_write_to_all_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
     async with shared(tmp_path / "journal") as ours:
-        asking = asyncio.ensure_future(ours.ask_alone(calling("read_file", id="1")))
+        line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
+        asking = asyncio.ensure_future(ours.ask_alone(line))
         while not ours.is_in_use:
             await asyncio.sleep(0)
         asking.cancel()
