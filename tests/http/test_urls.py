@@ -345,11 +345,11 @@ def test_passed_urls_never_lead_a_browser_to_the_upstream(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_passed_urls_never_lead_python_to_the_upstream(seed: int) -> None:
     led = 0
-    for url in random_urls(5000, seed):
+    for url in random_urls(12_000, seed):  # Python 3.14 refuses half of those that lead there
         led += python_leads_to_upstream(url)
         passed = kept_url(url, UPSTREAM)
         assert passed is None or not python_leads_to_upstream(passed), ascii(url)
-    assert led > 40  # Python 3.14 refuses half of them
+    assert led > 100
 
 
 def python_leads_to_upstream(url: str) -> bool:
