@@ -89,7 +89,7 @@ class Server:
     is_legacy: bool = False
     """It has no transport but HTTP+SSE."""
     head: bytes = b""
-    """More headers of its answers in JSON."""
+    """More headers of its answers."""
     announces: bool = False
     """It says at initialize that it announces changes of its list."""
     heard: list[bytes] = field(default_factory=list)
@@ -170,9 +170,10 @@ class Server:
         answers = self._answers(request.body, request)
         if not answers:
             return answer(b"", status="202 Accepted")
+        said = answer(answers[-1])
         if self.as_events:
-            return SSE_HEAD + b"".join(chunk(b"data: %b\n\n" % x) for x in answers) + LAST_CHUNK
-        return answer(answers[-1]).replace(b"\r\n", b"\r\n" + self.head, 1)
+            said = SSE_HEAD + b"".join(chunk(b"data: %b\n\n" % x) for x in answers) + LAST_CHUNK
+        return said.replace(b"\r\n", b"\r\n" + self.head, 1)
 
     async def _serve_socket(self, request: RawRequest, peer: Peer) -> None:
         socket = await accept(peer.reader, peer.writer, request.head)

@@ -290,12 +290,13 @@ def test_mcp_on_the_stream_of_a_get_is_filtered(scene: Scene, cut_at: int) -> No
     assert scene.says(REQUESTS[0]) == REQUESTS[0]
 
 
-def test_the_length_of_a_filtered_stream_is_removed(scene: Scene) -> None:
+def test_the_length_and_digest_of_a_filtered_stream_are_removed(scene: Scene) -> None:
     scene.says(b"GET /sse HTTP/1.1\r\nHost: x\r\n\r\n")
     listed = EVENT % tool_list([tool("read"), tool("wipe")], id="1")
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
-    said = scene.answers(head % len(listed) + listed)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nRepr-Digest: a=:b:\r\n"
+    said = scene.answers(head + b"Content-Length: %d\r\n\r\n" % len(listed) + listed)
     assert b"content-length" not in said.lower()
+    assert b"digest" not in said.lower()
     assert b'"wipe"' not in said
     assert said.endswith(LAST_CHUNK)
 

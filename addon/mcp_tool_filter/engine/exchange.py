@@ -699,14 +699,15 @@ class Exchange:
         if notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
         refuse_partial(answer.status, notes.kind)
-        answer.fields = tuple([one for one in answer.fields if not describes_body(one[0])])
-        self.stream = self._filter(asked)
+        self.stream = self._filter(asked, answer)
         self.point("responseheaders", self._begin_stream)
 
-    def _filter(self, asked: HttpExchange) -> EventStream:
+    def _filter(self, asked: HttpExchange, answer: Answer) -> EventStream:
         """Return the filter for the event stream that answers a request."""
         send = self.inject if self.head.method == "GET" else None
         listener, wake = self.service.listener, partial(self._later, self._course, self._wake)
+        if not listener.policy.config.shadow:  # which changes nothing
+            answer.fields = tuple([one for one in answer.fields if not describes_body(one[0])])
 
         def make_queue() -> InOrder[bytes]:
             most = listener.policy.config.limits.pending
@@ -759,7 +760,7 @@ class Exchange:
         notes = notes_on(head, listener)
         answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
         listener.note_answer_head(asked, head.status, notes.session)
-        self.stream = self._filter(asked)
+        self.stream = self._filter(asked, answer)
         self.phase = Phase.STREAMING
         self._feed(rest, None if has_begun else answer)
 
