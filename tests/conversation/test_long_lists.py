@@ -28,7 +28,7 @@ from mcp_tool_filter.policy.verdict import (
 from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.messages import Batch, Message
 from tests.conversation.asking_kinds import Http, asked, finished, open_session
-from tests.make import asking, calling, listing, text_of
+from tests.make import answering, asking, calling, listing, text_of
 
 ALL_NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
 NAMES = ALL_NAMES[:250]
@@ -241,13 +241,13 @@ def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
     for wrong in (b'"tools":[],"tools":', b'"x":NaN,"tools":', b'"Tools":[],"tools":'):
         opened = asking_for_a_list(policy)
         raw = listing(*NAMES).replace(b'"tools":', wrong, 1)
-        judged, _ = last_of(opened.from_upstream(raw))
+        judged, _ = last_of(opened.judge_from_upstream(raw))
         assert isinstance(judged.verdict, Rewrite)
         assert b"-32603" in judged.verdict.text
         assert opened.waiting == []
     opened = Conversation(policy)
     opened.from_client(asking("tools/list", id="7"))
-    judged, _ = last_of(opened.from_upstream(listing(*NAMES, more=',"y":') + b"}}"))
+    judged, _ = last_of(opened.judge_from_upstream(listing(*NAMES, more=',"y":') + b"}}"))
     assert isinstance(judged.verdict, Rewrite | Drop)
 
 
@@ -258,6 +258,20 @@ def test_other_long_messages_are_read_at_once() -> None:
     said = f'{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{text}"}}}}'
     judged, _ = last_of(opened.from_upstream(said.encode()))
     assert judged.message is not None
+    assert opened.waiting == ["1"]
+
+
+@pytest.mark.parametrize(
+    "tools", ['{"a":[%s]}', '"%s"', "null", '[],"Tools":[%s]', '[%s],"Tools":[]']
+)
+def test_a_long_answer_to_something_else_may_say_tools_and_mean_others(tools: str) -> None:
+    """It was judged as an answer to tools/list if one was being waited for."""
+    opened = asking_for_a_list(policy_of("tool_0"))
+    opened.from_client(asking("vendor/x", id="2"))
+    numbers = ",".join(["1"] * from_upstream._LONG)
+    said = tools % numbers if "%" in tools else f'{tools},"x":[{numbers}]'
+    judged, _ = last_of(opened.from_upstream(answering(f'{{"tools":{said}}}', id="2")))
+    assert judged.verdict == Forward()
     assert opened.waiting == ["1"]
 
 

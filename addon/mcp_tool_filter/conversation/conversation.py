@@ -669,7 +669,7 @@ class Conversation:
     def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message on its way to the client.
 
-        Raises ProtocolError if it cannot be read.
+        Raises ProtocolError if it cannot be read; so does a decision that waits.
         """
         policy = self.policy
         judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
@@ -717,23 +717,20 @@ class Conversation:
         The patterns in force at the end decide.
         """
         limits = self.policy.config.limits
-        try:
-            found = None
-            for found in read_in_steps(raw, limits):
-                if found is None:
-                    yield LET_OTHERS_GO_ON
-            assert found is not None
-            message, listing = found.message, found.listing
-            asked = self.exchanges.answered_by(message)
-            if listing is None or listing.has_more or asked is None or asked.method != _LIST:
-                if listing is not None:  # the result was read in parts
-                    message = parse_message(raw, limits)
-                return (yield from self._judge_uris_first(raw, judged, message))
-            assert isinstance(message, Response)
-            judged.message, judged.exchange = message, asked
-            verdict = yield from self._decide_in_steps(message, judged, listing, asked)
-        except ProtocolError as error:
-            return self._refuse_unreadable(raw, judged, error)
+        found = None
+        for found in read_in_steps(raw, limits):
+            if found is None:
+                yield LET_OTHERS_GO_ON
+        assert found is not None
+        message, listing = found.message, found.listing
+        asked = self.exchanges.answered_by(message)
+        if listing is None or listing.has_more or asked is None or asked.method != _LIST:
+            if listing is not None:  # the result was read in parts
+                message = parse_message(raw, limits)
+            return (yield from self._judge_uris_first(raw, judged, message))
+        assert isinstance(message, Response)
+        judged.message, judged.exchange = message, asked
+        verdict = yield from self._decide_in_steps(message, judged, listing, asked)
         verdict = keep_space(message.place.text, verdict)
         self._remember_list(raw, judged, self._kind_of(asked), verdict)
         return self._done(judged, verdict)
@@ -741,12 +738,9 @@ class Conversation:
     def _judge_uris_first(self, raw: bytes, judged: Judged, message: Message) -> Deciding[Judged]:
         """Decide on a message after its URIs have been judged in steps."""
         asked, things = self.exchanges.answered_by(message), self.policy.config.things
-        ahead = things.judge_ahead(message, asked.method if asked else "") if things else ()
-        read = partial(self._read_from_upstream, raw, judged, message)
-        return _read_after(ahead, read, partial(self._refuse_unreadable, raw, judged))
-
-    def _refuse_unreadable(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
-        return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
+        yield from things.judge_ahead(message, asked.method if asked else "") if things else ()
+        decision = self._read_from_upstream(raw, judged, message)
+        return (yield from decision) if waits(decision) else decision
 
     def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
         """Decide on the members of a batch one after the other, on its lists in steps."""
@@ -797,10 +791,15 @@ class Conversation:
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message; if it cannot be judged, the waiting client gets an error."""
-        try:
-            return self.from_upstream(raw, origin)
-        except ProtocolError as error:
+
+        def refuse(error: ProtocolError) -> Judged:
             return self.unreadable_from_upstream(raw, str(error), origin=origin)
+
+        try:
+            decision = self.from_upstream(raw, origin)
+        except ProtocolError as error:
+            return refuse(error)
+        return _read_after((), lambda: decision, refuse) if waits(decision) else decision
 
     def unreadable_from_upstream(
         self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None

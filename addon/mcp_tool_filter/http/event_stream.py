@@ -159,9 +159,7 @@ class EventStream:
         try:
             judged = conversation.from_upstream(event.data, origin)
         except ProtocolError as error:
-            if not event.is_message and self._may_pass(event.data):
-                return event.raw
-            return self._refuse(str(error), event.data, origin)
+            return self._decided(event, origin, error)
         if isinstance(judged, Judged):
             return _render(event, judged)
         if self._make_queue is None:
@@ -171,10 +169,14 @@ class EventStream:
         return b""
 
     def _decided(self, event: Event, origin: object, outcome: Judged | Exception) -> bytes:
-        """Render an event that has waited; if its decision failed, drop it."""
+        """Render an event; if its decision failed, drop it, except for one that is no message."""
+        data = event.data or b""
         if isinstance(outcome, Judged):
             return _render(event, outcome)
-        return self._refuse(str(outcome), event.data or b"", origin)
+        is_other = isinstance(outcome, ProtocolError) and not event.is_message
+        if is_other and self._may_pass(data):
+            return event.raw
+        return self._refuse(str(outcome), data, origin)
 
     def _judge_endpoint(self, event: Event, origin: object) -> bytes:
         data = event.data or b""

@@ -69,7 +69,7 @@ from mcp_tool_filter.http.mount import ALONE, Mount
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import Config, is_misleading, plain_path
 from mcp_tool_filter.policy.described import document_without_hidden
-from mcp_tool_filter.policy.effects import Decision, InOrder, then
+from mcp_tool_filter.policy.effects import Deciding, Decision, InOrder, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -371,7 +371,17 @@ class Listener:
             return self._judge_other_answer(answer, error)
         if isinstance(judged, Judged):
             return self._carry_back(answer, judged)
-        return then(judged, partial(self._carry_back, answer))
+        return self._judge_later(answer, judged)
+
+    def _judge_later(
+        self, answer: _Answer, decision: Deciding[Judged]
+    ) -> Deciding[Answered | None]:
+        """Decide on an answer that is read in steps, or waits for rules."""
+        try:
+            judged = yield from decision
+        except ProtocolError as error:
+            return self._judge_other_answer(answer, error)
+        return self._carry_back(answer, judged)
 
     def _carry_back(self, answer: _Answer, judged: Judged) -> Answered | None:
         exchange = answer.exchange

@@ -29,9 +29,11 @@ from __future__ import annotations
 import re
 from codecs import utf_8_decode
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol.scan does
 
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits, OverLimit, frozen
 from mcp_tool_filter.protocol.messages import (
     Message,
@@ -168,7 +170,7 @@ class LongList:
     message: Message
     """Its result is not parsed further if there is a listing."""
     listing: Listing | None = None
-    """None if it is another message."""
+    """None if it is another message, or if what it calls its tools could be read in two ways."""
 
 
 def in_parts(raw: bytes) -> Iterator[bytes | None]:
@@ -206,9 +208,11 @@ def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
     for part in in_parts(raw):
         if part is not None:
             message = parse_message(part, limits)
-            listing = parse_listing(message) if isinstance(message, Response) else None
+            listing = None
+            with suppress(ProtocolError):  # what it answers decides whether that matters
+                listing = parse_listing(message) if isinstance(message, Response) else None
             if part is raw or listing is None or not isinstance(message, Response):
-                yield LongList(message, listing)
+                yield LongList(message if part is raw else parse_message(raw, limits), listing)
                 return
             last = message, listing
             definitions += listing.definitions

@@ -10,6 +10,7 @@ from tests.mcp_upstream import RESULT
 from tests.raw_upstream import answer
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}'
+NEXT_PAGE = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"2"}}'
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"

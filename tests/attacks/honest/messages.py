@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tests.attacks.honest.base import CALL, GET, OK, SSE, Exchange
+from tests.attacks.honest.base import CALL, GET, NEXT_PAGE, OK, SSE, Exchange
 from tests.attacks.hostile_requests import chunked, post
 from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL
 from tests.mcp_upstream import RESULT, tool_list
@@ -201,6 +201,7 @@ def events() -> Iterator[tuple[str, bytes]]:
         "another name": b"event: heartbeat\ndata: 12\n\n" + one,
         "text by another name": b"event: ping\ndata: 2026-01-01T00:00:00Z\n\n" + one,
         "JSON by another name": b'event: x\ndata: {"a":[1.0]}\n\n' + one,
+        "long by another name": b'event: x\ndata: ["' + b"x" * 300_000 + b'"]\n\n' + one,
         "unknown fields": b"x: y\nid: 3\n" + one,
         "blank lines": b"\n\n\n" + one + b"\n\n",
         "server requests": b'data: {"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1,"tools":['
@@ -246,6 +247,8 @@ def in_bodies() -> Iterator[Exchange]:
             post(CALL),
             (SSE + b"Content-Length: %d\r\n\r\n" % len(said) + said,),
         )
+        if label in ("large", "long by another name"):  # read in steps while a list is waited for
+            yield Exchange(f"stream of a list: {label}", post(NEXT_PAGE), (whole,))
         yield Exchange(
             f"stream until the end: {label}", post(CALL), (SSE + b"\r\n", said), ends=True
         )

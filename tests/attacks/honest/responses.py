@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.attacks.honest.base import CALL, OK, SSE, Exchange
+from tests.attacks.honest.base import CALL, NEXT_PAGE, OK, SSE, Exchange
 from tests.attacks.hostile_requests import HOST, chunked, post
 from tests.mcp_upstream import RESULT
+from tests.raw_upstream import answer
 
 
 def in_responses() -> Iterator[Exchange]:
@@ -45,6 +46,8 @@ def in_responses() -> Iterator[Exchange]:
             body,
         )
         yield Exchange(f"a call answered {status} {body[:12]!r}", post(CALL), (said,))
+    page = answer(b"<p>" * 100_000, status="500 X", kind="text/html")
+    yield Exchange("a list answered by a long page", post(NEXT_PAGE), (page,))
     for label, said in {
         "session": b"HTTP/1.1 200 OK\r\nMcp-Session-Id: s1\r\nSet-Cookie: a=b; HttpOnly\r\nSet-Cookie: c=d\r\nX-Odd:  spaced \xe9\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         % len(RESULT)
