@@ -13,6 +13,7 @@ from typing import Any
 import brotli
 import zstandard
 
+from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
 from mcp_tool_filter.adapters.upstream.replies import messages_in
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.asker import problem_in_source
@@ -313,6 +314,7 @@ PARSERS = [
     Parser("may_lead_round", lambda raw: may_lead_round("//" + text(raw), UPSTREAM), ANY, HEADERS),
     Parser("plain_hosts", lambda raw: plain_hosts(text(raw)), ANY, HEADERS),
     Parser("parse_origin", lambda raw: parse_origin("http://" + text(raw)), ANY, HEADERS),
+    Parser("masks in a path", lambda raw: _PARAMETER.sub(b"", b"/x?" + raw), (*ANY, b"?a", b"&a="), BODY),
     Parser("learn_login", learn_login, (*ANY, b'"\\'), HEADERS),
     Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
     Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),

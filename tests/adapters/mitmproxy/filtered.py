@@ -83,6 +83,13 @@ def lost(id: str) -> bytes:
     return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}'.encode()
 
 
+class Script:
+    """A script behind the filter: one hook."""
+
+    def __init__(self, hook: str, run: Callable[[Any], Any]) -> None:
+        setattr(self, hook, run)
+
+
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 
 

@@ -1,4 +1,4 @@
-"""The hooks in a real mitmproxy: options that are edited while it runs."""
+"""The hooks in a real mitmproxy."""
 
 from __future__ import annotations
 
@@ -6,50 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from mitmproxy import ctx
-from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy import addon
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import (
-    DELETE,
-    READ,
-    call,
-    filtered,
-    not_found,
-)
-from tests.mcp_upstream import RESULT, mcp_upstream
+from tests.adapters.mitmproxy.filtered import DELETE, READ
+from tests.mcp_upstream import mcp_upstream
 from tests.proxy import proxy
 from tests.raw_client import raw_client
 from tests.raw_upstream import TIMEOUT
-
-
-class TestEditedOptions:
-    """mitmweb and the console let a user edit options while we run."""
-
-    async def test_other_patterns_take_effect_at_once(self, tmp_path: Path) -> None:
-        async with filtered(tmp_path) as between:
-            assert (await between.ask(call("read_file"))).body == RESULT
-            ctx.options.update(deny=["^read_"])
-            assert (await between.ask(call("read_file"))).body == not_found("read_file")
-            assert (await between.ask(call("delete_file"))).body == RESULT
-
-    @pytest.mark.parametrize(
-        "bad", [{"deny": ["("]}, {"deny": ["(a+)+"]}, {"tools_list": ["x"]}, {"fail_fast": ["?"]}]
-    )
-    async def test_a_bad_value_is_refused_and_the_old_filter_is_kept(
-        self, tmp_path: Path, bad: dict[str, list[str]]
-    ) -> None:
-        async with filtered(tmp_path) as between:
-            with pytest.raises(OptionsError, match=r"^Error: "):
-                ctx.options.update(**bad)
-            assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
-
-    async def test_an_option_that_would_allow_a_bypass_is_refused(self, tmp_path: Path) -> None:
-        async with filtered(tmp_path) as between:
-            with pytest.raises(OptionsError, match="ignore_hosts"):
-                ctx.options.update(ignore_hosts=["localhost"])
-            assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
 
 
 @pytest.mark.parametrize(

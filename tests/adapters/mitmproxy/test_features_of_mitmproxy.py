@@ -13,11 +13,11 @@ import pytest
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.io import FlowReader
 
-from tests.adapters.mitmproxy.filtered import Filtered, call, filtered
+from tests.adapters.mitmproxy.filtered import Filtered, Script, call, filtered
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
-from tests.websocket import accept, connect
+from tests.raw_client import Answer, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk
+from tests.websocket import WebSocketEnd, accept, connect
 
 READ = tool("read_file")
 
@@ -46,6 +46,12 @@ def basic(text: str) -> bytes:
 def read_dump(path: Path) -> list[HTTPFlow]:
     with path.open("rb") as file:
         return [one for one in FlowReader(file).stream() if isinstance(one, HTTPFlow)]
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 async def test_proxyauth_lets_only_valid_logins_in(tmp_path: Path) -> None:
@@ -94,14 +100,15 @@ async def test_the_operators_headers_do_not_follow_map_remote(tmp_path: Path) ->
 async def test_headers_and_bodies_are_modified_and_judged_again(tmp_path: Path) -> None:
     given = {
         "modify_headers": ["|~q|X-Asked|a", "|~s|X-Said|b"],
-        "modify_body": ["|~q|allowed_name|delete_file", "|~s|hello|bye"],
+        "modify_body": ["|~q|allowed_name|delete_file", "|~q|mine|yours", "|~s|hello|bye"],
     }
     hello = RESULT.replace(b'"content":[]', b'"content":["hello"]')
     async with hosted(tmp_path, respond=saying(hello), **given) as it:
-        said = await it.ask(call("read_file"))
+        said = await it.ask(call("read_file", '{"is":"mine"}'))
         assert said.all("x-said") == ["b"]
         assert said.body == hello.replace(b"hello", b"bye")
         assert got(it, b"X-Asked: a")
+        assert got(it, call("read_file", '{"is":"yours"}'))
         refused = await it.ask(call("allowed_name"))
         assert b"Tool not found: delete_file" in refused.body
         assert refused.all("x-said") == ["b"]
@@ -134,13 +141,13 @@ async def test_server_replay_answers_and_is_filtered(tmp_path: Path) -> None:
         assert not got(it, b"tools/call")
 
 
-class Intercepts:
+class Intercepts(Script):
     """Keeps what a user would see in mitmweb, and stops each call at a hook."""
 
     def __init__(self, hook: str) -> None:
+        super().__init__(hook, self._stop)
         self.flows: list[HTTPFlow] = []
         self.stopped = asyncio.Event()
-        setattr(self, hook, self._stop)
 
     def _stop(self, flow: HTTPFlow) -> None:
         flow.intercept()
@@ -148,43 +155,44 @@ class Intercepts:
         self.stopped.set()
 
 
+def answered(body: bytes, kind: str = "application/json") -> Callable[[HTTPFlow], None]:
+    def change(flow: HTTPFlow) -> None:
+        flow.response = Response.make(200, body, {"content-type": kind})
+
+    return change
+
+
 @pytest.mark.parametrize("hook", ["requestheaders", "request", "responseheaders", "response"])
-@pytest.mark.parametrize("end", ["kill", "resume"])
-async def test_an_intercepted_flow_goes_on_or_ends(tmp_path: Path, hook: str, end: str) -> None:
+@pytest.mark.parametrize("end", ["kill", "resume", "edit"])
+async def test_an_intercepted_flow_ends_or_goes_on_and_is_judged(
+    tmp_path: Path, hook: str, end: str
+) -> None:
     user = Intercepts(hook)
     async with hosted(tmp_path, user) as it:
         asking = asyncio.create_task(it.ask(call("read_file")))
         async with asyncio.timeout(TIMEOUT):
             await user.stopped.wait()
         (flow,) = user.flows
-        getattr(flow, end)()
-        if end == "resume":
-            assert (await asking).body == RESULT
-        else:
+        if end == "kill":
+            flow.kill()
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await asking
-
-
-async def test_an_edit_by_hand_is_judged(tmp_path: Path) -> None:
-    user = Intercepts("request")
-    async with hosted(tmp_path, user) as it:
-        asking = asyncio.create_task(it.ask(call("read_file")))
-        async with asyncio.timeout(TIMEOUT):
-            await user.stopped.wait()
-        user.flows[0].request.content = call("delete_file")
-        user.flows[0].resume()
-        assert b"Tool not found" in (await asking).body
+            return
+        if end == "edit":
+            flow.request.content = call("delete_file")
+        flow.resume()
+        is_late = end == "edit" and hook == "request"
+        assert (b"Tool not found" in (await asking).body) is is_late
         assert not got(it, b"delete_file")
 
 
 async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path: Path) -> None:
-    class Waits:
-        async def request(self, flow: HTTPFlow) -> None:
-            if b"slowly" in (flow.request.content or b""):
-                await go.wait()
+    async def wait(flow: HTTPFlow) -> None:
+        if b"slowly" in (flow.request.content or b""):
+            await go.wait()
 
     go = asyncio.Event()
-    async with hosted(tmp_path, Waits()) as it, raw_client(it.proxy.port) as other:
+    async with hosted(tmp_path, Script("request", wait)) as it, raw_client(it.proxy.port) as other:
         asking = asyncio.create_task(it.ask(call("read_file", '{"a":"slowly"}')))
         assert (await other.ask(post(call("read_file")))).body == RESULT
         assert not asking.done()
@@ -194,14 +202,8 @@ async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path:
 
 async def test_a_dump_has_what_the_client_saw(tmp_path: Path) -> None:
     """Not what a script tried to make of it."""
-
-    class Lists:
-        def response(self, flow: HTTPFlow) -> None:
-            if flow.response:
-                flow.response = Response.make(200, LISTED, {"content-type": "application/json"})
-
-    dump = tmp_path / "dump.flow"
-    async with hosted(tmp_path, Lists(), save_stream_file=str(dump)) as it:
+    dump, lists = tmp_path / "dump.flow", Script("response", answered(LISTED))
+    async with hosted(tmp_path, lists, save_stream_file=str(dump)) as it:
         said = await it.ask(call("read_file"))
     (flow,) = read_dump(dump)
     assert flow.response
@@ -215,19 +217,13 @@ async def test_a_dump_has_what_the_client_saw(tmp_path: Path) -> None:
 
 async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> None:
     seen: list[HTTPFlow] = []
-
-    class Sees:
-        def response(self, flow: HTTPFlow) -> None:
-            seen.append(flow)
-
-    async with hosted(tmp_path, Sees(), upstream_headers=["X-Team: ours"]) as it:
+    sees = Script("response", seen.append)
+    async with hosted(tmp_path, sees, upstream_headers=["X-Team: ours"]) as it:
         await it.ask(call("read_file"))
         again, other = seen[0].copy(), seen[0].copy()
         other.request.content = call("delete_file")
         it.proxy.master.commands.call("replay.client", [again, other])
-        async with asyncio.timeout(TIMEOUT):
-            while len(seen) < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(seen) == 3)
         assert seen[1].response
         assert seen[1].response.content == RESULT
         assert seen[2].response
@@ -238,75 +234,52 @@ async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> No
         assert all(b"ours" not in value for one in seen for _, value in one.request.headers.fields)
 
 
-class Watches:
-    def __init__(self) -> None:
-        self.flow: HTTPFlow | None = None
-
-    def websocket_start(self, flow: HTTPFlow) -> None:
-        self.flow = flow
-
-
-async def echoing(request: RawRequest, peer: Peer, heard: list[bytes]) -> None:
-    end = await accept(peer.reader, peer.writer, request.head)
-    with suppress(ConnectionError):
-        while (message := await end.hear()) is not None:
-            heard.append(message)
-            await end.say(RESULT)
-
-
-type Heard = list[bytes]
-
-
 @asynccontextmanager
 async def talking(
-    home: Path, watches: Watches, **options: Any
-) -> AsyncIterator[tuple[Filtered, Any, Heard]]:
-    heard: Heard = []
+    home: Path, **options: Any
+) -> AsyncIterator[tuple[Filtered, WebSocketEnd, HTTPFlow, list[bytes]]]:
+    """Open a WebSocket; also yield its flow, and what the upstream hears."""
+    heard: list[bytes] = []
+    flows: list[HTTPFlow] = []
 
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        if b"websocket" in request.head.lower():
-            await echoing(request, peer, heard)
-        else:
-            await peer.say(answer(RESULT))
+    async def echo(request: RawRequest, peer: Peer) -> None:
+        end = await accept(peer.reader, peer.writer, request.head)
+        with suppress(ConnectionError):
+            while (message := await end.hear()) is not None:
+                heard.append(message)
+                await end.say(RESULT)
 
-    async with hosted(home, watches, respond=respond, **options) as it:
+    watches = Script("websocket_start", flows.append)
+    async with hosted(home, watches, respond=echo, **options) as it:
         end = await connect(it.client.reader, it.client.writer)
-        yield it, end, heard
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not true():
-            await asyncio.sleep(0.01)
+        yield it, end, flows[0], heard
 
 
 async def test_injected_websocket_messages_are_judged(tmp_path: Path) -> None:
-    watches = Watches()
-    async with talking(tmp_path, watches) as (it, end, heard):
+    async with talking(tmp_path) as (it, end, flow, heard):
         await end.say(call("read_file"))
         assert await end.hear() == RESULT
         commands = it.proxy.master.commands
-        commands.call("inject.websocket", watches.flow, False, call("delete_file"), True)
+        commands.call("inject.websocket", flow, False, call("delete_file"), True)
         assert b"Tool not found" in (await end.hear() or b"")
-        commands.call("inject.websocket", watches.flow, True, LISTED, True)
+        commands.call("inject.websocket", flow, True, LISTED, True)
         listed = await end.hear() or b""
         assert b"read_file" in listed
         assert b"delete_file" not in listed
-        commands.call("inject.websocket", watches.flow, False, call("read_file"), True)
+        commands.call("inject.websocket", flow, False, call("read_file"), True)
         assert await end.hear() == RESULT
         assert not any(b"delete_file" in one for one in heard)
 
 
 async def test_a_websockets_dump_has_all_messages(tmp_path: Path) -> None:
     """What passed is there as it passed; what did not is marked as dropped."""
-    watches, dump = Watches(), tmp_path / "dump.flow"
-    async with talking(tmp_path, watches, save_stream_file=str(dump)) as (_, end, heard):
+    dump = tmp_path / "dump.flow"
+    async with talking(tmp_path, save_stream_file=str(dump)) as (_, end, flow, heard):
         for name in ("read_file", "delete_file", "read_file"):
             await end.say(call(name))
             assert await end.hear()
         await end.leave()
-        flow = watches.flow
-        await until(lambda: flow and flow.websocket and flow.websocket.timestamp_end)
+        await until(lambda: flow.websocket and flow.websocket.timestamp_end)
         await until(lambda: len(heard) == 2)
     (kept,) = read_dump(dump)
     assert kept.websocket
@@ -327,43 +300,7 @@ async def test_a_websockets_dump_has_all_messages(tmp_path: Path) -> None:
 
 # What another script changes after us is judged again, and passes only if it may.
 
-type Change = Callable[[HTTPFlow], None]
-
 BOTH = tool_list([READ, DELETE], id="5")
-
-
-class Script:
-    """A script behind the filter."""
-
-    def __init__(self, hook: str, change: Change) -> None:
-        setattr(self, hook, change)
-
-
-def answered(body: bytes, kind: str = "application/json") -> Change:
-    def change(flow: HTTPFlow) -> None:
-        flow.response = Response.make(200, body, {"content-type": kind})
-
-    return change
-
-
-def asked(body: bytes) -> Change:
-    def change(flow: HTTPFlow) -> None:
-        flow.request.content = body
-
-    return change
-
-
-async def test_a_request_that_becomes_another_allowed_call_passes(tmp_path: Path) -> None:
-    other = call("read_file", '{"changed":true}')
-    async with hosted(tmp_path, Script("request", asked(other))) as it:
-        assert (await it.ask(call("read_file"))).body == RESULT
-        assert [one.body for one in it.upstream.of("tools/call")] == [other]
-
-
-async def test_an_answer_that_a_script_changes_passes_if_it_may(tmp_path: Path) -> None:
-    other = RESULT.replace(b"[]", b'[{"type":"text","text":"changed"}]')
-    async with hosted(tmp_path, Script("response", answered(other))) as it:
-        assert (await it.ask(call("read_file"))).body == other
 
 
 async def test_an_answer_that_becomes_an_event_stream_is_not_shown(tmp_path: Path) -> None:
@@ -386,29 +323,29 @@ async def streaming(_request: RawRequest, peer: Peer) -> None:
     await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
 
 
-def with_header(name: str, value: str) -> Change:
+@asynccontextmanager
+async def streamed(home: Path, name: str, value: str) -> AsyncIterator[Answer]:
+    """Get a stream to whose head a script adds this."""
+
     def change(flow: HTTPFlow) -> None:
         assert flow.response
         flow.response.headers[name] = value
 
-    return change
+    async with hosted(home, Script("responseheaders", change), respond=streaming) as it:
+        yield await it.ask(call("read_file"))
 
 
 async def test_a_header_that_a_script_gives_a_stream_passes_unless_it_carries_a_tool(
     tmp_path: Path,
 ) -> None:
     for value, passes in (("harmless", True), ('{"name":"delete_file","inputSchema":{}}', False)):
-        change = with_header("x-tools", value)
-        async with hosted(tmp_path, Script("responseheaders", change), respond=streaming) as it:
-            got = await it.ask(call("read_file"))
+        async with streamed(tmp_path, "x-tools", value) as got:
             assert bool(got.all("x-tools")) is passes
             assert RESULT in got.body
 
 
 async def test_a_stream_that_a_script_calls_something_else_is_not_shown(tmp_path: Path) -> None:
     """A client would read it in another way than we have judged it."""
-    change = with_header("content-type", "application/json")
-    async with hosted(tmp_path, Script("responseheaders", change), respond=streaming) as it:
-        got = await it.ask(call("read_file"))
+    async with streamed(tmp_path, "content-type", "application/json") as got:
         assert b"The server sent an invalid response" in got.body
         assert RESULT not in got.body

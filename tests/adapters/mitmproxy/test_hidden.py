@@ -12,8 +12,6 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from time import process_time
-from timeit import repeat
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -22,12 +20,12 @@ from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.adapters.mitmproxy.filtered import filtered
-from tests.adapters.mitmproxy.test_logins import fetched
+from tests.adapters.mitmproxy.test_logins import fetched, log_in_to
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, Respond, saying
+from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
 from tests.proxy import tool as run_tool
@@ -115,19 +113,29 @@ async def ask_token(client: RawClient, asked: dict[str, str]) -> dict[str, str]:
     return said
 
 
+@asynccontextmanager
+async def shown_by(
+    addon: ToolFilter, to: OAuthUpstream, home: Path, **options: Any
+) -> AsyncIterator[tuple[RawClient, list[str]]]:
+    """Open a client; what has been seen and recorded is there at the end."""
+    recording, looking = home / "all.flow", Looking()
+    given = {"endpoint": ["/mcp"], "save_stream_file": str(recording), **options}
+    async with (
+        proxy(addon, looking, Save(), to=to.origin, home=home, **given) as it,
+        raw_client(it.port) as client,
+    ):
+        yield client, looking.seen
+    looking.seen.append(recording.read_bytes().decode("latin-1"))
+
+
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_flow_has_masks_for_all_secrets_of_a_login(tmp_path: Path, place: str) -> None:
     """Also if a script changes the answers."""
-    recording, looking = tmp_path / "all.flow", Looking()
-    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
     with oauth_upstream(**PLACES[place]) as upstream:
-        addons = (ToolFilter(fetch=fetched), looking, Save())
-        async with (
-            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
+        addon = ToolFilter(fetch=fetched)
+        async with shown_by(addon, upstream, tmp_path) as (client, seen):
             found = [*await log_in(client), *upstream.all_secrets()]
-    shown = "".join(looking.seen) + recording.read_bytes().decode("latin-1")
+    shown = "".join(seen)
     assert "masked-" in shown
     assert "grant_type=refresh_token" in shown  # what is no secret can be seen
     assert "x-added" in shown
@@ -135,17 +143,27 @@ async def test_a_flow_has_masks_for_all_secrets_of_a_login(tmp_path: Path, place
 
 
 async def test_an_option_shows_the_secrets(tmp_path: Path) -> None:
-    recording = tmp_path / "all.flow"
-    given: dict[str, Any] = {"show_secrets": ["true"], "save_stream_file": str(recording)}
     with oauth_upstream() as upstream:
-        addons = (ToolFilter(fetch=fetched), Save())
-        async with (
-            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
+        addon, options = ToolFilter(fetch=fetched), {"show_secrets": ["true"]}
+        async with shown_by(addon, upstream, tmp_path, **options) as (client, seen):
             found = await log_in(client)
-    shown = recording.read_bytes().decode("latin-1")
-    assert [one for one in found if one not in shown] == []
+    assert [one for one in found if one not in seen[-1]] == []
+
+
+async def test_the_token_of_our_own_login_is_in_no_log_no_flow_and_no_recording(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG"), oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        async with shown_by(ToolFilter(), upstream, tmp_path) as (client, seen):
+            for error in (None, None, "invalid_grant"):
+                upstream.refuses_renewal = error
+                await client.ask(post(CALL))
+                upstream.end_access()
+        shown = caplog.text + "".join(seen)
+        assert len(seen) > 12
+        assert not any(secret in shown for secret in upstream.all_secrets())
+        assert "access-" not in shown
 
 
 @pytest.mark.rest(but=1)
@@ -290,14 +308,3 @@ async def test_a_client_gets_the_unmasked_answer(tmp_path: Path) -> None:
     assert b"sid=masked-" in shown
     assert b"c-4711" not in shown
     assert b"from-the-client" not in shown
-
-
-@pytest.mark.parametrize("piece", [b"?", b"&", b"=", b"?a", b"&a=", b"%41"])
-def test_a_long_path_takes_no_longer_per_character(piece: bytes) -> None:
-    def seconds(size: int) -> float:
-        path = b"/x?" + piece * (size // len(piece))
-        return min(
-            repeat(lambda: _PARAMETER.sub(b"", path), timer=process_time, number=1, repeat=40)
-        )
-
-    assert seconds(64_000) < 10 * seconds(16_000)  # 16 times if it were quadratic

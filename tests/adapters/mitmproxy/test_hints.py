@@ -62,9 +62,7 @@ async def test_mitmdump_takes_the_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tools_list", ["auto", "upstream"])
-async def test_hints_and_exceptions_can_be_edited_while_mitmproxy_runs(
-    tmp_path: Path, tools_list: str
-) -> None:
+async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_list: str) -> None:
     """As with ``:set`` in mitmproxy's console. What is refused changes nothing."""
     both = tool("both", ', "annotations":{"readOnlyHint":true,"openWorldHint":false}')
 
@@ -91,11 +89,14 @@ async def test_hints_and_exceptions_can_be_edited_while_mitmproxy_runs(
             ),
             (("read_only=false",), ("read_file", "write_file", "both")),
             (("except=^no",), ("read_file", "both")),
+            (("deny=^read",), ("both",)),
         ]
+        wrong = ["deny_hint=open_world", "deny_hint", "except=", "read_only=x", "read_only"]
+        wrong += ["deny=(", "deny=(a+)+", "tools_list=x", "fail_fast=?", "ignore_hosts=localhost"]
         for texts, exposed in edits:
             ctx.options.set(*texts)
             await agree_on(*exposed)
-            for bad in ("deny_hint=open_world", "deny_hint", "except=", "read_only=x", "read_only"):
+            for bad in wrong:
                 with pytest.raises(OptionsError, match=r"^Error: "):
                     ctx.options.set(bad)
             await agree_on(*exposed)

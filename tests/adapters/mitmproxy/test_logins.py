@@ -49,6 +49,13 @@ async def fetched(_target: object) -> Fetched:
     return example("read_file", "delete_file")
 
 
+US = "http://localhost"
+
+
+def works(got: Answer) -> bool:
+    return "result" in json.loads(got.body)
+
+
 async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
     await log_in(upstream.url, Wishes(timeout=TIMEOUT, ca=ca), LoginStore(), show)
 
@@ -99,13 +106,18 @@ class Between:
 
 @asynccontextmanager
 async def between(
-    home: Path, options: dict[str, Any] | None = None, *, is_logged_in: bool = False, **how: Any
+    home: Path,
+    options: dict[str, Any] | None = None,
+    *,
+    is_logged_in: bool = False,
+    ca: str | None = None,
+    **how: Any,
 ) -> AsyncIterator[Between]:
     """If we are not logged in, each client first learns that a login is wanted."""
     given = {"deny": ["^delete_"], "endpoint": ["/mcp"], **(options or {})}
     with oauth_upstream(**how) as upstream:
         if is_logged_in:
-            await log_in_to(upstream)
+            await log_in_to(upstream, ca)
         addon = ToolFilter() if is_logged_in else ToolFilter(fetch=fetched)
         async with (
             proxy(addon, to=upstream.origin, home=home, **given) as it,
@@ -124,24 +136,14 @@ def error_of(got: Answer) -> tuple[int, object, str]:
     return got.status, body["id"], body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("headers", "path"),
-    [
-        (b"Authorization: Bearer own\r\n", "/mcp"),
-        (b"Cookie: a=b\r\n", "/mcp"),
-        (b"X-Api-Key: x\r\n", "/mcp"),
-    ],
-)
-async def test_a_client_with_credentials_keeps_them(
-    tmp_path: Path, headers: bytes, path: str
-) -> None:
+@pytest.mark.parametrize("own", [b"Authorization: Bearer own", b"Cookie: a=b", b"X-Api-Key: x"])
+async def test_a_client_with_credentials_keeps_them(tmp_path: Path, own: bytes) -> None:
     """The upstream's challenge is then theirs, too: it is not our login that failed."""
-
     async with logged_in(tmp_path) as it:
-        got = await it.ask(PING, headers, path)
+        got = await it.ask(PING, own + b"\r\n")
         assert got.status == 401
         assert got.all("www-authenticate")
-        assert it.sent() == (["Bearer own"] if b"Bearer" in headers else [None])
+        assert it.sent() == (["Bearer own"] if b"Bearer" in own else [None])
 
 
 async def test_the_token_goes_to_no_other_path(
@@ -169,9 +171,9 @@ async def test_the_list_of_another_kind_of_client_is_fetched_with_the_login(tmp_
     )
 
     async with logged_in(tmp_path, session="s1") as it:
-        assert "result" in json.loads((await it.ask(hello)).body)
         session = b"Mcp-Session-Id: s1\r\n"
-        assert "result" in json.loads((await it.ask(CALL, session)).body)
+        assert works(await it.ask(hello))
+        assert works(await it.ask(CALL, session))
         unknown = await it.ask(CALL.replace(b"read_file", b"no_such"), session)
         assert json.loads(unknown.body)["error"]["code"] == -32601
         methods = [method for method, _ in it.upstream.calls]
@@ -191,7 +193,7 @@ async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> Non
 
         answers = await asyncio.gather(*(it.ask_alone(PING) for _ in range(8)))
         assert [json.loads(one.body)["id"] for one in answers] == [7] * 8
-        assert all("result" in json.loads(one.body) for one in answers)
+        assert all(map(works, answers))
         assert it.upstream.renewals == 1
         assert f"Bearer {old}" not in it.sent()
 
@@ -204,11 +206,11 @@ async def test_an_early_refusal_causes_one_renewal_and_one_retry(
         it.upstream.end_access()
 
         answers = await asyncio.gather(*(it.ask_alone() for _ in range(at_once)))
-        assert all("result" in json.loads(one.body) for one in answers)
+        assert all(map(works, answers))
         assert it.upstream.renewals == 1
         assert len(it.sent()) <= 2 * at_once
         for _ in range(3):  # on connections that are kept
-            assert "result" in json.loads((await it.ask(PING)).body)
+            assert works(await it.ask(PING))
 
 
 async def test_a_refusal_that_comes_after_the_renewal_causes_a_retry_at_once(
@@ -233,7 +235,7 @@ async def test_a_refusal_that_comes_after_the_renewal_causes_a_retry_at_once(
 
         monkeypatch.setattr(it.upstream, "grant_of", refusing_one_late)
         answers = await asyncio.gather(ask(), ask())
-        assert all("result" in json.loads(one.body) for one in answers)
+        assert all(map(works, answers))
         assert it.upstream.renewals == 1
 
 
@@ -275,7 +277,7 @@ async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
         assert message.startswith(f"Not logged in to {it.upstream.url}. Type: mcp-tool-filter")
         assert len(it.upstream.calls) == before
         await log_in_to(it.upstream)
-        assert "result" in json.loads((await it.ask(CALL)).body)
+        assert works(await it.ask(CALL))
 
 
 async def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
@@ -309,58 +311,12 @@ async def test_no_login_is_used_where_the_user_wants_none(
         assert not any(value and "access-" in value for _, value in upstream.calls)
 
 
-async def test_the_token_is_in_no_log_no_flow_and_no_recording(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from mitmproxy.addons.save import Save
-
-    class Looking:
-        def __init__(self) -> None:
-            self.seen: list[str] = []
-
-        def look(self, flow: Any) -> None:
-            self.seen.append(repr(flow.get_state()))
-
-        requestheaders = request = responseheaders = response = error = look
-
-    recording, looking = tmp_path / "all.flow", Looking()
-
-    with caplog.at_level("DEBUG"), oauth_upstream() as upstream:
-        await log_in_to(upstream)
-        given = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
-        addons = (ToolFilter(), looking, Save())
-        async with (
-            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
-            await client.ask(post(CALL))
-            upstream.end_access()
-            await client.ask(post(CALL))
-            upstream.end_access()
-            upstream.refuses_renewal = "invalid_grant"
-            await client.ask(post(CALL))
-        shown = caplog.text + "".join(looking.seen) + recording.read_bytes().decode("latin-1")
-        assert len(looking.seen) >= 12
-        assert not any(secret in shown for secret in upstream.all_secrets())
-        assert "access-" not in shown
-
-
 async def test_https_on_both_sides(tmp_path: Path) -> None:
-    with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
-        ca = str(tmp_path / "upstream-ca-cert.pem")
-        await log_in_to(upstream, ca)
-        given = {
-            "endpoint": ["/mcp"],
-            "ssl_insecure": False,
-            "ssl_verify_upstream_trusted_ca": ca,
-        }
-        async with (
-            proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
-            upstream.end_access()
-            got = await client.ask(post(CALL))
-            assert "result" in json.loads(got.body)
+    ca = str(tmp_path / "upstream-ca-cert.pem")
+    how = {"options": {"ssl_insecure": False, "ssl_verify_upstream_trusted_ca": ca}, "ca": ca}
+    async with logged_in(tmp_path, tls=certified(tmp_path), elsewhere=True, **how) as it:
+        it.upstream.end_access()
+        assert works(await it.ask(CALL))
 
 
 def query_of(got: Answer) -> dict[str, str]:
@@ -440,13 +396,7 @@ async def test_a_message_is_no_login_on_any_path(path: str, tmp_path: Path) -> N
     async with between(tmp_path) as it:
         await it.register()
         before = len(it.upstream.registrations), len(it.upstream.token_requests)
-        call = {
-            "jsonrpc": "2.0",
-            "id": 7,
-            "method": "tools/call",
-            "params": {"name": "delete_file"},
-        }
-        got = await it.client.ask(post(json.dumps(call).encode(), path=path))
+        got = await it.client.ask(post(CALL.replace(b"read_", b"delete_"), path=path))
         assert json.loads(got.body)["error"]["message"] == "Tool not found: delete_file"
         assert (len(it.upstream.registrations), len(it.upstream.token_requests)) == before
 
@@ -454,46 +404,57 @@ async def test_a_message_is_no_login_on_any_path(path: str, tmp_path: Path) -> N
 # Challenges and metadata documents of a login name us, whatever the client asks.
 
 
-async def test_challenges_name_us_as_the_client_addressed_us(tmp_path: Path) -> None:
-    async with between(tmp_path) as it:
-        forwarded = b"X-Forwarded-Host: evil.example\r\nForwarded: host=evil.example\r\n"
-        for host in (b"localhost:1234", b"127.0.0.1", b"[::1]:80"):
-            headers = MCP_HEADERS.replace(b"localhost", host) + forwarded
-            got = await it.client.ask(post(PING, headers=headers))
-            assert got.status == 401
-            ours = "http://" + host.decode()
-            challenge = f'Bearer error="invalid_token", resource_metadata="{ours}{PLACE}"'
-            assert got.all("www-authenticate") == [challenge]
-            assert (await it.document(PLACE, headers))["resource"] == ours + "/mcp"
-            assert (await it.document(SERVER, headers))["issuer"] == ours
+ALLOWED = {"allowed_hosts": ["tools.example,https://tools.example", "other.example"]}
 
 
-async def test_behind_a_balancer_that_does_tls_the_documents_name_https(tmp_path: Path) -> None:
-    """The user says so, by allowing the origin; a header that anybody can send does not."""
-    allowed = ["tools.example,https://tools.example", "other.example"]
-    async with between(tmp_path, {"allowed_hosts": allowed}) as it:
-        for host, ours in (
-            (b"Tools.Example", "https://Tools.Example"),
-            (b"other.example\r\nX-Forwarded-Proto: https", "http://other.example"),
-        ):
-            headers = MCP_HEADERS.replace(b"localhost", host)
-            got = await it.client.ask(post(PING, headers=headers))
-            assert f'resource_metadata="{ours}{PLACE}"' in got.all("www-authenticate")[0]
-            assert (await it.document(PLACE, headers))["resource"] == ours + "/mcp"
-            assert (await it.document(SERVER, headers))["issuer"] == ours
+@pytest.mark.parametrize(
+    ("options", "host", "ours"),
+    [
+        ({}, b"localhost:1234", "http://localhost:1234"),
+        ({}, b"127.0.0.1", "http://127.0.0.1"),
+        ({}, b"[::1]:80", "http://[::1]:80"),
+        (ALLOWED, b"Tools.Example", "https://Tools.Example"),
+        (ALLOWED, b"other.example\r\nX-Forwarded-Proto: https", "http://other.example"),
+    ],
+)
+async def test_challenges_and_documents_name_us_as_the_client_addressed_us(
+    tmp_path: Path, options: dict[str, Any], host: bytes, ours: str
+) -> None:
+    """Behind a balancer that does TLS the user says so, by allowing the origin."""
+    forwarded = b"X-Forwarded-Host: evil.example\r\nForwarded: host=evil.example\r\n"
+    headers = MCP_HEADERS.replace(b"localhost", host) + forwarded
+    async with between(tmp_path, options) as it:
+        got = await it.client.ask(post(PING, headers=headers))
+        challenge = f'Bearer error="invalid_token", resource_metadata="{ours}{PLACE}"'
+        assert (got.status, got.all("www-authenticate")) == (401, [challenge])
+        assert (await it.document(PLACE, headers))["resource"] == ours + "/mcp"
+        assert (await it.document(SERVER, headers))["issuer"] == ours
 
 
-@pytest.mark.parametrize("elsewhere", [True, False])
-async def test_the_metadata_documents_name_us(tmp_path: Path, elsewhere: bool) -> None:
-    async with between(tmp_path, elsewhere=elsewhere) as it:
-        for path in (PLACE, "/.well-known/oauth-protected-resource"):
+@pytest.mark.parametrize(
+    ("how", "is_ours", "stands_in"),
+    [
+        ({}, True, True),
+        ({"elsewhere": True}, True, True),
+        ({"elsewhere": True, "options": {"login_through": ["plain"]}}, True, False),
+        ({"options": {"login_through": ["off"]}}, False, False),
+        ({"options": {"upstream_headers": ["Authorization: Bearer x"]}}, False, False),
+    ],
+)
+async def test_the_metadata_documents_name_us_as_far_as_the_user_wants_it(
+    tmp_path: Path, how: dict[str, Any], is_ours: bool, stands_in: bool
+) -> None:
+    async with between(tmp_path, **how) as it:
+        issuer = US if stands_in else it.upstream.issuer
+        for path in (PLACE, PLACE.removesuffix("/mcp")):
             found = await it.document(path)
-            assert found["resource"] == "http://localhost/mcp"
-            assert found["authorization_servers"] == ["http://localhost"]
-        for path in (SERVER, "/.well-known/openid-configuration"):
+            assert found["resource"] == (f"{US}/mcp" if is_ours else it.upstream.url)
+            assert found["authorization_servers"] == [issuer]
+        if not is_ours:
+            assert (await it.document(SERVER))["issuer"] == issuer
+        for path in (SERVER, "/.well-known/openid-configuration") if stands_in else ():
             found = await it.document(path)
-            assert found["issuer"] == "http://localhost"
-            assert found["token_endpoint"] == "http://localhost/token"
+            assert (found["issuer"], found["token_endpoint"]) == (US, f"{US}/token")
             assert it.upstream.origin not in json.dumps(found)
         assert (await it.see(SERVER + "/mcp")).status == 404
 
@@ -509,22 +470,6 @@ async def test_an_allowed_page_can_read_the_documents(tmp_path: Path) -> None:
         assert "content-type" in got.all("access-control-allow-headers")[0]
         evil = page.replace(b"localhost:6274", b"evil.example")
         assert (await it.see(SERVER, evil)).status == 403
-
-
-async def test_rewriting_only_the_metadata_can_be_chosen(tmp_path: Path) -> None:
-    async with between(tmp_path, elsewhere=True, options={"login_through": ["plain"]}) as it:
-        found = await it.document(PLACE)
-        assert found["resource"] == "http://localhost/mcp"
-        assert found["authorization_servers"] == [it.upstream.issuer]
-
-
-@pytest.mark.parametrize(
-    "options", [{"login_through": ["off"]}, {"upstream_headers": ["Authorization: Bearer x"]}]
-)
-async def test_the_rewriting_can_be_switched_off(tmp_path: Path, options: dict[str, Any]) -> None:
-    async with between(tmp_path, options=options) as it:
-        assert (await it.document(PLACE))["resource"] == it.upstream.url
-        assert (await it.document(SERVER))["issuer"] == it.upstream.issuer
 
 
 async def test_challenges_do_not_name_a_login_if_the_user_set_a_header(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Traces: what a real collector gets of calls, and how their spans end."""
+"""Traces: what a real collector gets of calls, how their spans begin, and how they end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.adapters.mitmproxy.filtered import filtered, legacy_upstream
+from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream
 from tests.collector import Collector, attributes
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer
@@ -18,13 +18,13 @@ from tests.websocket import accept, connect
 CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
 
 
-def call(**meta: str) -> bytes:
-    params = {"name": "read_file", "_meta": meta}
-    said = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+def asking(method: str, id: object, traceparent: str, **params: object) -> bytes:
+    params["_meta"] = {"traceparent": traceparent}
+    said = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
     return json.dumps(said).encode()
 
 
-CALL = call(traceparent=CLIENTS)
+CALL = asking("tools/call", 7, CLIENTS, name="read_file")
 
 
 async def spans_of(sent_to: Collector, count: int) -> list[Span]:
@@ -40,13 +40,7 @@ RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
 SAMPLED = b'{"jsonrpc":"2.0","id":"s-1","result":{"role":"assistant"}}'
 
 
-def sampling(**meta: str) -> bytes:
-    params = {"messages": [], "maxTokens": 9, "_meta": meta}
-    said = {"jsonrpc": "2.0", "id": "s-1", "method": "sampling/createMessage", "params": params}
-    return json.dumps(said).encode()
-
-
-SAMPLING = sampling(traceparent=UPSTREAMS)
+SAMPLING = asking("sampling/createMessage", "s-1", UPSTREAMS, messages=[], maxTokens=9)
 
 
 async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Path) -> None:
@@ -84,21 +78,17 @@ async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Pa
 # Spans that no answer ends: the client has left, or the upstream has answered with an error.
 
 
-async def mute(_request: RawRequest, peer: Peer) -> None:
+async def mute(request: RawRequest, peer: Peer) -> None:
+    if b"upgrade: websocket" in request.head.lower():
+        await accept(peer.reader, peer.writer, request.head)
     await peer.left()
-
-
-async def mute_socket(request: RawRequest, peer: Peer) -> None:
-    socket = await accept(peer.reader, peer.writer, request.head)
-    while await socket.hear() is not None:
-        pass
 
 
 @pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
 async def test_a_client_that_hangs_up_ends_its_spans(
     transport: str, sent_to: Collector, tmp_path: Path
 ) -> None:
-    respond = {"HTTP": mute, "websocket": mute_socket, "legacy stream": legacy_upstream}[transport]
+    respond = legacy_upstream if transport == "legacy stream" else mute
     async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
         match transport:
             case "HTTP":
@@ -130,3 +120,40 @@ async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -
         await between.client.ask(post(CALL, headers=MCP_HEADERS))
         (span,) = await spans_of(sent_to, 1)
     assert attributes(span)["error.type"] == "404"
+
+
+# Which trace a span continues, and that nothing is traced unless the user wants it.
+
+OTHERS = f"00-{'c' * 32}-{'3' * 16}-01"
+
+
+@pytest.mark.parametrize(
+    ("parents", "trace"),
+    [([CLIENTS], "a" * 32), ([OTHERS], "c" * 32), ([CLIENTS, OTHERS], None), ([], None)],
+    ids=["one", "another", "two", "none"],
+)
+async def test_a_span_continues_the_trace_of_the_header_if_it_names_one(
+    parents: list[str], trace: str | None, sent_to: Collector, tmp_path: Path
+) -> None:
+    """Two parents are ambiguous, so a new trace begins."""
+    headers = "".join(f"traceparent: {one}\r\n" for one in parents).encode()
+    async with filtered(tmp_path, otel=["true"]) as between:
+        await between.ask(call("read_file"), headers)
+        (span,) = await spans_of(sent_to, 1)
+        (seen,) = between.upstream.asked
+    if trace:
+        assert span.trace_id.hex() == trace
+        assert span.parent_span_id
+    else:
+        assert span.trace_id.hex() not in ("a" * 32, "c" * 32)
+        assert not span.parent_span_id
+    (ours,) = seen.all("traceparent")
+    assert ours.split("-")[1:3] == [span.trace_id.hex(), span.span_id.hex()]
+
+
+async def test_nothing_is_traced_unless_it_is_on(tmp_path: Path) -> None:
+    async with filtered(tmp_path) as between:
+        await between.ask(CALL, f"traceparent: {CLIENTS}\r\n".encode())
+        (seen,) = between.upstream.asked
+    assert seen.body == CALL
+    assert seen.all("traceparent") == [CLIENTS]
