@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.engine.exchange import Answer
 from mcp_tool_filter.engine.upstream import Upstream
 from tests.adapters.mitmproxy.filtered import (
     INITIALIZE,
@@ -76,6 +78,20 @@ class TestLegacyStreams:
         assert [one.all("authorization") for one in upstream.requests if not one.body] == [
             [], ["Bearer ann"],
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["read_file", "delete_file"])
+async def test_an_answer_is_freed_at_once(tmp_path: Path, name: str) -> None:
+    """Until garbage collection, the next large answer would need new memory from the system."""
+    async with filtered(tmp_path) as on:
+        await on.ask(call(name))
+        gc.collect()
+        gc.disable()
+        try:
+            await on.ask(call(name))
+            assert not [one for one in gc.get_objects() if isinstance(one, Answer)]
+        finally:
+            gc.enable()
 
 
 async def test_a_large_answer_comes_in_few_pieces(

@@ -39,7 +39,9 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -74,6 +76,8 @@ MOST_MESSAGES = 16 * 1024 * 1024
 _MOST_UNWATCHED = 256 * 1024
 _TEXT, _BINARY = 1, 2
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+_REQUEST = http.Request("", 0, b"", b"", b"", b"", b"", (), None, None, 0.0, None)
+_RESPONSE = http.Response(b"", 0, b"", (), None, None, 0.0, None)
 
 
 class Flows:
@@ -121,6 +125,8 @@ class Flows:
             return
         if adopt is not None:
             adopt(picture)
+        if name in _LAST and exchange.seat is None:  # a cycle would keep the bodies for long
+            exchange.flow = SimpleNamespace(flow=picture.flow)
         go_on()
 
     # Connections
@@ -173,7 +179,7 @@ class Picture:
         self.exchange = exchange
         self._layer = layer
         context = layer.context
-        self._is_h2 = context.client.alpn == b"h2"
+        self._version = b"HTTP/2.0" if context.client.alpn == b"h2" else b"HTTP/1.1"
         self._authority = exchange.service.authority
         head = exchange.head
         hosts = [value for name, value in head.fields if name.lower() == b"host"]
@@ -194,21 +200,17 @@ class Picture:
 
     def _make_request(self, head: RequestHead, context: Context) -> http.Request:
         upstream = upstream_of(context)
-        version = b"HTTP/2.0" if self._is_h2 else b"HTTP/1.1" if head.is_11 else b"HTTP/1.0"
-        return http.Request(
-            host=upstream.host,
-            port=upstream.port,
-            method=head.method.encode("latin-1"),
-            scheme=b"https" if upstream.is_tls else b"http",
-            authority=b"",
-            path=self._masks.hide_target(head.target.encode("latin-1")),
-            http_version=version,
-            headers=http.Headers(self._masks.hide_fields(self._with_upstreams_host(head.fields))),
-            content=None,
-            trailers=None,
-            timestamp_start=time.time(),
-            timestamp_end=None,
-        )
+        request = _another(_REQUEST)
+        data = request.data
+        data.host, data.port = upstream.host, upstream.port
+        data.scheme = b"https" if upstream.is_tls else b"http"
+        data.method = head.method.encode("latin-1")
+        data.path = self._masks.hide_target(head.target.encode("latin-1"))
+        data.http_version = self._version if head.is_11 else b"HTTP/1.0"
+        fields = self._with_upstreams_host(head.fields)
+        data.headers = http.Headers(self._masks.hide_fields(fields))
+        data.timestamp_start = time.time()
+        return request
 
     def _with_upstreams_host(self, fields: Fields) -> Fields:
         """Show the upstream's Host, as mitmproxy's reverse proxies do."""
@@ -284,16 +286,11 @@ class Picture:
         if exchange.asked is not None and exchange.body:  # as it was sent
             self.flow.request.data.content = self._hide_body(exchange.body)
         fields, body = self._seen_answer(answer)
-        response = http.Response(
-            http_version=b"HTTP/2.0" if self._is_h2 else b"HTTP/1.1",
-            status_code=answer.status,
-            reason=answer.reason or b"",
-            headers=http.Headers(fields),
-            content=body,
-            trailers=None,
-            timestamp_start=self._answered_at or time.time(),
-            timestamp_end=None,
-        )
+        response = _another(_RESPONSE)
+        data = response.data
+        data.http_version, data.status_code = self._version, answer.status
+        data.reason, data.headers, data.content = answer.reason or b"", http.Headers(fields), body
+        data.timestamp_start = self._answered_at or time.time()
         if exchange.stream is not None:
             response.stream = True
         self.flow.response = self._response = response
@@ -486,6 +483,17 @@ def hidden_target(flow: http.HTTPFlow, target: str) -> str:
     return masks.hide_target(target.encode("latin-1")).decode("latin-1")
 
 
+def _another[M: (http.Request, http.Response)](message: M) -> M:
+    """Return a copy to be filled in.
+
+    A new message of mitmproxy checks the type of each part. That is slow, and for each None it
+    leaves an exception that keeps all callers, and their bodies, until garbage collection.
+    """
+    made = copy(message)
+    made.data = copy(message.data)
+    return made
+
+
 def _unframed(fields: Fields) -> Fields:
     return tuple([one for one in fields if one[0].lower() not in _FRAMING])
 
@@ -502,6 +510,7 @@ def _through(stream: Callable[[bytes], Iterable[bytes] | bytes], content: bytes)
 _masks: WeakKeyDictionary[Flow, Masks] = WeakKeyDictionary()
 """Kept for the case that the user replays a flow."""
 _WITH_SECRETS = frozenset({"requestheaders", "request", "response"})
+_LAST = frozenset({"answered", "error"})
 _SHOW: dict[str, Callable[[Picture], None]] = {
     "request": Picture.show_body,
     "responseheaders": Picture.show_answer_head,
