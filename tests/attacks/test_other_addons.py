@@ -254,17 +254,25 @@ class HasTextForAHook:
     response = "text"
 
 
+class Raises:
+    def _raise(self, _flow: HTTPFlow) -> None:
+        raise ValueError("as modify_body does for each event stream")
+
+    requestheaders = request = responseheaders = response = _raise
+
+
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
-async def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
-    is_first: bool, tmp_path: Path
+@pytest.mark.parametrize("other", [HasTextForAHook(), Raises()])
+async def test_a_broken_addon_costs_no_client_its_answer(
+    other: object, is_first: bool, tmp_path: Path
 ) -> None:
     """mitmproxy logs it as an error and goes on."""
 
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(answer(TOOLS))
 
-    addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]  # any addon
+    addons: list[object] = [ToolFilter()]
+    addons.insert(0 if is_first else 1, other)
     async with raised(tmp_path, *addons) as (upstream, running):
         upstream.respond = respond
         heard = await speak(running.port, ASKED["tools/list"])

@@ -63,6 +63,7 @@ class Hooks:
         """Run a hook; return what to await if it has not finished."""
         functions = self._functions(name)
         for at, function in enumerate(functions):
+            waiting = None  # an addon that raises does not wait
             try:
                 with safecall():
                     waiting = _unfinished(function(flow))
