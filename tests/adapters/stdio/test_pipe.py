@@ -84,7 +84,8 @@ async def piped(
     )
     ends: dict[str, Any] = {"stdin": from_client, "stdout": to_client}
     pipe = Pipe(judge, say=client.told.append, limits=limits, **ends, **settings)
-    http = HttpClient(parse_origin(url.removesuffix("/mcp")), resends=False)
+    http = HttpClient(parse_origin(url.removesuffix("/mcp")))
+    http.resends = False
     pipe.upstream = kind(http, "/mcp", pipe, limits)
     running = asyncio.create_task(pipe.run())
     try:

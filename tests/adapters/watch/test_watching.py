@@ -14,16 +14,14 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.policy.config import Audit, parse_config
+from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
 from tests.make import answering, asking, calling
 
 
-def audit(file: Path, fsync: str = "interval") -> Audit:
-    found = parse_config(deny=["x"], audit_log=str(file), audit_fsync=fsync).audit
-    assert found
-    return found
+def audit(file: Path, fsync: str = "interval") -> Config:
+    return parse_config(deny=["x"], audit_log=str(file), audit_fsync=fsync)
 
 
 def talk(watching: Watching) -> None:
@@ -50,7 +48,7 @@ def test_each_sink_gets_the_messages_that_matter_until_it_is_closed() -> None:
     """A ping is not reported. A call without an answer is reported at the end."""
     one: list[Entry] = []
     other: list[Entry] = []
-    watching = Watching(None, [one.append, other.append])
+    watching = Watching(parse_config(), [one.append, other.append])
     talk(watching)
     assert told(one) == CALLS[:2]
     watching.close()
@@ -87,7 +85,7 @@ def test_a_rules_log_line_is_audited_and_not_shown_twice(tmp_path: Path) -> None
 
 def test_a_rules_log_line_is_not_kept_without_an_audit_log() -> None:
     shown: list[Entry] = []
-    watching = Watching(None, [shown.append])
+    watching = Watching(parse_config(), [shown.append])
     watching.enter_log(WriteLog("warn", "look here", "r"))
     watching.close()
     assert shown == []
@@ -99,7 +97,7 @@ def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
     def fail(_entry: Entry) -> None:
         raise RuntimeError("a bug")
 
-    watching = Watching(None, [fail])
+    watching = Watching(parse_config(), [fail])
     talk(watching)
     assert caplog.messages == ["cannot report what happened to a message"]
 

@@ -14,7 +14,14 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.observers import open_requests
 from mcp_tool_filter.observers.audit import entries as module
-from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Contents, Soon, Unanswered
+from mcp_tool_filter.observers.audit.entries import (
+    Arguments,
+    Auditor,
+    Contents,
+    Soon,
+    Unanswered,
+    Wanted,
+)
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
 from mcp_tool_filter.observers.sentences import LONGEST
 from mcp_tool_filter.observers.statistics import Timeline
@@ -43,14 +50,9 @@ class Audited:
     ) -> None:
         self.entries: list[Entry] = []
         self.shown = shown or Timeline()
-        self.auditor = Auditor(
-            self._write,
-            instance="one",
-            arguments=arguments,
-            soon=soon,
-            for_people=shown is not None,
-            with_calls=shown is not None,
-        )
+        is_shown = shown is not None
+        wanted = Wanted(arguments=arguments, for_people=is_shown, with_calls=is_shown)
+        self.auditor = Auditor(self._write, wanted, instance="one", soon=soon)
         config = parse_config({"deny": ["^rm"], **DENIED, **options})
         policy = PolicyInForce(config=config, fetched=example("read", "rm"))
         policy.observe = self.auditor.note
@@ -209,7 +211,7 @@ def test_a_call_that_its_client_cancels_is_entered_at_once(audited: Audited, id:
 def test_sessions_without_an_id_are_told_apart() -> None:
     """Over stdio, WebSockets and HTTP+SSE there are none."""
     seen: list[object] = []
-    auditor = Auditor(lambda entry: seen.append(entry["session"]), instance="one")
+    auditor = Auditor(lambda entry: seen.append(entry["session"]), Wanted(), instance="one")
     for session in (one := Session(), one, Session()):
         policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("rm"))
         policy.observe = auditor.note

@@ -73,21 +73,17 @@ class Watchers:
         is_wanted = config.audit or config.metrics or config.otel or sinks or page
         if not is_wanted:
             return
-        from mcp_tool_filter.adapters.watch.watching import Watching  # most do not use it
+        from mcp_tool_filter.adapters.watch.watching import Surveyed, Watching  # seldom used
 
         self._watching = Watching(
-            config.audit,
+            config,
             sinks,
+            surveyed=Surveyed(self._state, self._around.warn, names_servers),
             keep=[self._tracer.show] if self._tracer else [],
             page=page,
             origin_of=partial(
                 self._origin_of, names_upstreams=names_upstreams, names_servers=names_servers
             ),
-            names_servers=names_servers,
-            metrics=config.metrics,
-            hosts=config.allowed_hosts,
-            state=self._state,
-            say=self._around.warn,
             soon=_in_a_moment,
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)

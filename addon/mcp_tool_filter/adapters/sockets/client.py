@@ -80,29 +80,29 @@ class Room(Protocol):
 class HttpClient:
     """Sends requests to one origin; keeps connections open if the upstream allows it."""
 
+    resends = True
+    """Whether a request is sent again if an idle connection ends without an answer. Not for tool
+    calls, which may have run."""
+
     def __init__(
         self,
         origin: Origin,
         *,
         headers: Headers = (),
         tls: ssl.SSLContext | None = None,
-        resends: bool = True,
         login: Login | None = None,
         room: Room | None = None,
         answer: AnswerRequest | None = None,
         via: Via | None = None,
     ) -> None:
-        """``resends`` allows sending a request again if an idle connection ends without an answer.
-
-        Do not use it for tool calls, which may have run. A ``login`` sets
-        Authorization; a request whose token the upstream refuses is sent once more. ``room`` counts
-        our connections together with others. If there is an ``answer``, it answers all requests,
-        and no connection is opened. ``via`` is a proxy that leads to the origin.
+        """A ``login`` sets Authorization; a request whose token the upstream refuses is sent once
+        more. ``room`` counts our connections together with others. If there is an ``answer``, it
+        answers all requests, and no connection is opened. ``via`` is a proxy that leads to the
+        origin.
         """
         self.origin = origin
         self._headers = [one for one in headers if one[0].lower() not in _OUR_HEADERS]
         self._tls = (tls or make_tls_context()) if origin.tls else None
-        self._resends = resends
         self._login = login
         self._room, self._answer, self._via = room, answer, via
         self._idle: list[_Connection] = []
@@ -193,7 +193,7 @@ class HttpClient:
             except ConnectionLost:
                 # The upstream has closed an idle connection. Without any answer it has done
                 # nothing.
-                if connection.has_answered or not self._resends:
+                if connection.has_answered or not self.resends:
                     raise
         connection = await _Connection.open(self.origin, self._tls, self._room, self._via)
         return await connection.send(method, request)

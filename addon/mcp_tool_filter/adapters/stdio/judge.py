@@ -79,6 +79,9 @@ class ServerName:
 class LineJudge:
     """Judges the lines of one session."""
 
+    restores_ids = False
+    """True if an answer gets its request's id as the client wrote it."""
+
     def __init__(
         self,
         config: Config,
@@ -89,13 +92,8 @@ class LineJudge:
         recorder: LineRecorder | None = None,
         propagate: Propagate | None = None,
         tell_hidden: TellHidden | None = None,
-        restores_ids: bool = False,
     ) -> None:
-        """``links`` come after the tool filter.
-
-        ``restores_ids``: an answer gets its request's id as the client wrote it.
-        """
-        self._restores_ids = restores_ids
+        """``links`` come after the tool filter."""
         self._observe = observe
         self._note_client: Note = recorder.from_client if recorder else lambda *_: None
         self._note_upstream: Note = recorder.from_upstream if recorder else lambda *_: None
@@ -185,7 +183,7 @@ class LineJudge:
 
     def _noted(self, note: Note, line: bytes | CutLine, judged: Judged) -> Verdict:
         verdict = _on_one_line(judged.verdict)
-        if self._restores_ids and isinstance(judged.message, Response) and judged.exchange:
+        if self.restores_ids and isinstance(judged.message, Response) and judged.exchange:
             verdict = _with_id(verdict, line, judged.message.id, judged.exchange.id)
         note(_text(line), verdict)
         return verdict

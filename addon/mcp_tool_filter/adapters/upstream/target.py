@@ -91,14 +91,13 @@ def open_client(
     headers: Headers | None = None,
     *,
     room: Room | None = None,
-    resends: bool = True,
 ) -> HttpClient:
     """Return a client for requests to the target; with its own headers, unless others are given."""
     if headers is None:
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
     return HttpClient(
-        parse_origin(target.url), headers=headers, tls=target.tls, login=login, resends=resends,
-        room=room, answer=target.answer, via=target.via,
+        parse_origin(target.url), headers=headers, tls=target.tls, login=login, room=room,
+        answer=target.answer, via=target.via,
     )  # fmt: skip
 
 

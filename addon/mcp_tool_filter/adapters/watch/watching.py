@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Class, EndOf, OriginOf, Soon
+from mcp_tool_filter.observers.audit.entries import (
+    Arguments,
+    Auditor,
+    Class,
+    EndOf,
+    OriginOf,
+    Soon,
+    Wanted,
+)
 from mcp_tool_filter.observers.audit.entry import Entry
-from mcp_tool_filter.policy.config import AllowedHosts, Audit, MetricsAt
+from mcp_tool_filter.policy.config import Config
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
@@ -20,43 +29,48 @@ type Sink = Callable[[Entry], None]
 """Gets an entry for each message that matters: the terminal, the audit log, the metrics."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What the metrics tell beside messages."""
+
+    state: Callable[[], Mapping[str, float | Mapping[str, float]]]
+    say: Callable[[str], None]
+    """Gets their address if the user cannot know it."""
+    names_servers: bool = False
+    """True if each entry names one server of several."""
+
+
 class Watching:
     """Observes messages until closed. Raises StartError if the audit log cannot be written."""
 
     def __init__(
         self,
-        audit: Audit | None,
+        config: Config,
         sinks: Sequence[Sink] = (),
         *,
+        surveyed: Surveyed | None = None,
         keep: Sequence[Sink] = (),
         page: Sink | None = None,
         origin_of: OriginOf = lambda _origin: {},
-        names_servers: bool = False,
-        metrics: MetricsAt | None = None,
-        hosts: AllowedHosts | None = None,
-        state: Callable[[], Mapping[str, float | Mapping[str, float]]] = dict,
-        say: Callable[[str], None] = lambda _text: None,
         soon: Soon | None = None,
     ) -> None:
         """``keep`` get all that the audit log gets. ``page`` gets entries with arguments and
         results, which people may look at.
 
-        ``say`` gets the address of the metrics if the user cannot know it.
-
         ``soon`` delays what only the audit log gets. If it is None, nothing waits.
-        ``names_servers`` if ``origin_of`` names one server of several.
         """
         self._closing: list[Callable[[], None]] = []
         self._writer: AuditWriter | None = None
         self._count: Sink | None = None
-        if metrics is not None:
+        if config.metrics is not None and surveyed is not None:
             from mcp_tool_filter.adapters.watch.metrics import Metrics, serve_metrics
 
-            counted = Metrics(state, names_servers=names_servers)
-            self._count = counted.show
-            self._closing.append(serve_metrics(counted, metrics, hosts, say))
+            metrics = Metrics(surveyed.state, names_servers=surveyed.names_servers)
+            self._count = metrics.show
+            close = serve_metrics(metrics, config.metrics, config.allowed_hosts, surveyed.say)
+            self._closing.append(close)
         self._kept = list(keep)
-        if audit is not None:
+        if (audit := config.audit) is not None:
             from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 
             self._writer = AuditWriter(
@@ -69,13 +83,15 @@ class Watching:
         may_wait = is_kept_only and (audit is None or audit.fsync != "always")
         self._auditor = Auditor(
             self._kept[0] if is_kept_only and len(self._kept) == 1 else self._tell,
+            Wanted(
+                origin_of=origin_of,
+                arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
+                with_passed=self._count is not None,
+                for_people=len(self._sinks) > len(self._kept),
+                with_calls=page is not None,
+            ),
             instance=secrets.token_hex(4),
-            origin_of=origin_of,
-            arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
-            includes_passed=self._count is not None,
             soon=soon if may_wait else None,
-            for_people=len(self._sinks) > len(self._kept),
-            with_calls=page is not None,
         )
 
     @property

@@ -66,14 +66,15 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         reach = await probe(origin, target.tls, config.connection_timeout)
         return reach is not Reach.LOST
 
+    judge = session.judge(
+        lambda snapshot: pipe.learn_tools(snapshot),
+        link,
+        known.snapshot.faults,
+        has_login=login is not None,
+    )
+    judge.restores_ids = True
     pipe = Pipe(
-        session.judge(
-            lambda snapshot: pipe.learn_tools(snapshot),
-            link,
-            known.snapshot.faults,
-            restores_ids=True,
-            has_login=login is not None,
-        ),
+        judge,
         is_there=is_there,
         say=say_beside_client,
         limits=config.limits,
@@ -86,7 +87,8 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
     session.know(known.snapshot)
-    http = open_client(target, login, resends=False)
+    http = open_client(target, login)
+    http.resends = False
     is_legacy = known.fetched.transport is Transport.LEGACY_SSE
     kind = LegacyUpstream if is_legacy else StreamableUpstream
     pipe.upstream = kind(http, known.fetched.endpoint, pipe, config.limits)

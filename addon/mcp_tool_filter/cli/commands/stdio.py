@@ -77,19 +77,19 @@ class StdioSession:
         is_shown = settings.verbosity > 0 and settings.log_format != "none"
         if not (config.audit or config.metrics or is_shown or send):
             return
-        from mcp_tool_filter.adapters.watch.watching import Watching
+        from mcp_tool_filter.adapters.watch.watching import Surveyed, Watching
         from mcp_tool_filter.cli.activity import Activity
 
         is_json = settings.log_format == "json"
         activity = Activity(sys.stderr, write_beside_client, lambda flush: flush(), as_json=is_json)
+        surveyed = Surveyed(
+            lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0}, say_beside_client
+        )
         watching = Watching(
-            config.audit,
+            config,
             [activity.show] if is_shown else [],
+            surveyed=surveyed,
             keep=[send] if send else [],
-            metrics=config.metrics,
-            hosts=config.allowed_hosts,
-            state=lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0},
-            say=say_beside_client,
         )
         if is_shown:
             self._ends.callback(lambda: write_beside_client(activity.end()))
@@ -132,7 +132,6 @@ class StdioSession:
         link: Link | None,
         faults: Sequence[str] = (),
         *,
-        restores_ids: bool = False,
         has_login: bool = False,
     ) -> LineJudge:
         """Return the judge of its lines; ``faults`` of the list are told already."""
@@ -159,7 +158,6 @@ class StdioSession:
             recorder=self._recorder,
             propagate=self._propagate,
             tell_hidden=lambda faults, _judged: log.warn_of(faults),
-            restores_ids=restores_ids,
         )
         if self._presence:
             self._presence.begin(judge, has_login=has_login)

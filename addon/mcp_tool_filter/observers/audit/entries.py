@@ -198,6 +198,20 @@ type EndOf = Callable[[object, Client, float], Unanswered | None]
 None."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What entries are made of, and what they say."""
+
+    origin_of: OriginOf = lambda _origin: {}
+    arguments: Arguments = Arguments.HASH
+    with_passed: bool = False
+    """Also messages of class pass have entries."""
+    for_people: bool = False
+    """They are ``ShownEntry``."""
+    with_calls: bool = False
+    """These have arguments and results."""
+
+
 class OpenRequest(NamedTuple):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
@@ -216,29 +230,20 @@ class Auditor:
     def __init__(
         self,
         write: Callable[[Entry], None],
+        wanted: Wanted,
         *,
         instance: str,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        origin_of: OriginOf = lambda _origin: {},
-        arguments: Arguments = Arguments.HASH,
-        includes_passed: bool = False,
         soon: Soon | None = None,
-        for_people: bool = False,
-        with_calls: bool = False,
     ) -> None:
-        """``includes_passed`` makes entries of messages of class pass, too. Entries are made
-        ``soon``, or at once. ``for_people`` makes them ``ShownEntry``, which have arguments and
-        results only ``with_calls``.
-        """
+        """Entries are made ``soon``, or at once."""
         self._write = write
+        self._wanted = wanted
         self._instance = instance
         self._now = now
         self._clock = clock
-        self._origin_of = origin_of
-        self._contents = Contents(arguments)
-        self._includes_passed = includes_passed
-        self._for_people, self._with_calls = for_people, with_calls
+        self._contents = Contents(wanted.arguments)
         self._names: dict[str, str] = {}
         self._timestamps = Timestamps()
         self._soon = soon
@@ -353,14 +358,14 @@ class Auditor:
     def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
         judged, verdict, _, clock = noted
         exchange = judged.exchange
-        if self._for_people and message.method == "initialize":
+        if self._wanted.for_people and message.method == "initialize":
             self._note_name(judged, message)
         if class_of(message.method[:LONGEST]) is Class.PASS:
             if isinstance(verdict, (Forward, Rewrite)) and (
                 opened := self._open.take_cancelled(judged, message)
             ):  # the client no longer waits: the upstream need not answer
                 self._write_unanswered(opened, Unanswered("cancelled"))
-            if not (self._includes_passed or _is_refused(judged.would or verdict)):
+            if not (self._wanted.with_passed or _is_refused(judged.would or verdict)):
                 return
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
             self._write(self._entry(noted))
@@ -377,7 +382,7 @@ class Auditor:
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
-        if self._for_people and judged.exchange and judged.exchange.method == "initialize":
+        if self._wanted.for_people and judged.exchange and judged.exchange.method == "initialize":
             self._keep_name(judged, judged.exchange)
         opened = self._open.take_answered(judged, message)
         if opened is None:
@@ -395,7 +400,7 @@ class Auditor:
         if isinstance(entry, ShownEntry):
             if problem := problem_in(message):
                 entry.problem = redacted(problem)
-            if self._with_calls and message.result:
+            if self._wanted.with_calls and message.result:
                 entry.result = _beginning(place, message.result)
         is_shadow = isinstance(verdict, Forward) and judged.would is not None
         decided = judged.would if is_shadow and judged.would else verdict
@@ -443,7 +448,7 @@ class Auditor:
         judged, verdict, now, clock = noted
         client, message = judged.client, judged.message
         revision = client.revision  # as the upstream states it
-        origin = self._origin_of(judged.origin)
+        origin = self._wanted.origin_of(judged.origin)
         address = origin.get("client", "")
         if client.credential:
             address = f"{address}#{self._contents.hash_of_name(client.credential)}"
@@ -483,7 +488,7 @@ class Auditor:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
             if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
                 entry["detail"] = reason.detail
-        return self._shown(entry, judged) if self._for_people else entry
+        return self._shown(entry, judged) if self._wanted.for_people else entry
 
     def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
         message, session = judged.message, judged.client.session
@@ -491,7 +496,7 @@ class Auditor:
         if isinstance(message, (Request, Notification)) and (params := message.params):
             meta = params.get("_meta")
             name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
-            if self._with_calls:
+            if self._wanted.with_calls:
                 arguments = _beginning(message.place, params)
         if not name and session is not None:
             name = str(session.notes.get(CLIENT_NAME, ""))
@@ -511,7 +516,7 @@ class Auditor:
         if judged.client.session is not None:
             judged.client.session.notes[CLIENT_NAME] = name
         elif len(self._names) < _MOST_NAMES:
-            address = self._origin_of(judged.origin).get("client", "")
+            address = self._wanted.origin_of(judged.origin).get("client", "")
             caller = caller_of({"client": address, "transport": _WORDS[judged.client.via]})
             self._names[caller] = str(name)
 
