@@ -37,16 +37,7 @@ POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
         (get(), PIECE),
         (get(), PROBE * 300),
     ],
-    ids=[
-        "header",
-        "target",
-        "headers",
-        "extension",
-        "trailer",
-        "trailers",
-        "junk",
-        "queue",
-    ],
+    ids=["header", "target", "headers", "extension", "trailer", "trailers", "junk", "queue"],
 )
 def test_an_endless_request_is_not_buffered(stage: Stage, begins: bytes, goes_on: bytes) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:

@@ -6,7 +6,6 @@ request there.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, Link, Stage, in_groups
 from tests.mcp_upstream import RESULT
 from tests.raw_client import H2Client, H2Stream, h2_client
-from tests.raw_upstream import TIMEOUT, RawRequest, chunk
+from tests.raw_upstream import RawRequest, chunk
 
 type Fields = list[tuple[bytes, bytes]]
 
@@ -65,12 +64,8 @@ def attacks() -> Iterator[Attack]:
         "expect": ((b"expect", b"100-continue"),),
         "a coding": ((b"content-encoding", b"gzip"),),
     }.items():
-        for what, body in {
-            "call": CALL,
-            "a request": SMUGGLED,
-            "nothing": b"",
-            "ping": PING,
-        }.items():
+        bodies_of = {"call": CALL, "a request": SMUGGLED, "nothing": b"", "ping": PING}
+        for what, body in bodies_of.items():
             yield Attack(f"{label}, body {what}", body, headers)
     for label, field in {
         "CRLF in a value": (b"x", b"y\r\nMcp-Name: " + NAME),
@@ -125,10 +120,9 @@ def attacks() -> Iterator[Attack]:
     yield Attack("trailers behind a call", CALL, trailers=((b"x", b"y"),))
     yield Attack("a length in the trailers", SMUGGLED, trailers=((b"content-length", b"2"),))
     yield Attack("pseudo trailers", PING, trailers=((b":path", b"/" + NAME),))
-    yield Attack("gzip without a length", gzip.compress(CALL), ((b"content-encoding", b"gzip"),))
-    yield Attack(
-        "gzip twice", gzip.compress(PING) + gzip.compress(CALL), ((b"content-encoding", b"gzip"),)
-    )
+    coding = ((b"content-encoding", b"gzip"),)
+    yield Attack("gzip without a length", gzip.compress(CALL), coding)
+    yield Attack("gzip twice", gzip.compress(PING) + gzip.compress(CALL), coding)
 
 
 @in_groups(attacks())
@@ -162,11 +156,10 @@ def _ask(client: H2Client, attack: Attack) -> int:
 
 
 async def _over(client: H2Client, number: int) -> H2Stream:
-    stream = client.streams[number]
-    async with asyncio.timeout(TIMEOUT):
-        while not (stream.ended or stream.reset is not None or client.closed):
-            await client.read()
-    return stream
+    """Read until the stream has ended, well or badly, or the connection."""
+    return await client.until(
+        number, lambda stream: stream.ended or stream.reset is not None or client.closed
+    )
 
 
 ANSWERS = [one for one in in_messages() if len(one.said[0]) < 2000 and not one.ends]

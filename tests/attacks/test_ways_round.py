@@ -11,85 +11,35 @@ from tests.attacks.hostile_requests import CALL, JSON, PING, post
 from tests.attacks.stage import DENIED, Link, Stage
 from tests.raw_upstream import RawRequest, chunk
 
+# Of the upstream's address: as a host of this URL, or whole.
+HOSTS = [
+    "127.0.0.1", "localhost", "LOCALHOST", "localhost.", "mcp.localhost", "[::1]",
+    "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "127.1", "127.0.0.2", "0.0.0.0", "2130706433",
+    "0x7f000001", "0x7f.1", "0177.0.0.1", "user@127.0.0.1", "user:pass@localhost",
+    "%31%32%37.0.0.1", "\uff11\uff12\uff17.0.0.1", "loc%61lhost", "2130706433.", "[::]",
+    "local\u00adhost", "local\u200bhost", "\ufefflocalhost", "local%C2%ADhost",
+    "127\u3002\u24ea.0.1", "\u24dbocalhost", "evil.example%2f@localhost", "a;b,c@localhost",
+    "evil.example\\@localhost", "127.0.0.1.nip.io", "0127.0.0.1", "[::127.0.0.1]",
+]  # fmt: skip
 SPELLINGS = [
-    "http://127.0.0.1:{port}/mcp",
-    "HTTP://127.0.0.1:{port}/mcp",
-    "http://localhost:{port}/mcp",
-    "http://LOCALHOST:{port}/mcp",
-    "http://localhost.:{port}/mcp",
-    "http://mcp.localhost:{port}/mcp",
-    "http://[::1]:{port}/mcp",
-    "http://[::ffff:127.0.0.1]:{port}/mcp",
-    "http://[0:0:0:0:0:0:0:1]:{port}/mcp",
-    "http://127.1:{port}/mcp",
-    "http://127.0.0.2:{port}/mcp",
-    "http://0.0.0.0:{port}/mcp",
-    "http://2130706433:{port}/mcp",
-    "http://0x7f000001:{port}/mcp",
-    "http://0x7f.1:{port}/mcp",
-    "http://0177.0.0.1:{port}/mcp",
-    "http://user@127.0.0.1:{port}/mcp",
-    "http://user:pass@localhost:{port}/mcp",
-    "http://127.0.0.1:0{port}/mcp",
-    "http://127.0.0.1:{port}",
-    "http://127.0.0.1:{port}?a",
-    "http://127.0.0.1:{port}#a",
-    "http:/127.0.0.1:{port}/mcp",
-    "http:127.0.0.1:{port}/mcp",
-    "http:///127.0.0.1:{port}/mcp",
-    "http:\\\\127.0.0.1:{port}\\mcp",
-    "http://127.0.0.1:{port}\\mcp",
-    "//127.0.0.1:{port}/mcp",
-    "///127.0.0.1:{port}/mcp",
-    "\\\\127.0.0.1:{port}/mcp",
-    "/\\127.0.0.1:{port}/mcp",
-    "/\t/127.0.0.1:{port}/mcp",
-    "\thttp://127.0.0.1:{port}/mcp",
-    "ht\ttp://127.0.0.1:{port}/mcp",
-    " http://127.0.0.1:{port}/mcp ",
-    "http://%31%32%37.0.0.1:{port}/mcp",
-    "http://\uff11\uff12\uff17.0.0.1:{port}/mcp",
-    "http://loc%61lhost:{port}/mcp",
-    "ws://127.0.0.1:{port}/mcp",
-    "//user@127.0.0.1:{port}/mcp",
-    "http://2130706433.:{port}/mcp",
-    "http://[::]:{port}/mcp",
+    *(f"http://{host}:{{port}}/mcp" for host in HOSTS),
+    "HTTP://127.0.0.1:{port}/mcp", "http://127.0.0.1:0{port}/mcp", "http://127.0.0.1:{port}",
+    "http://127.0.0.1:{port}?a", "http://127.0.0.1:{port}#a", "http:/127.0.0.1:{port}/mcp",
+    "http:127.0.0.1:{port}/mcp", "http:///127.0.0.1:{port}/mcp",
+    "http:\\\\127.0.0.1:{port}\\mcp", "http://127.0.0.1:{port}\\mcp", "//127.0.0.1:{port}/mcp",
+    "///127.0.0.1:{port}/mcp", "\\\\127.0.0.1:{port}/mcp", "/\\127.0.0.1:{port}/mcp",
+    "/\t/127.0.0.1:{port}/mcp", "\thttp://127.0.0.1:{port}/mcp", "ht\ttp://127.0.0.1:{port}/mcp",
+    " http://127.0.0.1:{port}/mcp ", "ws://127.0.0.1:{port}/mcp", "//user@127.0.0.1:{port}/mcp",
     "//localhost:{port}/mcp",
-    "http://local\u00adhost:{port}/mcp",
-    "http://local\u200bhost:{port}/mcp",
-    "http://\ufefflocalhost:{port}/mcp",
-    "http://local%C2%ADhost:{port}/mcp",
-    "http://127\u3002\u24ea.0.1:{port}/mcp",
-    "http://\u24dbocalhost:{port}/mcp",
-    "http://evil.example%2f@localhost:{port}/mcp",
-    "http://a;b,c@localhost:{port}/mcp",
-    "http://evil.example\\@localhost:{port}/mcp",
-    "http://127.0.0.1.nip.io:{port}/mcp",
-    "http://0127.0.0.1:{port}/mcp",
-    "http://[::127.0.0.1]:{port}/mcp",
-]
+]  # fmt: skip
 STRANGERS = [
-    "evil.example",
-    "evil.example:80",
-    "localhost.evil.example",
-    "127.0.0.1.evil.example",
-    "localhost@evil.example",
-    "evil.example#localhost",
-    "evil.example/localhost",
-    "localhost, evil.example",
-    "[::1].evil.example",
-    "[::1]evil.example",
-    "evil\\localhost",
-    "localhost:80:80",
-    "localhost:x",
-    "",
-    "192.168.1.7",
-    "0.0.0.0",
-    "8.8.8.8",
-    "1.0.0.127",
-    "xlocalhost",
-    "localhost_",
-]
+    "evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example",
+    "localhost@evil.example", "evil.example#localhost", "evil.example/localhost",
+    "localhost, evil.example", "[::1].evil.example", "[::1]evil.example", "evil\\localhost",
+    "localhost:80:80", "localhost:x", "", "192.168.1.7", "0.0.0.0", "8.8.8.8", "1.0.0.127",
+    "xlocalhost", "localhost_",
+]  # fmt: skip
+STATUSES = "200 OK", "201 Created", "302 Found", "303 See Other", "307 X", "308 X", "300 X"
 
 
 def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
@@ -120,15 +70,7 @@ def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str) ->
         f"SourceMap: {url}",
         f"X-Accel-Redirect: {url}",
     ]
-    for status in (
-        "200 OK",
-        "201 Created",
-        "302 Found",
-        "303 See Other",
-        "307 X",
-        "308 X",
-        "300 X",
-    ):
+    for status in STATUSES:
         for header in headers:
             head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\n\r\n"
             for what in ("tools/list", "GET"):

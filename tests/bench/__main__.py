@@ -9,47 +9,29 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from tests.bench import resources
-from tests.bench.rounds import (
-    LIST,
-    Scenario,
-    Table,
-    large_scenarios,
-    scenarios,
-    side_by_side,
-    small_scenarios,
-)
-from tests.bench.table import (
-    render_lists,
-    render_peaks,
-    render_resources,
-    render_row,
-    render_stages,
-)
+from tests.bench.rounds import LIST, Scenario, Table, large_scenarios, scenarios, side_by_side
+from tests.bench.table import render_lists, render_peaks, render_resources, render_row
 from tests.bench.targets import Results, far_off, targets
 from tests.bench.ways import (
-    ADDON,
     AUDITED,
     DIRECT,
     ENVOY,
     FASTMCP_PROXY,
     LAUNCHER,
     NGINX,
-    REPOSITORY,
     SCRIPT,
     STOCK,
     Running,
     all_running,
-    before,
     running,
     upstreams,
     way,
@@ -91,10 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
     parser.add_argument(
-        "--only", default="calls,large,audit,lists,resources,stages", help="some of the parts"
+        "--only", default="calls,large,audit,lists,resources", help="some of the parts"
     )
-    parser.add_argument("--before", metavar="FOLDER", help="a checkout of an earlier version")
-    parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
     parser.add_argument("--json", metavar="FILE", help="where to write all of it")
     parser.add_argument("--plot", metavar="PNG", help="where to draw it (needs matplotlib)")
     return parser
@@ -124,7 +104,6 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
                 _fill(results.large, all_of_them, large_scenarios(), args.rounds, args.seconds)
             results.peaks = resources.peaks(_PROGRAMS, ports[20], home)
             print(render_peaks(results.peaks))
-            _measure_small(results, ports[20], home, args)
         if "audit" in parts:
             ways = [way(name, ports[20], home) for name in (LAUNCHER, AUDITED)]
             with all_running(ways) as both:
@@ -136,21 +115,7 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
         if "resources" in parts:
             _measure_resources(results, ports, home, args)
             print(render_resources(results))
-    if "stages" in parts:
-        results.stages = _stages(args.instructions)
-        print(render_stages(results.stages))
     return results
-
-
-def _measure_small(results: Results, port: int, home: Path, args: argparse.Namespace) -> None:
-    """Small results, and how long they took in the version of which there is a checkout."""
-    ways = [way(name, port, home) for name in _SHORT]
-    if args.before:
-        addon = Path(args.before).resolve() / "addon"
-        earlier = [way(name, port, home, addon=addon) for name in (SCRIPT, LAUNCHER)]
-        ways += [replace(one, name=before(one.name)) for one in earlier]
-    with all_running(ways) as all_of_them:
-        _fill(results.small, all_of_them, small_scenarios(), args.rounds, args.seconds)
 
 
 def _fill(
@@ -169,10 +134,7 @@ def _lists(number: int, port: int, home: Path, args: argparse.Namespace) -> Tabl
     table: Table = {}
     with all_running(ways) as all_of_them, running(rewriting) as it:
         everyone = [*all_of_them, Running(REWRITTEN, it.port, it.pids)]
-        asked = [
-            Scenario(f"list, {number} tools", LIST),
-            *(one for one in scenarios(short=True)[:1]),
-        ]
+        asked = [Scenario(f"list, {number} tools", LIST), *scenarios(short=True)[:1]]
         _fill(table, everyone, asked, args.rounds, args.seconds)
     return table
 
@@ -188,15 +150,6 @@ def _measure_resources(
     streaming = (SCRIPT, LAUNCHER)  # mitmdump alone holds a stream back until it ends
     results.idle_stream = resources.idle_streams(streaming, fewest, home)
     results.sessions = resources.among_sessions(fewest, home, _SESSIONS, args.rounds, args.seconds)
-
-
-def _stages(instructions: bool) -> dict[str, dict[str, float]]:
-    command = [sys.executable, "-m", "tests.bench.stages", "--json"]
-    command += ["--instructions"] if instructions else []
-    env = {**os.environ, "PYTHONPATH": str(ADDON)}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, check=True)
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return found
 
 
 def _plot(path: str, results: Results) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from pathlib import Path
 
 from tests.bench.load import Client, Question, connect
 from tests.bench.rounds import LIST, call
-from tests.bench.stages import collected_in
 from tests.bench.ways import AUDITED, LAUNCHER, SCRIPT, STOCK, Running, Way, running, upstreams, way
 
 _QUESTIONS = {
@@ -58,7 +58,10 @@ def count_instructions(one: Way, question: Question) -> float:
             _control(it, "on")
             _ask(client, request, _COUNTED)
             _control(it, "off")
-        return collected_in(Path(log.name).read_text()) / _COUNTED
+        said = Path(log.name).read_text()
+    if not (collected := re.search(r"Collected\s*:\s*(\d+)", said)):
+        raise RuntimeError(said[-500:])
+    return int(collected[1]) / _COUNTED
 
 
 def _counting(one: Way, log: str) -> Way:

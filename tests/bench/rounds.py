@@ -96,14 +96,6 @@ def large_scenarios() -> list[Scenario]:
     ]
 
 
-def small_scenarios() -> list[Scenario]:
-    """Small results, which no way for large ones may slow down."""
-    return [
-        Scenario(f"call, 1 KB{suffix}", call(1024, how), 1)
-        for how, suffix in (("json", ""), ("sse", ", SSE"))
-    ]
-
-
 def side_by_side(
     ways: Sequence[Running], asked: Iterable[Scenario], rounds: int, seconds: float
 ) -> Iterator[tuple[str, dict[str, Measured | str]]]:

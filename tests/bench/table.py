@@ -11,11 +11,8 @@ from tests.bench.ways import STOCK
 
 def render_row(title: str, row: dict[str, Measured | str]) -> str:
     """Write one scenario: rate, ratio to mitmdump, latency, and what is added to going directly."""
-    head = (
-        f"\n### {title}\n",
-        *_lines("way", "answers/s", "x mitmdump", "p50", "p99", "added", "computes"),
-    )
-    return "\n".join([*head, *(_line(name, row) for name in row)])
+    titles = _lines("way", "answers/s", "x mitmdump", "p50", "p99", "added", "computes")
+    return "\n".join([f"\n### {title}\n", *titles, *(_line(name, row) for name in row)])
 
 
 def _line(name: str, row: dict[str, Measured | str]) -> str:
@@ -60,7 +57,8 @@ def render_resources(results: Results) -> str:
 
 def _resources(results: Results) -> Iterator[str]:
     yield "\n### Start, memory\n"
-    yield from _lines("way", "first answer", "idle stream", *_by_tools(results))
+    by_tools = [f"RSS, {number} tools" for number in results.resident]
+    yield from _lines("way", "first answer", "idle stream", *by_tools)
     for name in results.start_up:
         yield _cells(
             name,
@@ -72,20 +70,6 @@ def _resources(results: Results) -> Iterator[str]:
     for name in others:
         times = ratio(results.sessions, name, "alone")
         yield f"\nCalls {name} other sessions: {times or 0:.2f} times as quick as alone."
-
-
-def render_stages(stages: dict[str, dict[str, float]]) -> str:
-    """Write what each stage of a message's way takes."""
-    counts = stages["instructions"]
-    lines = ["\n### The filter alone\n", *_lines("stage", "µs", "instructions")]
-    for name, took in stages["microseconds"].items():
-        counted = f"{counts[name]:,.0f}" if counts else ""
-        lines.append(_cells(name, f"{took:.2f}", counted))
-    return "\n".join(lines)
-
-
-def _by_tools(results: Results) -> list[str]:
-    return [f"RSS, {number} tools" for number in results.resident]
 
 
 def _megabytes(found: tuple[float, float] | None) -> str:

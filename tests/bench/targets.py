@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.bench.rounds import Measured, Table, added, ratio
-from tests.bench.ways import (
-    AUDITED,
-    DIRECT,
-    ENVOY,
-    FASTMCP_PROXY,
-    LAUNCHER,
-    SCRIPT,
-    STOCK,
-    before,
-)
+from tests.bench.ways import AUDITED, DIRECT, ENVOY, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK
 
 _ONE, _SIXTEEN = "call, 1 KB, 1 client", "call, 1 KB, 16 clients"
 _DENIED, _LIST = "denied call, 1 client", "list, 20 tools, 1 client"
@@ -32,8 +22,6 @@ class Results:
     """With the audit log and without it."""
     peaks: dict[str, dict[str, float]] = field(default_factory=dict)
     """How often a large result's size was held in memory, by scenario and way."""
-    small: Table = field(default_factory=dict)
-    """Small results, also through an earlier version."""
     lists: dict[int, Table] = field(default_factory=dict)
     """By the number of tools."""
     start_up: dict[str, float] = field(default_factory=dict)
@@ -43,7 +31,6 @@ class Results:
     idle_stream: dict[str, float] = field(default_factory=dict)
     """Kilobytes for each."""
     sessions: dict[str, Measured | str] = field(default_factory=dict)
-    stages: dict[str, Any] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
 
 
@@ -81,7 +68,6 @@ def targets(results: Results) -> Iterator[Target]:
         yield Target(f"launcher / mitmdump, processor, {_SIXTEEN}", computes, 0.13, at_most=True)
     yield from _large(results.large)
     yield from _peaks(results.peaks)
-    yield from _unchanged(results.small)
     for title in (_ONE, _SIXTEEN):
         what = f"with the audit log / without, {title}"
         yield from _at_least(what, results.audit, title, AUDITED, LAUNCHER, 0.95)
@@ -122,13 +108,6 @@ def _peaks(peaks: dict[str, dict[str, float]]) -> Iterator[Target]:
     for title, row in peaks.items():
         for way in (SCRIPT, LAUNCHER):
             yield Target(f"{title}, memory, {way}", row[way], 3.0, "x its size", at_most=True)
-
-
-def _unchanged(small: Table) -> Iterator[Target]:
-    for title, row in small.items():
-        for way in (SCRIPT, LAUNCHER):
-            if times := ratio(row, before(way), way):
-                yield Target(f"{title}, {way} / before", times, 1.05, at_most=True)
 
 
 def _latencies(calls: Table) -> Iterator[Target]:

@@ -28,11 +28,6 @@ STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
 AUDITED = "mcp-tool-filter --audit-log"
 
 
-def before(name: str) -> str:
-    """Name the same way of an earlier version."""
-    return f"{name}, before"
-
-
 _NGINX = """\
 daemon off; worker_processes 1; pid {home}/nginx.pid; error_log {home}/nginx.log;
 events {{ worker_connections 4096; }}
@@ -93,7 +88,6 @@ class Way:
     name: str
     port: int
     command: tuple[str, ...] = ()
-    addon: Path = ADDON
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +124,13 @@ def why_absent(name: str) -> str | None:
     return None
 
 
-def way(name: str, upstream: int, home: Path, *more: str, addon: Path = ADDON) -> Way:
-    """Prepare a way to an upstream; ``more`` are further arguments of its program.
-
-    Another ``addon`` folder is that of another version of ours.
-    """
+def way(name: str, upstream: int, home: Path, *more: str) -> Way:
+    """Prepare a way to an upstream; ``more`` are further arguments of its program."""
     port, url = free_port(), f"http://127.0.0.1:{upstream}"
     listen = ("-p", str(port))
     stock = (sys.executable, "-c", _MITMDUMP, "--mode", f"reverse:{url}", *listen)
     own = ("--listen-host", "127.0.0.1", "--set", f"confdir={home / 'mitmproxy'}")
-    script = ("-s", str(addon / "tool_filter.py"), "--set", f"deny={DENY}")
+    script = ("-s", str(ADDON / "tool_filter.py"), "--set", f"deny={DENY}")
     ours = (sys.executable, "-m", "mcp_tool_filter", "--upstream", f"{url}/mcp", "--deny", DENY)
     match name:
         case "direct":
@@ -147,7 +138,7 @@ def way(name: str, upstream: int, home: Path, *more: str, addon: Path = ADDON) -
         case "mitmdump":
             return Way(name, port, (*stock, *own, *more))
         case "mitmdump -s":
-            return Way(name, port, (*stock, *own, *script, *more), addon)
+            return Way(name, port, (*stock, *own, *script, *more))
         case "FastMCP proxy":
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
@@ -155,11 +146,10 @@ def way(name: str, upstream: int, home: Path, *more: str, addon: Path = ADDON) -
         case "Envoy":
             return Way(name, port, _envoy(home, upstream, port))
         case "mcp-tool-filter --audit-log":  # with hashes of arguments and results
-            return Way(
-                name, port, (*ours, *listen, "--audit-log", str(home / "audit.jsonl"), *more)
-            )
+            log = ("--audit-log", str(home / "audit.jsonl"))
+            return Way(name, port, (*ours, *listen, *log, *more))
         case _:
-            return Way(name, port, (*ours, *listen, *more), addon)
+            return Way(name, port, (*ours, *listen, *more))
 
 
 @contextmanager
@@ -182,9 +172,7 @@ def started(one: Way) -> Iterator[subprocess.Popen[bytes] | None]:
         yield None
         return
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(
-        one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env(one.addon)
-    )
+    process = subprocess.Popen(one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env())
     try:
         yield process
     finally:
@@ -246,8 +234,8 @@ def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:{Path(sys.executable).parent}"
 
 
-def _own_env(addon: Path = ADDON) -> dict[str, str]:
-    env = {**os.environ, "PYTHONPATH": str(addon)}
+def _own_env() -> dict[str, str]:
+    env = {**os.environ, "PYTHONPATH": str(ADDON)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled, too
     return env
 

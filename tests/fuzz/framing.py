@@ -28,7 +28,7 @@ from mcp_tool_filter.engine.wire import (
     RequestHead,
     RequestWire,
 )
-from tests.attacks.hostile_requests.framing import in_framing
+from tests.attacks.hostile_requests import in_framing
 from tests.engine.table import PING, PONG, Table
 from tests.fuzz.http_readers import (
     Node,

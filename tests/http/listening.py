@@ -13,7 +13,7 @@ from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Transport
-from tests.attacks.hostile_requests.bodies import bodies
+from tests.attacks.hostile_requests import bodies
 from tests.attacks.stage import DENIED
 from tests.make import answering, asking, at_once, definition, head, listing
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -21,24 +20,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.bench.soak.connections import Broken
+from tests.bench.soak.clients import Broken
 from tests.bench.soak.ledger import Ledger
 from tests.bench.soak.losing import lose
 from tests.bench.soak.sessions import come_and_go, keep_on
-from tests.bench.ways import (
-    ADDON,
-    LAUNCHER,
-    REPOSITORY,
-    SCRIPT,
-    Running,
-    Way,
-    until_answered,
-    way,
-)
+from tests.bench.ways import ADDON, LAUNCHER, REPOSITORY, SCRIPT, Running, until_answered, way
 
 _COMING = "come and go"
 _SAMPLES = 40
@@ -90,19 +80,6 @@ class Found:
         sessions = max(1, last.sessions - middle.sessions)
         return (last.megabytes - middle.megabytes) * 1024 / sessions
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "way": self.way,
-            "part": self.part,
-            **self.ledger.row(),
-            "asked": dict(self.ledger.made),
-            "growth": round(self.growth, 4),
-            "kept": round(self.kept, 2),
-            "samples": [asdict(one) for one in self.samples],
-            "evidence": self.ledger.evidence,
-            "problems": self.problems,
-        }
-
 
 @dataclass(slots=True)
 class Stage:
@@ -132,7 +109,8 @@ def staged(name: str) -> Iterator[Stage]:
         command = [sys.executable, "-m", "tests.bench.soak.upstream"]
         upstream = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY)
         assert upstream.stdout
-        one = _quiet(way(name, int(upstream.stdout.readline()), Path(home)))
+        quiet = ("--set", "flow_detail=0") if name == SCRIPT else ()  # as in a long run
+        one = way(name, int(upstream.stdout.readline()), Path(home), *quiet)
         proxy = subprocess.Popen(
             one.command,
             stdout=subprocess.DEVNULL,
@@ -149,12 +127,6 @@ def staged(name: str) -> Iterator[Stage]:
             upstream.stdout.close()
 
 
-def _quiet(one: Way) -> Way:
-    """Let mitmdump print no flows, as in a long run."""
-    more = ("--set", "flow_detail=0") if one.name == SCRIPT else ()
-    return Way(one.name, one.port, (*one.command, *more))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     found = []
@@ -166,8 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with staged(name) as stage:
             found.append(_report(_lose(name, stage, args.sessions)))
     print("\n" + _table(found))
-    if args.json:
-        Path(args.json).write_text(json.dumps([one.as_json() for one in found], indent=1) + "\n")
     problems = [f"{one.way}, {one.part}: {why}" for one in found for why in one.problems]
     print("\n".join(["", *problems]) if problems else "\nNothing is wrong.")
     return 1 if problems else 0
@@ -179,7 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=int, default=20, help="at a time")
     parser.add_argument("--visits", type=int, default=3000, help="of the second part")
     parser.add_argument("--way", choices=["both", SCRIPT, LAUNCHER], default="both")
-    parser.add_argument("--json", metavar="FILE", help="where to write all of it")
     return parser
 
 

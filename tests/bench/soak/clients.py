@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tests.bench.soak.connections import Answer, Broken, Connection, connected
 from tests.bench.soak.ledger import Ledger
 from tests.bench.soak.upstream import ALLOWED, DENIED, MARK
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 
 type Json = dict[str, Any]
 
@@ -30,6 +32,27 @@ _LOST, _NOT_FOUND = -32000, -32601
 _HOWS = ("json", "json", "sse", "sse", "reset", "then reset")
 
 _ids = count(1)
+
+
+class Broken(Exception):
+    """The other side has hung up."""
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[RawClient]:
+    """Connect; what fails because the other side hangs up is Broken."""
+    try:
+        async with raw_client(port) as client:
+            yield client
+    except (OSError, EOFError) as error:
+        raise Broken from error
+
+
+def reset(client: RawClient) -> None:
+    """Leave so that the other side gets an RST."""
+    sock = client.writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.abort()
 
 
 @dataclass(slots=True)
@@ -107,10 +130,10 @@ def initializing() -> Call:
     return asking("initialize", "initialize", params)
 
 
-def _messages_in(answer: Answer, body: bytes) -> list[Json]:
-    if "event-stream" not in answer.headers.get("content-type", ""):
-        return [json.loads(body)]
-    return [json.loads(data) for name, data in _events_in(body) if name == "message"]
+def messages_in(answer: Answer) -> list[Json]:
+    if "event-stream" not in "".join(answer.all("content-type")):
+        return [json.loads(answer.body)]
+    return [json.loads(data) for name, data in _events_in(answer.body) if name == "message"]
 
 
 def _events_in(body: bytes) -> list[tuple[str, bytes]]:
@@ -128,22 +151,25 @@ class Streamable:
 
     port: int
     ledger: Ledger
-    connection: Connection
+    connection: RawClient
     id: str = ""
 
     @property
-    def headers(self) -> str:
-        return f"Mcp-Session-Id: {self.id}\r\nMCP-Protocol-Version: {REVISION}\r\n" * bool(self.id)
+    def headers(self) -> bytes:
+        own = f"Mcp-Session-Id: {self.id}\r\nMCP-Protocol-Version: {REVISION}\r\n" * bool(self.id)
+        return MCP_HEADERS + own.encode()
+
+    def posting(self, body: bytes) -> bytes:
+        return post(body, headers=self.headers)
 
     async def ask(self, call: Call) -> Answer:
         """Ask and enter what comes of it."""
         self.ledger.made[call.kind] += 1
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.connection.send("POST", "/mcp", call.body, self.headers)
-                answer = await self.connection.answer()
-                messages = _messages_in(answer, await answer.body())
-        except (TimeoutError, Broken, ValueError) as error:
+                answer = await self.connection.ask(self.posting(call.body))
+                messages = messages_in(answer)
+        except (OSError, EOFError, AssertionError, ValueError) as error:
             self.ledger.note_lost(f"{call.kind} {call.body[:200]!r}: {error!r}")
             raise Broken from error
         if len(messages) == 1:
@@ -154,20 +180,18 @@ class Streamable:
 
     async def open(self) -> None:
         answer = await self.ask(initializing())
-        self.id = answer.headers.get("mcp-session-id", "")
+        self.id = "".join(answer.all("mcp-session-id"))
         said = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
-        await self.connection.send("POST", "/mcp", said, self.headers)
-        await (await self.connection.answer()).body()
+        await self.connection.ask(self.posting(said))
         self.ledger.sessions += 1
 
     async def close(self) -> None:
-        await self.connection.send("DELETE", "/mcp", b"", self.headers)
-        await (await self.connection.answer()).body()
+        await self.connection.ask(self.posting(b"").replace(b"POST", b"DELETE", 1))
 
     async def listen(self) -> None:
         """Read the stream again and again: all is for us, and nothing is missing."""
         while True:
-            with suppress(Broken, EOFError, OSError):
+            with suppress(Broken):
                 await self._listen_once()
             await asyncio.sleep(0.1)
 
@@ -175,8 +199,9 @@ class Streamable:
         heard, expected = b"", 0
         async with connected(self.port) as connection:
             self.ledger.connections += 1
-            await connection.send("GET", "/mcp", b"", self.headers)
-            async for chunk in (await connection.answer()).chunks():
+            await connection.say(get(headers=self.headers))
+            await connection.head()
+            while chunk := await connection.chunk():
                 *whole, heard = (heard + chunk).split(b"\n\n")
                 for _, data in _events_in(b"\n\n".join(whole)):
                     params = json.loads(data).get("params")
@@ -201,8 +226,8 @@ class Legacy:
 
     port: int
     ledger: Ledger
-    stream: AsyncIterator[bytes]
-    posting: Connection
+    stream: RawClient
+    posting: RawClient
     endpoint: str = ""
     waiting: dict[int, tuple[Call, asyncio.Event]] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
@@ -211,8 +236,8 @@ class Legacy:
     async def read(self) -> None:
         """Give each answer to who waits for it."""
         heard = b""
-        with suppress(Broken, EOFError, OSError):
-            async for chunk in self.stream:
+        with suppress(OSError, EOFError):
+            while chunk := await self.stream.chunk():
                 *whole, heard = (heard + chunk).split(b"\n\n")
                 for name, data in _events_in(b"\n\n".join(whole)):
                     self._take(name, data)
@@ -237,10 +262,9 @@ class Legacy:
         try:
             async with asyncio.timeout(PATIENCE):
                 await self.found.wait()
-                await self.posting.send("POST", self.endpoint, call.body)
-                await (await self.posting.answer()).body()
+                await self.posting.ask(post(call.body, path=self.endpoint))
                 await answered.wait()
-        except (TimeoutError, Broken) as error:
+        except (OSError, EOFError, AssertionError) as error:
             if self.waiting.pop(call.id, None):
                 self.ledger.note_lost(f"legacy {call.kind} {call.body[:200]!r}: {error!r}")
             raise Broken from error
@@ -250,8 +274,9 @@ class Legacy:
 async def legacy(port: int, ledger: Ledger) -> AsyncIterator[Legacy]:
     async with connected(port) as stream, connected(port) as posting:
         ledger.connections += 2
-        await stream.send("GET", "/sse")
-        session = Legacy(port, ledger, (await stream.answer()).chunks(), posting)
+        await stream.say(get(path="/sse"))
+        await stream.head()
+        session = Legacy(port, ledger, stream, posting)
         reading = asyncio.create_task(session.read())
         try:
             await session.ask(initializing())

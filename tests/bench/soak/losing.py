@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from tests.bench.soak.clients import calling, legacy, streamable
-from tests.bench.soak.connections import Broken
+from tests.bench.soak.clients import Broken, calling, legacy, streamable
 from tests.bench.soak.ledger import Ledger
 
 _NEVER = 120.0  # seconds that the calls would have taken

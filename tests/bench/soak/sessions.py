@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 from tests.bench.soak.clients import (
     PATIENCE,
+    Broken,
     Streamable,
-    _messages_in,
     any_call,
     calling,
+    connected,
     legacy,
+    messages_in,
+    reset,
     streamable,
 )
-from tests.bench.soak.connections import Broken, connected
 from tests.bench.soak.ledger import Ledger
+from tests.raw_client import Answer, RawClient, get, post
+from tests.raw_upstream import hang_up
 
 
 async def behave(port: int, ledger: Ledger) -> None:
@@ -46,12 +51,12 @@ async def leave_in_the_midst(port: int, ledger: Ledger) -> None:
     """Ask, and be gone before the answer: by a reset, or as if well."""
     async with streamable(port, ledger) as session:
         call = calling(how=random.choice(("json", "sse")), size=200_000, delay=0.05)
-        await session.connection.send("POST", "/mcp", call.body, session.headers)
+        await session.connection.say(session.posting(call.body))
         await asyncio.sleep(random.random() * 0.1)
         ledger.made[call.kind] += 1
         ledger.given_up += 1
         if random.random() < 0.5:
-            session.connection.reset()
+            reset(session.connection)
 
 
 async def leave_an_old_stream(port: int, ledger: Ledger) -> None:
@@ -61,7 +66,7 @@ async def leave_an_old_stream(port: int, ledger: Ledger) -> None:
         session.given_up.add(call.id)  # it may still be told that its upstream hung up
         ledger.made[call.kind] += 1
         ledger.given_up += 1
-        await session.posting.send("POST", session.endpoint, call.body)
+        await session.posting.say(post(call.body, path=session.endpoint))
         await asyncio.sleep(random.random() * 0.1)
 
 
@@ -69,34 +74,49 @@ async def say_half(port: int, ledger: Ledger) -> None:
     """Begin a request, keep still, and go."""
     async with connected(port) as connection:
         ledger.connections += 1
-        body = calling().body
-        half = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
-        await connection.send_raw((half + body)[: random.randrange(1, len(half + body))])
+        whole = post(calling().body)
+        await connection.say(whole[: random.randrange(1, len(whole))])
         await asyncio.sleep(random.random() * 5)
         if random.random() < 0.5:
-            connection.reset()
+            reset(connection)
 
 
 async def read_slowly(port: int, ledger: Ledger) -> None:
     """Ask for much, and take it in spoonfuls."""
-    async with connected(port, buffer=4096) as connection:
-        ledger.connections += 1
-        session = Streamable(port, ledger, connection)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the other end feels it
+    sock.connect(("127.0.0.1", port))
+    connection = RawClient(*await asyncio.open_connection(sock=sock, limit=1 << 16))
+    ledger.connections += 1
+    session = Streamable(port, ledger, connection)
+    try:
         await session.open()
         call = calling(how=random.choice(("json", "sse")), size=1_000_000)
         ledger.made[call.kind] += 1
-        await connection.send("POST", "/mcp", call.body, session.headers)
-        answer = await connection.answer()
         try:
             async with asyncio.timeout(PATIENCE):
-                spoonfuls = []
-                async for chunk in answer.chunks():
-                    spoonfuls.append(chunk)
-                    await asyncio.sleep(0.005)
-        except (TimeoutError, EOFError, OSError) as error:
-            ledger.note_lost(f"a slow reader's: {error!r}")
+                await connection.say(session.posting(call.body))
+                head = await connection.head()
+                answer = Answer(head, b"".join([one async for one in _spoonfuls(connection, head)]))
+        except (EOFError, OSError) as error:
+            return ledger.note_lost(f"a slow reader's: {error!r}")
+        return call.judge(messages_in(answer)[0], ledger)
+    finally:
+        await hang_up([connection.writer])
+
+
+async def _spoonfuls(connection: RawClient, head: bytes) -> AsyncIterator[bytes]:
+    """Yield a body bit by bit."""
+    sizes = Answer(head, b"").all("content-length")
+    missing = int(sizes[0]) if sizes else 0
+    while missing or not sizes:
+        wanted = min(missing, 16 * 1024)
+        piece = await (connection.reader.readexactly(wanted) if sizes else connection.chunk())
+        if not piece:
             return
-        call.judge(_messages_in(answer, b"".join(spoonfuls))[0], ledger)
+        missing -= len(piece) if sizes else 0
+        yield piece
+        await asyncio.sleep(0.005)
 
 
 async def come_and_go(port: int, ledger: Ledger) -> None:
@@ -107,8 +127,8 @@ async def come_and_go(port: int, ledger: Ledger) -> None:
         return
     async with streamable(port, ledger) as session, connected(port) as stream:
         ledger.connections += 1
-        await stream.send("GET", "/mcp", b"", session.headers)
-        await stream.answer()
+        await stream.say(get(headers=session.headers))
+        await stream.head()
         await session.ask(calling(how="sse"))
         if random.random() < 0.5:
             await session.close()

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from typing import Any
+
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 
 ALLOWED, DENIED, MARK = "echo", "danger_zone", "burns-it-all"
 
 type Json = dict[str, Any]
 
-_JSON, _EVENTS = b"application/json", b"text/event-stream"
 _BEAT = 0.5  # seconds between what an open stream says
 _numbers = count(1)
 _heard: set[str] = set()
-_posted: dict[str, Callable[[bytes], None]] = {}
-"""How to reach the client of an HTTP+SSE session."""
+_streams: dict[str, Peer] = {}
+"""The stream of each HTTP+SSE session."""
 
 
 def _tool(name: str, about: str) -> Json:
@@ -35,80 +34,74 @@ def _tool(name: str, about: str) -> Json:
 _TOOLS = {"tools": [_tool(ALLOWED, "Says it again."), _tool(DENIED, MARK)]}
 
 
-async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-    with suppress(OSError, asyncio.IncompleteReadError):
-        for used in count():
-            method, target, headers, body = await _read(reader)
-            if not await _answer(writer, method, target, headers, body, is_used=used > 0):
-                break
-    writer.close()
+async def serve(peer: Peer) -> None:
+    try:
+        while True:
+            peer.upstream.requests.clear()  # they would pile up
+            await _answer(peer, await peer.request())
+    finally:
+        peer.upstream.peers.remove(peer)
+        peer.close()
 
 
-async def _read(reader: StreamReader) -> tuple[str, str, dict[str, str], bytes]:
-    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    method, target, _ = first.split(" ")
-    fields = (line.partition(":") for line in lines if line)
-    headers = {name.lower(): value.strip() for name, _, value in fields}
-    return method, target, headers, await reader.readexactly(int(headers.get("content-length", 0)))
-
-
-async def _answer(
-    writer: StreamWriter,
-    method: str,
-    target: str,
-    headers: dict[str, str],
-    body: bytes,
-    *,
-    is_used: bool,
-) -> bool:
-    """Answer one request; False if the connection is not to be used again."""
+async def _answer(peer: Peer, request: RawRequest) -> None:
+    method, target, _ = request.line.split(" ")
     if method == "GET" and target == "/sse":
-        return await _legacy_stream(writer)
+        return await _legacy_stream(peer)
     if method == "GET":
-        return await _own_stream(writer, headers.get("mcp-session-id", ""))
+        return await _own_stream(peer, "".join(request.all("mcp-session-id")))
     if method == "DELETE":
-        return await _write(writer, _whole(b""))
-    message = json.loads(body)
+        return await peer.say(answer(b""))
+    message = json.loads(request.body)
     if target.startswith("/messages"):
-        return await _answer_posted(writer, target.partition("=")[2], message)
+        return await _answer_posted(peer, target.partition("=")[2], message)
     if "id" not in message:
-        return await _write(writer, _whole(b"", status=b"202 Accepted"))
+        return await peer.say(answer(b"", status="202 Accepted"))
+    return await _answer_message(peer, message)
+
+
+async def _answer_message(peer: Peer, message: Json) -> None:
     result = _result(message)
     asked = message.get("params", {}).get("arguments", {})
     if message["method"] == "tools/call":
         await asyncio.sleep(asked["delay"])
-        if asked["how"] == "reset" and is_used:
-            writer.transport.abort()
-            return False
-    session = b"soak-%d" % next(_numbers) if message["method"] == "initialize" else b""
+        if asked["how"] == "reset" and len(peer.requests) > 1:
+            return peer.writer.transport.abort()
     if asked.get("how") == "sse":
-        return await _in_pieces(writer, result)
-    await _write(writer, _whole(result, session=session))
+        event = b"event: message\ndata: %s\n\n" % result
+        await peer.say(SSE_HEAD)
+        for at in range(0, len(event), 5000):
+            await peer.say(chunk(event[at : at + 5000]))
+            await asyncio.sleep(0)
+        return await peer.say(LAST_CHUNK)
+    said = answer(result)
+    if message["method"] == "initialize":
+        own = b"\r\nMcp-Session-Id: soak-%d\r\n" % next(_numbers)
+        said = said.replace(b"\r\n", own, 1)
+    await peer.say(said)
     if asked.get("how") == "then reset":
         await asyncio.sleep(asked["delay"] / 10)
-        writer.transport.abort()
-        return False
-    return True
+        peer.writer.transport.abort()
+    return None
 
 
 def _result(message: Json) -> bytes:
+    params = message.get("params", {})
     match message["method"]:
         case "initialize":
-            revision = message["params"]["protocolVersion"]
-            info = {"name": "soak", "version": "1"}
             result: Json = {
-                "protocolVersion": revision,
+                "protocolVersion": params["protocolVersion"],
                 "capabilities": {"tools": {}},
-                "serverInfo": info,
+                "serverInfo": {"name": "soak", "version": "1"},
             }
         case "tools/list":
             result = _TOOLS
         case "tools/call":
-            if message["params"]["name"] != ALLOWED:
-                sys.exit("a call has come that should have been refused")
-            asked = message["params"]["arguments"]
+            asked = params["arguments"]
+            if params["name"] != ALLOWED:
+                _end("a call has come that should have been refused")
             if asked["token"] in _heard:
-                sys.exit("a call has come twice")
+                _end("a call has come twice")
             _heard.add(asked["token"])
             text = asked["token"] + "." * asked["size"]
             result = {"content": [{"type": "text", "text": text}]}
@@ -120,90 +113,49 @@ def _result(message: Json) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
 
 
-async def _answer_posted(writer: StreamWriter, session: str, message: Json) -> bool:
-    if say := _posted.get(session):
-        await _write(writer, _whole(b"Accepted", status=b"202 Accepted", kind=b"text/plain"))
-        if "id" in message:
-            await asyncio.sleep(message.get("params", {}).get("arguments", {}).get("delay", 0))
-            say(_event(_result(message)))
-        return True
-    return await _write(writer, _whole(b"", status=b"404 Not Found"))
+def _end(why: str) -> None:
+    print(why, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
-async def _legacy_stream(writer: StreamWriter) -> bool:
+async def _answer_posted(peer: Peer, session: str, message: Json) -> None:
+    if not (stream := _streams.get(session)):
+        return await peer.say(answer(b"", status="404 Not Found"))
+    await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+    if "id" in message:
+        await asyncio.sleep(message.get("params", {}).get("arguments", {}).get("delay", 0))
+        stream.writer.write(chunk(b"event: message\ndata: %s\n\n" % _result(message)))
+    return None
+
+
+async def _legacy_stream(peer: Peer) -> None:
     session = f"legacy-{next(_numbers)}"
-
-    def say(event: bytes) -> None:
-        writer.write(_chunk(event))
-
-    _posted[session] = say
+    _streams[session] = peer
     try:
-        say_first = b"event: endpoint\ndata: /messages?session=%s\n\n" % session.encode()
-        await _write(writer, _going_on() + _chunk(say_first))
+        place = b"event: endpoint\ndata: /messages?session=%s\n\n" % session.encode()
+        await peer.say(SSE_HEAD + chunk(place))
         while True:
             await asyncio.sleep(_BEAT)
-            await _write(writer, _chunk(b": still here\n\n"))
+            await peer.say(chunk(b": still here\n\n"))
     finally:
-        del _posted[session]
+        del _streams[session]
 
 
-async def _own_stream(writer: StreamWriter, session: str) -> bool:
+async def _own_stream(peer: Peer, session: str) -> None:
     """Say to a session its own name and a number, time and again; break off after a while."""
-    await _write(writer, _going_on())
+    await peer.say(SSE_HEAD)
     for number in range(20):
         params = {"session": session, "number": number}
         said = {"jsonrpc": "2.0", "method": "notifications/soak", "params": params}
-        await _write(writer, _chunk(_event(json.dumps(said).encode())))
+        await peer.say_event(json.dumps(said).encode())
         await asyncio.sleep(_BEAT)
-    writer.transport.abort()
-    return False
-
-
-async def _in_pieces(writer: StreamWriter, message: bytes) -> bool:
-    event = _event(message)
-    await _write(writer, _going_on())
-    for at in range(0, len(event), 5000):
-        await _write(writer, _chunk(event[at : at + 5000]))
-        await asyncio.sleep(0)
-    return await _write(writer, b"0\r\n\r\n")
-
-
-async def _write(writer: StreamWriter, raw: bytes) -> bool:
-    writer.write(raw)
-    await writer.drain()
-    return True
-
-
-def _whole(
-    body: bytes, *, status: bytes = b"200 OK", session: bytes = b"", kind: bytes = _JSON
-) -> bytes:
-    own = b"Mcp-Session-Id: %s\r\n" % session if session else b""
-    said = b"Content-Type: %s\r\n" % kind if body else b""
-    return b"HTTP/1.1 %s\r\n%s%sContent-Length: %d\r\n\r\n%s" % (
-        status,
-        own,
-        said,
-        len(body),
-        body,
-    )
-
-
-def _going_on() -> bytes:
-    return b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % _EVENTS
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
-def _event(message: bytes) -> bytes:
-    return b"event: message\ndata: %s\n\n" % message
+    peer.writer.transport.abort()
 
 
 async def _main() -> None:
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1000)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    async with raw_upstream(serve) as upstream:
+        print(upstream.port, flush=True)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
