@@ -124,6 +124,16 @@ async def test_a_list_from_a_file_is_filtered(tmp_path: Path) -> None:
         assert b"delete_file" not in said.body
 
 
+async def test_an_upstream_is_connected_when_a_request_needs_it(tmp_path: Path) -> None:
+    """With ``eager``, mitmproxy would do so past the filter, which closed each connection."""
+    async with hosted(tmp_path, connection_strategy="eager") as it, raw_client(it.port) as client:
+        assert (await client.ask(post(call("read_file")))).body == RESULT
+        it.proxy.master.options.update(connection_strategy="eager")
+        await asyncio.sleep(0)
+        async with raw_client(it.port) as other:
+            assert (await other.ask(post(call("read_file")))).body == RESULT
+
+
 async def test_a_block_list_blocks_lists_and_calls(tmp_path: Path) -> None:
     async with hosted(tmp_path, block_list=[":~u /mcp:418"]) as it:
         assert (await it.ask(LIST)).status == 418

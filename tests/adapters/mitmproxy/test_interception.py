@@ -18,7 +18,7 @@ import pytest
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.addons.upstream_auth import UpstreamAuth
 from mitmproxy.exceptions import OptionsError
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.serving import endpoints
@@ -270,6 +270,21 @@ async def test_a_script_may_change_a_request_and_takes_nothing_from_the_engine(
         assert not any(one.all("proxy-authorization") for one in asked)
 
 
+async def test_a_script_sees_the_answer_of_a_stream_that_turns_out_to_be_mcp(
+    tmp_path: Path,
+) -> None:
+    async def respond(_asked: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(b"data: " + request("tools/x") + b"\n\n") + LAST_CHUNK)
+
+    def note(flow: HTTPFlow) -> None:
+        seen.append(flow.response)
+
+    seen: list[Response | None] = []
+    async with between(tmp_path, respond=respond, scripts=[Script("response", note)]) as it:
+        assert (await it.send(b"", method="GET")).status == 200
+    assert [one.headers["content-type"] for one in seen if one] == ["text/event-stream"]
+
+
 async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None:
     async with between(tmp_path, max_clients=["1"]) as it:
         assert await names_listed(it) == ["read_file"]
@@ -441,12 +456,13 @@ async def test_requests_go_on_to_the_proxy_behind(
         how: dict[str, Any] = {
             "mode": f"upstream:http://127.0.0.1:{behind.port}",
             "upstream_auth": "u:p",
+            "keep_host_header": not is_direct,  # for reverse proxies only
         }
         async with between(tmp_path, way, scripts=[UpstreamAuth()], **how) as it:
             it.addon.interception.is_direct = lambda _host: is_direct
+            assert (await it.send(b"other", path="/other")).status == 200
             assert json.loads((await it.send(call("delete_file"))).body) == not_found("delete_file")
             assert (await it.send(call("read_file"))).status == 200
-            assert (await it.send(b"other", path="/other")).status == 200
             requests, peers = it.upstream.raw.requests, it.upstream.raw.peers
     assert bool(behind.heads) is not is_direct
     assert sum(b"tools/list" in one.body for one in requests) == 1  # our own

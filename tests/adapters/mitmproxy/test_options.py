@@ -188,6 +188,9 @@ async def test_a_users_setting_is_kept_even_if_it_is_the_default() -> None:
     assert not was_set(given, "listen_host")
     keep_quiet_streams_alive(given)
     assert (given.tcp_timeout, given.connection_strategy) == (default, "eager")
+    given.update(mode=[MODE])  # there, it would close each connection
+    keep_quiet_streams_alive(given)
+    assert (given.tcp_timeout, given.connection_strategy) == (default, "lazy")
 
 
 MODE = "reverse:http://127.0.0.1:1"

@@ -163,6 +163,8 @@ class ToolFilter:
         for site in self.proxy.sites.values():
             site.listener.keeps_host = ctx.options.keep_host_header
         self._hide_secrets()
+        if self._is_running and not updated.isdisjoint(("mode", "connection_strategy")):
+            asyncio.get_running_loop().call_soon(keep_quiet_streams_alive, ctx.options)
         if self._is_running and "mode" in updated:
             in_background(self._try(self._start()))
 

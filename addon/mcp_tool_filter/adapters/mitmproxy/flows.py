@@ -50,6 +50,7 @@ from mitmproxy import http, websocket
 from mitmproxy.connection import Server
 from mitmproxy.flow import Error, Flow
 from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.mode_specs import ReverseMode
 
 from mcp_tool_filter.adapters.mitmproxy.layer import upstream_of
 from mcp_tool_filter.engine.exchange import Answer, Exchange
@@ -133,7 +134,8 @@ class Flows:
 
     def server_for(self, address: Address, context: Context) -> Server:
         """Return a connection to be opened."""
-        shows_clients_name = self.keeps_host and address == upstream_of(context)
+        is_reverse = isinstance(context.client.proxy_mode, ReverseMode)  # others know no upstream
+        shows_clients_name = self.keeps_host and is_reverse and address == upstream_of(context)
         return Server(
             address=(address.host, address.port),
             tls=address.is_tls,
@@ -333,6 +335,8 @@ class Picture:
                 exchange.change_stream_head(response.status_code, self._fields_in(response))
 
     def show_answer(self) -> None:
+        if self.flow.response is None and self.exchange.answer is not None:
+            self.show_answer_head()  # its stream turned out to be MCP when its head had passed
         if self.flow.response is not None:
             self.flow.response.timestamp_end = time.time()
 

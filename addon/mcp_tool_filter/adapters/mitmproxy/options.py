@@ -169,10 +169,14 @@ def keep_quiet_streams_alive(options: Options) -> None:
     """Allow streams and slow calls to be silent for as long as both peers want.
 
     mitmproxy closes a connection after ten minutes without a byte. It also connects to the upstream
-    before the client has sent anything: if the upstream is down, the client gets no answer.
+    before the client has sent anything: if the upstream is down, the client gets no answer. In
+    modes that know where to connect, that is past the filter, so there the user has no choice.
     """
     ours: dict[str, object] = {"tcp_timeout": _YEAR, "connection_strategy": "lazy"}
-    options.update(**{name: ours[name] for name in ours if not was_set(options, name)})
+    given = {name for name in ours if was_set(options, name)}
+    if any(isinstance(ProxyMode.parse(text), _KNOWING_WHERE) for text in options.mode):
+        given -= {"connection_strategy"}
+    options.update(**{name: ours[name] for name in ours if name not in given})
 
 
 def was_set(options: Options, name: str) -> bool:
@@ -263,6 +267,7 @@ class Loopback:
 
 # Modes
 
+_KNOWING_WHERE = (ReverseMode, LocalMode, TransparentMode)
 FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode)
 """Modes in which all traffic of clients goes through us."""
 
