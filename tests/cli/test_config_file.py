@@ -123,6 +123,7 @@ def test_relative_files_are_beside_the_file(
 
 
 URL = '[servers.s]\nurl = "http://localhost:1/mcp"\n'
+USELESS = "[servers.s]\ncommand = ['x']\n%s = '/a'\n%s = '/a'\n%s = '/a'"  # the first is named
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,9 @@ URL = '[servers.s]\nurl = "http://localhost:1/mcp"\n'
         ("[servers.s]\nurl = ['x']", "url in [servers.s] of {file} must be a text"),
         ("[servers.s]\nurl = ''", "url in [servers.s] of {file} must be a text"),
         ("[servers.s]\ncommand = ['x']\nheader = 'A: b'", "header in [servers.s] of {file} has no"),
+        (USELESS % ("ca", "endpoint", "login"), "ca in [servers.s] of {file} has no effect"),
+        (USELESS % ("login", "ca", "endpoint"), "login in [servers.s] of {file} has no effect"),
+        (USELESS % ("endpoint", "login", "ca"), "endpoint in [servers.s] of {file} has no effect"),
         (URL + "env = {A = 'b'}", "env in [servers.s] of {file} has no effect\nIt is for a comm"),
         ("[servers.s]\ncommand = ['x']\nenv = {A = 1}", "A of env in [servers.s] of {file} must"),
         ("[servers.s]\ncommand = ['x']\nenv = {'A=B' = 'c'}", 'of {file} cannot set "A=B"\nThat n'),

@@ -120,8 +120,8 @@ def _read_server(path: str, name: str, table: object) -> Given:
         why = 'Give its url = "https://…" or its command = ["PROGRAM", "ARGUMENT"]'
         raise UsageError(f"{where} has no url and no command", why=why)
     unused, only = (A_COMMAND, "command") if words is None else (A_URL, "url")
-    for key in given.keys() & OPTIONS.keys():
-        if unused in OPTIONS[key].needs:
+    for key in given:
+        if key in OPTIONS and unused in OPTIONS[key].needs:
             raise UsageError(f"{key} in {where} has no effect", why=f"It is for a {only}")
     return given | ({"upstream": url} if url else {})
 

@@ -177,7 +177,7 @@ def ids_named_in(message: Request | Notification) -> Iterator[str]:
         if fold_key(member.key).replace("_", "") in _IDS:
             for one in _each(message.place.text, member.value):
                 if one.text is not None:
-                    yield from {one.text, one.text.rpartition("/")[2]}
+                    yield from dict.fromkeys((one.text, one.text.rpartition("/")[2]))
 
 
 def _each(text: str, value: Value) -> tuple[Value, ...]:
