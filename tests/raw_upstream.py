@@ -186,3 +186,10 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(TIMEOUT):
+        while not is_true():
+            await asyncio.sleep(0.005)

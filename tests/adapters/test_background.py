@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.adapters import background
 from mcp_tool_filter.adapters.background import Background, Effects, in_background, look_at
 from mcp_tool_filter.policy.effects import CannotList, Deciding, Delay, FetchTools, Together
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import until
 
 
 async def test_background_work_survives_the_garbage_collector() -> None:
@@ -32,9 +32,7 @@ async def test_background_work_survives_the_garbage_collector() -> None:
 
     in_background(work())
     assert len(background._tasks) == 1
-    async with asyncio.timeout(TIMEOUT):
-        while not done or background._tasks:
-            await asyncio.sleep(0.001)
+    await until(lambda: done and not background._tasks)
     assert done == ["still there", "done"]
 
 

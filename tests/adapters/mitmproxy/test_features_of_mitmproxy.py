@@ -16,7 +16,7 @@ from mitmproxy.io import FlowReader
 from tests.adapters.mitmproxy.filtered import Filtered, Script, call, filtered
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.raw_client import Answer, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk, until
 from tests.websocket import WebSocketEnd, accept, connect
 
 READ = tool("read_file")
@@ -46,12 +46,6 @@ def basic(text: str) -> bytes:
 def read_dump(path: Path) -> list[HTTPFlow]:
     with path.open("rb") as file:
         return [one for one in FlowReader(file).stream() if isinstance(one, HTTPFlow)]
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def test_proxyauth_lets_only_valid_logins_in(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mitmproxy.addons.save import Save
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.adapters.mitmproxy.filtered import filtered
-from tests.adapters.mitmproxy.test_logins import fetched, log_in_to
+from tests.adapters.mitmproxy.test_logins import fetched
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, Respond, saying
 from tests.oauth_server import OAuthUpstream
@@ -148,22 +148,6 @@ async def test_an_option_shows_the_secrets(tmp_path: Path) -> None:
         async with shown_by(addon, upstream, tmp_path, **options) as (client, seen):
             found = await log_in(client)
     assert [one for one in found if one not in seen[-1]] == []
-
-
-async def test_the_token_of_our_own_login_is_in_no_log_no_flow_and_no_recording(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("DEBUG"), oauth_upstream() as upstream:
-        await log_in_to(upstream)
-        async with shown_by(ToolFilter(), upstream, tmp_path) as (client, seen):
-            for error in (None, None, "invalid_grant"):
-                upstream.refuses_renewal = error
-                await client.ask(post(CALL))
-                upstream.end_access()
-        shown = caplog.text + "".join(seen)
-        assert len(seen) > 12
-        assert not any(secret in shown for secret in upstream.all_secrets())
-        assert "access-" not in shown
 
 
 @pytest.mark.rest(but=1)

@@ -37,6 +37,7 @@ from tests.raw_upstream import (
     answer,
     chunk,
     raw_upstream,
+    until,
 )
 
 READ, DELETE = tool("read_file"), tool("delete_file")
@@ -290,9 +291,7 @@ async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None
         assert await names_listed(it) == ["read_file"]
         it.client.close()
         seats = it.addon.proxy.crowd.seats
-        async with asyncio.timeout(TIMEOUT):
-            while len(seats):
-                await asyncio.sleep(0.01)
+        await until(lambda: not len(seats))
         async with raw_client(it.proxy.port) as client:
             to = it.upstream.url.partition("//")[2]
             await tunnel(client, to, None)

@@ -20,7 +20,7 @@ from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import SCRIPT, RunningProxy, proxy
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port, raw_upstream, until
 from tests.websocket import accept, connect
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -145,42 +145,31 @@ async def playing(
 
 @CHANGES
 @DECLARES
-async def test_a_list_change_is_announced_on_the_sessions_stream(
+async def test_a_list_change_is_announced_on_the_streams_of_a_client(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
-    async with (
-        playing(Scene(declares), change, tmp_path) as (port, happen),
-        raw_client(port) as asker,
-        raw_client(port) as reader,
-    ):
-        await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
-        await reader.say(get(headers=IN_SESSION))
-        await reader.until(b": hello\n\n")
-        await happen()
-        assert (await reader.until(b": last")).count(CHANGED) == declares
-        listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
-        assert (b"delete_all" in listed) is (change is list_anew)
-        assert (b"new" in listed) is (change is list_anew)
-
-
-@CHANGES
-@DECLARES
-async def test_a_list_change_is_announced_on_the_older_transport(
-    declares: bool, change: Change, tmp_path: Path
-) -> None:
+    """On the GET stream of its session, and on the stream of the older transport."""
     scene = Scene(declares)
     async with (
         playing(scene, change, tmp_path) as (port, happen),
         raw_client(port) as asker,
         raw_client(port) as reader,
+        raw_client(port) as older,
     ):
-        await reader.say(get(path="/sse"))
-        await reader.until(b"/messages?s=1\n\n")
+        await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
+        await reader.say(get(headers=IN_SESSION))
+        await reader.until(b": hello\n\n")
+        await older.say(get(path="/sse"))
+        await older.until(b"/messages?s=1\n\n")
         await asker.ask(post(INITIALIZE, path="/messages?s=1"))
         scene.asked.set()
-        await reader.until(b'"u"')
+        await older.until(b'"u"')
         await happen()
-        assert (await reader.until(b": last")).count(CHANGED) == declares
+        for one in (reader, older):
+            assert (await one.until(b": last")).count(CHANGED) == declares
+        listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
+        assert (b"delete_all" in listed) is (change is list_anew)
+        assert (b"new" in listed) is (change is list_anew)
 
 
 @CHANGES
@@ -308,26 +297,20 @@ async def test_each_user_is_served_with_their_own_list(tmp_path: Path) -> None:
         raw_client(running.port) as client,
     ):
 
-        async def ask(body: bytes, user: bytes) -> bytes:
-            version = b"MCP-Protocol-Version: 2025-11-25\r\n"
-            headers = (
-                MCP_HEADERS
-                + version
-                + (b"Authorization: Bearer " + user + b"\r\n" if user else b"")
-            )
-            return (await client.ask(post(body, headers=headers))).body
+        async def ask(body: bytes, user: str) -> bytes:
+            return await asked_by(running.port, body, "2025-11-25", user)
 
         refused = await client.ask(post(INITIALIZE, headers=MCP_HEADERS))
         assert refused.status == 401
         assert "when the first client logs in" in reports[0]
-        assert await ask(call("delete_ann"), b"") == not_found("delete_ann")
-        assert await ask(call("delete_ann"), b"ann") == not_found("delete_ann")
-        assert await ask(call("of_bob"), b"ann") == not_found("of_bob")
-        assert await ask(call("of_ann"), b"ann") == RESULT
-        assert await ask(call("of_ann"), b"bob") == not_found("of_ann")
-        assert b"of_ann" in await ask(LIST, b"ann")
-        assert b"delete_ann" not in await ask(LIST, b"ann")
-        assert b"of_bob" in await ask(LIST, b"bob")
+        assert await ask(call("delete_ann"), "") == not_found("delete_ann")
+        assert await ask(call("delete_ann"), "ann") == not_found("delete_ann")
+        assert await ask(call("of_bob"), "ann") == not_found("of_bob")
+        assert await ask(call("of_ann"), "ann") == RESULT
+        assert await ask(call("of_ann"), "bob") == not_found("of_ann")
+        assert b"of_ann" in await ask(LIST, "ann")
+        assert b"delete_ann" not in await ask(LIST, "ann")
+        assert b"of_bob" in await ask(LIST, "bob")
 
 
 async def test_the_start_can_require_the_list(
@@ -382,9 +365,7 @@ async def check(port: int, stderr: Callable[[], str]) -> None:
         assert (
             await asked_by(port, call("read"), "2025-11-25", "ann") == RESULT
         )  # asks for the list
-    async with asyncio.timeout(TIMEOUT):
-        while "credentials)" not in stderr():
-            await asyncio.sleep(0.01)
+    await until(lambda: "credentials)" in stderr())
     said = stderr()
     [new] = [line for line in said.splitlines() if NEW in line]
     assert "2025-06-18" in new

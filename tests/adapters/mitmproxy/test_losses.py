@@ -15,7 +15,7 @@ from tests.adapters.mitmproxy.filtered import call, filtered, lost
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import certified, proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
+from tests.raw_upstream import Peer, RawRequest, answer, free_port, until
 
 
 def _reset_connection() -> socket.socket:
@@ -105,9 +105,7 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
                 assert (await client.ask(post(call("other"), headers=MCP_HEADERS))).body == RESULT
             assert len(said) == 1
             is_starting = False
-            async with asyncio.timeout(TIMEOUT):
-                while len(said) < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(said) >= 2)
             assert tool_filter.proxy._state()["upstream_up"] is True
     gone, back = said
     assert gone == (

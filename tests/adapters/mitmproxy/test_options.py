@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mitmproxy import options
@@ -17,6 +15,7 @@ from mitmproxy.master import Master
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
+from mcp_tool_filter.adapters.mitmproxy import addon
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.mitmproxy.options import (
     ConfigReader,
@@ -30,56 +29,28 @@ from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.settings import read_settings
 from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.policy.patterns import Pattern, parse_pattern
 from tests.adapters.mitmproxy.filtered import (
     DELETE,
-    ENDPOINT,
-    LIST,
     READ,
     call,
     not_found,
 )
+from tests.cli.launched import launched
+from tests.hosts import HOSTS, MITMDUMP
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import (
+    TIMEOUT,
     Peer,
     free_port,
     raw_upstream,
+    until,
 )
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
-
-
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every pattern, each time it is parsed."""
-    seen: list[str] = []
-
-    def parse_and_note(text: str, **given: Any) -> Pattern:
-        if text != "^hidden_tool$":  # of the test of mitmproxy at the start
-            seen.append(text)
-        return parse_pattern(text, **given)
-
-    monkeypatch.setattr("mcp_tool_filter.policy.config.parse_pattern", parse_and_note)
-    return seen
-
-
-async def test_the_configuration_is_checked_once_and_after_each_edit(
-    parsed: list[str], tmp_path: Path
-) -> None:
-    addon = ToolFilter(report=lambda _report: None)
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        proxy(addon, to=upstream.url, home=tmp_path, deny=["^rm"]) as running,
-    ):
-        await addon.proxy.ready.wait()
-        running.master.options.update(tools_list=["auto"])
-        assert parsed == ["^rm"]
-        running.master.options.update(deny=["^rm", "^read"])
-        assert parsed == ["^rm", "^rm", "^read"]
 
 
 async def test_options_that_differ_from_the_checked_ones_are_checked_again(tmp_path: Path) -> None:
@@ -129,19 +100,10 @@ async def stock_options(**given: object) -> options.Options:
     return master.options
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("ignore_hosts", ["localhost"]),
-        ("allow_hosts", ["example"]),
-        ("tcp_hosts", ["localhost"]),
-        ("udp_hosts", ["localhost"]),
-    ],
-)
-async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
-    refusal = problem_in_options(await stock_options(**{name: value}))
-    assert refusal is not None
-    assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
+@pytest.mark.parametrize("name", ["ignore_hosts", "allow_hosts", "tcp_hosts", "udp_hosts"])
+async def test_an_option_that_allows_a_bypass_is_refused(name: str) -> None:
+    refusal = problem_in_options(await stock_options(**{name: ["localhost"]}))
+    assert str(refusal).startswith(f"Error: Invalid value for {name}: ['localhost']\n")
 
 
 async def test_the_user_hears_once_which_options_have_no_effect() -> None:
@@ -157,21 +119,13 @@ async def test_the_user_hears_once_which_options_have_no_effect() -> None:
     assert idle_options(retired).startswith("Warning: fast has no effect")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("listen_port", None),  # the default
-        ("rawtcp", True),
-        ("show_ignored_hosts", True),
-        ("map_remote", ["|a|b"]),
-        ("modify_headers", ["/~q/Authorization/Bearer x"]),
-        ("body_size_limit", "1m"),
-        ("keep_host_header", True),
-        ("http2", False),
-    ],
-)
-async def test_harmless_options_are_left_to_the_user(name: str, value: object) -> None:
-    assert problem_in_options(await stock_options(**{name: value})) is None
+async def test_harmless_options_are_left_to_the_user() -> None:
+    given = await stock_options(
+        listen_port=None, rawtcp=True, show_ignored_hosts=True, map_remote=["|a|b"],
+        modify_headers=["/~q/Authorization/Bearer x"], body_size_limit="1m", keep_host_header=True,
+        http2=False,
+    )  # fmt: skip
+    assert problem_in_options(given) is None
 
 
 async def test_quiet_streams_live_for_a_year() -> None:
@@ -246,28 +200,6 @@ async def test_only_the_loopback_is_listened_on_unless_the_user_names_an_address
 
 
 class TestConnections:
-    async def test_each_listener_has_its_own_upstream_and_snapshot(self, tmp_path: Path) -> None:
-        async with (
-            mcp_upstream(tools=[tool("one"), tool("delete_1")]) as one,
-            mcp_upstream(tools=[tool("two"), tool("delete_2")]) as two,
-            proxy(
-                ToolFilter(),
-                to=[f"reverse:{each.url}@{free_port()}" for each in (one, two)],
-                home=tmp_path,
-                deny=["^delete_"],
-                endpoint=ENDPOINT,
-            ) as it,
-        ):
-            for server, mine, other in zip(
-                it.server.servers, ("one", "two"), ("two", "one"), strict=True
-            ):
-                async with raw_client(server.listen_addrs[0][1]) as client:
-                    listed = (await client.ask(post(LIST))).body
-                    assert [t["name"] for t in json.loads(listed)["result"]["tools"]] == [mine]
-                    got = await client.ask(post(call(other)))
-                    assert got.body == not_found(other)
-                    assert (await client.ask(post(call(mine)))).body == RESULT
-
     async def test_requests_wait_until_the_tools_are_known(self, tmp_path: Path) -> None:
         gate = asyncio.Event()
 
@@ -363,27 +295,70 @@ async def test_a_start_that_must_fail_never_listens(
             assert "in use" not in it.stdout + it.stderr
 
 
-async def test_a_client_that_leaves_during_the_start_does_no_harm(tmp_path: Path) -> None:
-    """mitmproxy said that it has crashed."""
-    asked, may_answer = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_client_that_comes_or_leaves_during_the_start_does_no_harm(
+    host: str, tmp_path: Path
+) -> None:
+    """It waits until the tools are known. (mitmproxy said that it has crashed.)"""
+    may_answer, port = asyncio.Event(), free_port()
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        asked.set()
         await may_answer.wait()
         peer.close()
 
-    port = free_port()
     async with raw_upstream(script) as slow:
-        words = ["-s", SCRIPT, "--mode", f"reverse:{slow.url}@{port}", "--set", "deny=^rm_"]
-        async with mitmproxys("mitmdump", *words, home=tmp_path) as it:
-            await asked.wait()
-            while True:
-                try:
-                    async with raw_client(port):
-                        break
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.02)
+        mode = ("-s", SCRIPT, "--mode", f"reverse:{slow.url}@{port}", "--set", "deny=^rm_")
+        flags = ("-u", slow.url, "--deny", "^rm_", "--port", str(port))
+        is_mitmdump = host == MITMDUMP
+        async with (
+            mitmproxys(host, *mode, home=tmp_path)
+            if is_mitmdump
+            else launched(*flags, home=tmp_path)
+        ) as it:
+            it.port = port
+            await slow.asked(1)
+            await it.listening()
+            async with raw_client(port) as client:
+                await client.say(FINE)
             may_answer.set()
             assert await it.exit_code() == 1
             assert "crashed" not in it.stderr + it.stdout
+
+
+# Clients that stay silent
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("reverse:{}", b""),
+        ("reverse:{}", b"\x16\x03\x01\x02\0\x01"),
+        ("regular", b""),
+        ("regular", b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost:1\r\n\r\n"),
+    ],
+    ids=["nothing", "half a TLS handshake", "nothing to a proxy", "nothing in a tunnel"],
+)
+async def test_a_client_that_stays_silent_is_disconnected(
+    tmp_path: Path, mode: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine does not know it yet, and mitmproxy would wait for a year."""
+    monkeypatch.setattr(addon, "_SECONDS_BETWEEN_TICKS", 0.02)
+    tool_filter = ToolFilter()
+    async with (
+        mcp_upstream(tools=[READ, DELETE]) as upstream,
+        proxy(tool_filter, to=[mode.format(upstream.url)], home=tmp_path) as running,
+        raw_client(running.port) as client,
+        raw_client(running.port) as other,
+    ):
+        await client.say(said)
+        if said.startswith(b"CONNECT"):
+            assert b" 200 " in await client.head()
+        await other.say(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nslowly")
+        seats = tool_filter.proxy.crowd.seats
+        await until(lambda: len(seats) >= 2)
+        clock = seats.clock
+        monkeypatch.setattr(seats, "clock", lambda: clock() + 121)
+        async with asyncio.timeout(TIMEOUT):
+            assert await client.reader.read() == b""
+        assert not other.reader.at_eof()  # the engine waits for its body

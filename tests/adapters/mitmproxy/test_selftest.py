@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from mitmproxy.proxy.mode_servers import ReverseInstance
 from mcp_tool_filter.adapters.mitmproxy.selftest import PROBES, Run, refuse_other_mitmproxy
 from mcp_tool_filter.errors import StartError
 from tests.adapters.mitmproxy.filtered import LIST, call, filtered
+from tests.cli.launched import surroundings
 from tests.proxy import SCRIPT, tool
 
 type Orders = Generator[commands.Command, Any, None]
@@ -145,3 +149,33 @@ async def test_mitmdump_ends_with_two_lines(tmp_path: Path) -> None:
     what, why = it.stderr.strip().splitlines()[-2:]
     assert what == f"Error: The tool filter does not work with mitmproxy {version.VERSION}"
     assert why.startswith("A test with a denied call has failed")
+
+
+# The launcher imports of mitmproxy only what its lean master needs, and the rest on demand
+
+HEAVY = {"flask", "ldap3", "tornado", "urwid", "mitmproxy.addons.onboarding"}
+_PROGRAM = """
+import json, sys
+from mcp_tool_filter.cli.commands.in_mitmproxy import keep_addons_apart
+keep_addons_apart()
+from mcp_tool_filter.adapters.mitmproxy import masters
+print(json.dumps(sorted(sys.modules)))
+for _ in range(2):
+    masters._put_addons_together()
+    import mitmproxy.addons
+    print(bool(mitmproxy.addons.default_addons()))
+    keep_addons_apart()  # too late, and without effect
+"""
+
+
+def test_addons_that_are_not_needed_are_imported_only_on_demand(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=surroundings(tmp_path),
+    )
+    imported, *together = ended.stdout.split("\n")
+    assert not set(json.loads(imported)) & HEAVY
+    assert together == ["True", "True", ""]

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream
 from tests.collector import Collector, attributes
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_upstream import Peer, RawRequest, answer, until
 from tests.websocket import accept, connect
 
 CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
@@ -102,8 +102,7 @@ async def test_a_client_that_hangs_up_ends_its_spans(
                 await between.client.chunk()
                 async with raw_client(between.port) as poster:
                     await poster.ask(post(CALL, path="/messages?session=1", headers=MCP_HEADERS))
-        while not between.upstream.asked:
-            await asyncio.sleep(0.01)
+        await until(lambda: between.upstream.asked)
         await asyncio.sleep(0.1)
         assert not sent_to.spans
         between.client.abort()

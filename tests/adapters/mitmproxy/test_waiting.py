@@ -22,7 +22,7 @@ from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.mitmproxy.filtered import call, filtered, not_found
 from tests.mcp_upstream import McpUpstream, Respond
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, until
 from tests.websocket import accept, connect
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
@@ -56,9 +56,7 @@ class Gate:
 
     async def reached(self, number: int = 1) -> None:
         """Wait until so many delays wait."""
-        async with asyncio.timeout(TIMEOUT):
-            while self.waiting != number:
-                await asyncio.sleep(0.002)
+        await until(lambda: self.waiting == number)
 
 
 @dataclass
@@ -102,10 +100,6 @@ def result(text: str, id: str = "1") -> bytes:
 
 def news(text: str) -> bytes:
     return f'{{"jsonrpc":"2.0","method":"notifications/{text}"}}'.encode()
-
-
-def event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
 
 
 async def echo(request: RawRequest, peer: Peer) -> None:
@@ -189,20 +183,13 @@ async def test_a_request_is_sent_as_it_was_judged(
         assert [one.body for one in on.upstream.asked] == [slow("1")]
 
 
-async def test_a_delay_sleeps_for_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-
-    async def nap(seconds: float) -> None:
-        naps.append(seconds)
-        await asyncio.sleep(0)
-
-    async with gated(tmp_path, monkeypatch, echo) as on:
-        monkeypatch.setattr(background, "sleep", nap)
-        assert (await on.ask(slow("1"))).body == result("result")
-        assert naps == [60.0]
-
-
 # An event that waits: what comes behind it, and what becomes of it when one side leaves.
+
+
+async def slow_stream(_request: RawRequest, peer: Peer) -> None:
+    events = (b"data: %b\n\n" % news(text) for text in ("slow", "behind"))
+    await peer.say(SSE_HEAD + chunk(b"".join(events)))
+    await peer.left()
 
 
 async def waiting_client(on: Gated) -> RawClient:
@@ -217,11 +204,7 @@ async def waiting_client(on: Gated) -> RawClient:
 async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(SSE_HEAD + chunk(event(news("slow")) + event(news("behind"))))
-        await peer.left()
-
-    async with gated(tmp_path, monkeypatch, respond) as on:
+    async with gated(tmp_path, monkeypatch, slow_stream) as on:
         client = await waiting_client(on)
         client.writer.close()
         await on.gate.reached(0)
@@ -234,11 +217,7 @@ async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
 async def test_a_shutdown_cancels_decisions_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(SSE_HEAD + chunk(event(news("slow"))))
-        await peer.left()
-
-    async with gated(tmp_path, monkeypatch, respond) as on:
+    async with gated(tmp_path, monkeypatch, slow_stream) as on:
         client = await waiting_client(on)
         on.tool_filter.done()
         await on.gate.reached(0)

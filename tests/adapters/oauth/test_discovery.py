@@ -263,14 +263,6 @@ async def test_a_token_that_is_rejected_early_is_renewed_once(upstream: OAuthUps
     assert upstream.renewals == 1
 
 
-async def test_a_token_that_cannot_be_renewed_says_what_to_type(upstream: OAuthUpstream) -> None:
-    await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(), show)
-    upstream.refuses_renewal = "invalid_grant"
-    upstream.end_access()
-    with pytest.raises(LoggedOut, match="mcp-tool-filter login"):
-        await fetch_from(upstream)
-
-
 async def test_missing_scopes_say_what_to_type(upstream: OAuthUpstream) -> None:
     await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(), show)
     upstream.scope_to_enter = "admin"

@@ -37,7 +37,7 @@ from mcp_tool_filter.adapters.oauth.tokens import (
 from tests.login_browser import show
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, until
 
 
 # The access token of a stored login: renewed once for all requests that need it
@@ -69,8 +69,7 @@ async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_pa
         value = credentials.value()
         asked = len(upstream.token_requests)
         first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
-        while len(upstream.token_requests) == asked:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(upstream.token_requests) != asked)
         first.cancel()
         assert upstream.grant_of(await second)
         assert upstream.renewals == 1

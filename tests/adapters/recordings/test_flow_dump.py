@@ -6,11 +6,9 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from mitmproxy.http import Headers, HTTPFlow
 from mitmproxy.test import tflow, tutils
 
-from mcp_tool_filter.adapters.recordings import flow_dump
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     Chunk,
     keep_chunk,
@@ -55,18 +53,6 @@ def test_a_recorded_flow_can_be_read_back(tmp_path: Path) -> None:
     assert read.said.chunks == (Chunk(6.0, b"one "), Chunk(7.0, b"two"))
     assert read.said.body == b"one two"
     assert read.fetched == example()
-
-
-def test_a_stream_that_is_too_long_is_recorded_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_dump, "MOST_KEPT", 5)
-    made = flow()
-    kept = keep_request(made, "h")
-    assert made.response
-    keep_head(kept, made.response.headers.fields, 200, 1.0)
-    for data in (b"1234", b"56", b"7"):
-        keep_chunk(kept, data, 2.0)
-    said = kept["said"]
-    assert ([data for _, data in said["chunks"]], said["left_out"]) == ([b"1234"], 3)
 
 
 def test_without_the_filter_both_sides_of_a_recording_are_the_same(tmp_path: Path) -> None:

@@ -102,25 +102,21 @@ def test_a_wrong_pattern_gives_two_lines(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "path"),
-    [([], "recordings/session.flow"), (["--mcp-recordings", "recordings"], "session.flow")],
+    ("args", "path", "folder"),
+    [
+        ([], "recordings/session.flow", "tests"),
+        (["--mcp-recordings", "recordings"], "session.flow", "tests"),
+        ([], "session.flow", "recordings"),
+    ],
 )
-def test_a_path_is_looked_up_here_and_in_the_recordings_folder(
-    project: Path, args: list[str], path: str
+def test_a_path_is_looked_up_here_in_the_recordings_folder_and_beside_the_test(
+    project: Path, args: list[str], path: str, folder: str
 ) -> None:
-    (project / "tests").mkdir()
-    (project / "tests" / "test_policy.py").write_text(
-        "def test_it_lists(mcp_replay):\n"
-        f"    assert mcp_replay({path!r}).listed_before\n"
-    )  # fmt: skip
-    assert "1 passed" in run(project, "tests", *args, "-k", "test_it_lists").stdout
-
-
-def test_a_path_is_looked_up_beside_the_test(project: Path) -> None:
-    (project / "recordings" / "test_policy.py").write_text(
-        "def test_it_lists(mcp_replay):\n    assert mcp_replay('session.flow').listed_before\n"
+    (project / folder).mkdir(exist_ok=True)
+    (project / folder / "test_policy.py").write_text(
+        f"def test_it_lists(mcp_replay):\n    assert mcp_replay({path!r}).listed_before\n"
     )
-    assert "1 passed" in run(project).stdout
+    assert "1 passed" in run(project, folder, *args, "-k", "test_it_lists").stdout
 
 
 def test_a_recording_can_be_an_upstream(project: Path) -> None:

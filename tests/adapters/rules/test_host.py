@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from mcp_tool_filter.adapters.rules.host import Callables, OfflineHost, RuleHost, run_script
+from mcp_tool_filter.adapters.rules.host import (
+    Callables,
+    Copies,
+    OfflineHost,
+    RuleHost,
+    Webhooks,
+    run_script,
+    with_usual,
+)
 from mcp_tool_filter.adapters.rules.state import StateInMemory
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import (
@@ -20,12 +32,14 @@ from mcp_tool_filter.policy.rule_effects import (
     Measure,
     RunScript,
     ScriptResult,
+    SendCopy,
+    SendWebhook,
     TooLarge,
     Warn,
     WriteLog,
 )
 from mcp_tool_filter.rules.chain import Later
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import Peer, RawUpstream, answer, free_port, raw_upstream, until
 
 
 def host() -> RuleHost:
@@ -104,9 +118,7 @@ async def test_so_many_may_hang_and_no_more() -> None:
     with pytest.raises(EffectFailed, match="1 calls of users' functions have not returned"):
         await ours.call(quick)
     goes_on.set()
-    async with asyncio.timeout(TIMEOUT):
-        while ours._running:
-            await asyncio.sleep(0.01)
+    await until(lambda: not ours._running)
     assert await ours.call(quick) == "made"
 
 
@@ -234,8 +246,7 @@ async def test_a_script_that_fails_in_the_background_is_reported(
     ours = host()
     path = script(tmp_path, "raise SystemExit(3)")
     assert ours.at_once(effect(path, decides=False)) is None
-    while not caplog.messages:
-        await asyncio.sleep(0.01)
+    await until(lambda: caplog.messages)
     assert caplog.messages == ["Rule 'r': run_script failed: the script ended with status 3"]
     await ours.close()
 
@@ -248,3 +259,151 @@ def test_a_replay_runs_only_scripts_that_decide_and_waits_for_nothing(tmp_path: 
     assert offline.at_once(effect(quiet, decides=False)) is None
     assert not Path(f"{quiet}.ran").exists()
     assert offline.at_once(Delay(3600.0)) is None
+
+
+# Copies of requests: they have our own ids, and their answers are dropped
+
+HEAD, TAIL = '{"jsonrpc":"2.0","id":', ',"method":"ping"}'
+
+
+def copy(to: str | None) -> SendCopy:
+    return SendCopy(HEAD, TAIL, None, to, "fork")
+
+
+async def test_each_copy_has_an_id_of_its_own() -> None:
+    sent: list[bytes] = []
+    copies = Copies(lambda text, _effect: sent.append(text))
+    copies.send(copy(None))
+    copies.send(copy(None))
+    ids = [json.loads(one)["id"] for one in sent]
+    assert ids == [f"{copies.id_prefix}1", f"{copies.id_prefix}2"]
+    assert Copies(lambda *_: None).id_prefix != copies.id_prefix
+
+
+async def test_a_copy_for_another_server_is_posted_there() -> None:
+    arrived = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(b"{}"))
+        arrived.set()
+
+    async with raw_upstream(script) as upstream:
+        copies = Copies(lambda *_: pytest.fail("it is for another server"))
+        copies.send(copy(f"{upstream.url}/copies"))
+        await arrived.wait()
+    [request] = upstream.requests
+    assert request.line == "POST /copies HTTP/1.1"
+    assert request.all("content-type") == ["application/json"]
+    assert json.loads(request.body)["method"] == "ping"
+
+
+async def test_an_unreachable_server_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    copies = Copies(lambda *_: None)
+    copies.send(copy(f"http://127.0.0.1:{free_port()}/"))
+    await until(lambda: caplog.messages)
+    assert "was not delivered: Connection refused" in caplog.messages[0]
+
+
+async def test_copies_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    copies = Copies(lambda *_: None)
+    begun: list[int] = []
+
+    async def wait(number: int) -> None:
+        begun.append(number)
+        await asyncio.sleep(3600)
+
+    for number in range(101):
+        copies.begin(wait(number))
+    await asyncio.sleep(0)
+    assert begun == list(range(100))
+    assert "Too many of our own messages" in caplog.messages[0]
+    copies.done()
+    await asyncio.sleep(0)
+
+
+def test_headers_that_the_request_has_are_not_added_twice() -> None:
+    assert with_usual([(b"accept", b"x")]) == [
+        (b"accept", b"x"),
+        (b"content-type", b"application/json"),
+    ]
+
+
+# Webhooks, posted to real receivers that answer, fail, or hang
+
+
+def hook(url: str, timeout: float = 5.0) -> SendWebhook:
+    return SendWebhook(f"{url}/hook?x=1", (("X-Key", "k"),), '"rule":"r"', timeout, "r")
+
+
+@asynccontextmanager
+async def receiving(webhooks: Webhooks, *statuses: int | None) -> AsyncIterator[RawUpstream]:
+    """Run a receiver that answers with these statuses in turn; None hangs."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        status = statuses[min(len(peer.upstream.requests), len(statuses)) - 1]
+        if status is None:
+            await peer.left()
+        await peer.say(answer(b"", status=f"{status} X\r\nLocation: /elsewhere"))
+        peer.close()
+
+    async with raw_upstream(script) as upstream:
+        yield upstream
+        await webhooks.close(within=0.1)
+
+
+async def test_a_webhook_is_one_json_object() -> None:
+    webhooks = Webhooks(now=lambda: 0.0)
+    async with receiving(webhooks, 200) as receiver:
+        webhooks.send(hook(receiver.url))
+        await until(lambda: webhooks.sent == 1)
+    [request] = receiver.requests
+    assert request.line == "POST /hook?x=1 HTTP/1.1"
+    assert request.all("x-key") == ["k"]
+    assert json.loads(request.body) == {"time": "1970-01-01T00:00:00.000+00:00", "rule": "r"}
+
+
+async def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
+    """Nor is a redirect followed: the receiver would choose who gets the message."""
+    webhooks = Webhooks(retry_after=(0.01, 0.01))
+    async with receiving(webhooks, 503, 500, 200, 404, 307, 200) as receiver:
+        webhooks.send(hook(receiver.url))
+        await until(lambda: webhooks.sent == 1)
+        webhooks.send(hook(receiver.url))
+        await until(lambda: webhooks.failed == 1)
+        webhooks.send(hook(receiver.url))
+        await until(lambda: webhooks.failed == 2)
+    assert len(receiver.requests) == 5
+
+
+async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
+    webhooks = Webhooks(retry_after=(0.01,))
+    async with receiving(webhooks, None) as receiver:
+        webhooks.send(hook(receiver.url, timeout=0.05))
+        webhooks.send(hook("http://127.0.0.1:1"))
+        webhooks.send(hook("http://[x"))
+        await until(lambda: webhooks.failed == 3)
+    assert len(receiver.requests) == 2
+
+
+async def test_the_end_does_not_wait_long_and_counts_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    webhooks = Webhooks()
+    async with receiving(webhooks, None) as receiver:
+        for _ in range(30):
+            webhooks.send(hook(receiver.url))
+        await until(lambda: len(receiver.requests) == 8)
+    assert caplog.messages == ["At the end 30 webhooks were not delivered"]
+
+
+async def test_a_full_queue_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
+    webhooks = Webhooks(most=2)
+    async with receiving(webhooks, 200) as receiver:
+        for _ in range(30):
+            webhooks.send(hook(receiver.url))
+        await until(lambda: webhooks.sent + webhooks.dropped == 30)
+    assert (webhooks.sent, webhooks.dropped, len(receiver.requests)) == (2, 28, 2)
+    assert caplog.messages == ["The queue of webhooks is full: the oldest are dropped"]

@@ -21,23 +21,14 @@ def test_credentials_have_the_same_hash_in_one_state_and_another_in_the_next() -
     assert one.at_once(me) != one.at_once(Identify(b"Bearer you"))
 
 
-def test_without_a_url_the_state_is_in_memory() -> None:
-    assert isinstance(open_state(StateSettings()), StateInMemory)
-
-
-def test_a_redis_url_that_cannot_be_used_stops_the_start() -> None:
-    with pytest.raises(StartError, match="redis"):
-        open_state(StateSettings(url="redis://[", prefix="p"))
-
-
-@pytest.mark.parametrize("rest", ["host:99999x/0", "[::/0", "host:p/x", "ho st:-1/0"])
+@pytest.mark.parametrize("rest", ["[", "host:99999x/0", "[::/0", "host:p/x", "ho st:-1/0"])
 def test_no_error_about_a_redis_url_shows_its_password(rest: str) -> None:
     for url in (
         f"redis://me:hunter2@{rest}",
         f"redis://:hunter2/{rest}",
         f"other://hunter2@{rest}",
     ):
-        with pytest.raises(StartError) as caught:
+        with pytest.raises(StartError, match=r"redis|of the rules") as caught:
             open_state(StateSettings(url=url, prefix="p"))
         assert "hunter2" not in str(caught.value)
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import re
+import shlex
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests import websocket
+from tests.adapters.mitmproxy.filtered import not_found
+from tests.adapters.mitmproxy.relisting import Changing, ask
 from tests.adapters.watch.test_metrics import fetched
 from tests.cli.commands.proxying import CALL, LIST, TOOLS
 from tests.cli.launched import launched, run
-from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream
+from tests.make import asking
+from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, saying
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import RawClient, get, h2_client, post, raw_client
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, free_port
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, free_port, until
+from tests.stdio_client import is_alive, upstream
 
 HOSTS = ["mitmdump", "mcp-tool-filter", "--record", "serve"]
 ANSWER = RESULT.replace(b'"id":1', b'"id":"1"')
@@ -127,8 +138,7 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         last = await idle.ask(post(LIST, path=path))  # a balancer has sent it just now
         assert (last.status, b"connection: close" in last.head.lower()) == (200, True)
         assert await idle.rest() == b""
-        while not is_refused(it.port):
-            await asyncio.sleep(0.01)
+        await until(lambda: is_refused(it.port))
         late = h2.ask(body=call, path=path, headers=H2_HEADERS)
         assert (await h2.over(late)).reset == REFUSED_STREAM
         await asyncio.sleep(3.5)  # longer than without the option
@@ -162,8 +172,7 @@ async def calling(
     ):
         path = "/one/mcp" if host == "serve" else "/mcp"
         await client.say(post(CALL % (1, b"read_file"), path=path))
-        while not upstream.of("tools/call"):
-            await asyncio.sleep(0.01)
+        await until(lambda: upstream.of("tools/call"))
         yield it, metrics, client
 
 
@@ -193,3 +202,53 @@ def test_a_time_that_is_none_is_refused(value: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "drain" in done.stderr
     assert "It must be a number of seconds, such as 30" in done.stderr
+
+
+# SIGHUP asks for new lists, in front of a URL and of a command
+
+
+@pytest.mark.parametrize("more", [(), ("-q",)], ids=["usual", "quiet"])
+async def test_the_launcher_takes_new_snapshots_on_sighup(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    lists, port = Changing(), free_port()
+    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
+        words = (*more, "-u", f"{upstream.url}/mcp", "--deny", "^delete_", "--port", str(port))
+        async with launched(*words, home=tmp_path) as it:
+            it.port = port
+            await it.listening()
+            assert await ask(port, "goes") == RESULT
+            lists.names = ["stays", "comes"]
+            it.interrupt(signal.SIGHUP)
+            await it.says("took a new list.*new tool comes, tool goes is gone")
+            assert await ask(port, "comes") == RESULT
+            assert await ask(port, "goes") == not_found("goes")
+
+
+async def test_a_command_is_asked_again_on_sighup(tmp_path: Path) -> None:
+    async with launched("--deny", "^x", "--port", "0", "--", *upstream(), home=tmp_path) as it:
+        await it.says("Saved")
+        it.interrupt(signal.SIGHUP)
+        await it.says("SIGHUP.*took a new list: its tools are the same")
+
+
+def test_a_terminal_that_closes_ends_the_command_too(tmp_path: Path) -> None:
+    """The command was not ended: one that ignores closed pipes ran for ever."""
+    server = shlex.join(upstream())
+    stubborn = f"echo $$ >> {shlex.quote(str(tmp_path / 'pids'))}; {server}; sleep 3600"
+    words = ["-m", "mcp_tool_filter", "--deny", "^x", "--port", "0", "--", "sh", "-c", stubborn]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, *words])
+    said = b""
+    while b"Saved" not in said:
+        said += os.read(terminal, 1000)
+    [url] = re.findall(r"http://[^ ]+", said.decode())[:1]
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    body = asking("initialize", params='{"protocolVersion":"2025-11-25"}')
+    urlopen(Request(url, body, headers), timeout=TIMEOUT).close()
+    os.close(terminal)
+    assert os.waitpid(child, 0)[0] == child
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert pids
+    assert [pid for pid in pids if is_alive(pid)] == []

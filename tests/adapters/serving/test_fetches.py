@@ -16,7 +16,7 @@ from tests.cli.commands.proxying import CALL
 from tests.mcp_upstream import RESULT
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, answer, raw_upstream, until
 from tests.served import served
 
 MOST = 8  # connections that are always allowed
@@ -69,8 +69,7 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
                 return (await client.ask(asked)).body
 
         calls = [asyncio.create_task(call(number)) for number in range(3 * MOST)]
-        while sum(one.done() for one in calls) < 2 * MOST or listing < MOST:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(one.done() for one in calls) >= 2 * MOST <= 2 * listing)
         assert listing == MOST
         for number, one in enumerate(calls):
             if one.done():

@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.sockets.server import (
     http_server,
 )
 from tests.raw_client import RawClient, get, post, raw_client
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import TIMEOUT, until
 
 TEXT = [(b"content-type", b"text/plain")]
 CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -273,9 +273,7 @@ async def test_a_client_that_does_not_read_loses_its_seat() -> None:
     ):
         await client.say(get())
         await client.head()
-        async with asyncio.timeout(TIMEOUT):
-            while server._open:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server._open)
 
 
 async def test_a_request_must_be_there_in_time() -> None:

@@ -81,8 +81,20 @@ def test_input_that_is_closed_during_a_write_ends_with_that_write() -> None:
         writing.join()
 
 
-def test_a_missing_command_is_named() -> None:
-    assert why_not("no-such-command", "-y") == "Command not found: no-such-command"
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("no-such-command", "-y"), "Command not found: no-such-command"),
+        (
+            ("http://a:3000/mcp",),
+            "Command not found: http://a:3000/mcp. A URL comes after --upstream",
+        ),
+        (("",), "The command is empty"),
+        (("/etc",), "/etc is a folder, not a program"),
+    ],
+)
+def test_what_is_no_command_is_described(words: tuple[str, ...], why: str) -> None:
+    assert why_not(*words) == why
 
 
 def test_a_command_is_looked_up_in_its_own_path(tmp_path: Path) -> None:
@@ -92,43 +104,33 @@ def test_a_command_is_looked_up_in_its_own_path(tmp_path: Path) -> None:
     assert why_not("sh", env={"PATH": str(tmp_path)}) == "Command not found: sh"
 
 
-def test_a_url_is_no_command() -> None:
-    url = "http://localhost:3000/mcp"
-    assert why_not(url) == f"Command not found: {url}. A URL comes after --upstream"
-
-
-def test_an_empty_command_is_reported_as_such() -> None:
-    assert why_not("") == "The command is empty"
-
-
-def test_a_folder_is_no_command(tmp_path: Path) -> None:
-    assert why_not(str(tmp_path)) == f"{tmp_path} is a folder, not a program"
-
-
 def test_the_working_folder_must_exist(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     assert why_not(PYTHON, cwd=missing) == f"There is no folder {missing}"
 
 
-class TestScripts:
-    def test_a_file_that_is_not_executable_is_reported_as_such(self, tmp_path: Path) -> None:
-        file = script(tmp_path, "#!/bin/sh\n", mode=0o644)
-        assert why_not(file) == f"Permission denied: {file} is not executable"
+NO_PYTHON = "there is no /no/such/python, which its first line names"
 
-    def test_a_missing_interpreter_is_named(self, tmp_path: Path) -> None:
-        file = script(tmp_path, "#!/no/such/python -u\n")
-        said = f"Cannot run {file}: there is no /no/such/python, which its first line names"
-        assert why_not(file) == said
 
-    def test_a_missing_interpreter_of_a_program_in_the_path_is_named(self, tmp_path: Path) -> None:
-        script(tmp_path, "#!/no/such/python\n")
-        said = "Cannot run server: there is no /no/such/python, which its first line names"
-        assert why_not("server", env={"PATH": str(tmp_path)}) == said
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("#!/bin/sh\n", 0o644, "Permission denied: FILE is not executable"),
+        ("#!/no/such/python -u\n", 0o755, f"Cannot run FILE: {NO_PYTHON}"),
+        ("echo hello\n", 0o755, "Exec format error: FILE. A script's first line must"),
+    ],
+)
+def test_a_script_that_cannot_run_has_a_reason(
+    text: str, mode: int, why: str, tmp_path: Path
+) -> None:
+    file = script(tmp_path, text, mode=mode)
+    assert why_not(file).startswith(why.replace("FILE", file))
 
-    def test_a_script_without_an_interpreter_says_what_to_do(self, tmp_path: Path) -> None:
-        file = script(tmp_path, "echo hello\n")
-        assert why_not(file).startswith(f"Exec format error: {file}. A script's first line must")
 
-    def test_a_relative_path_starts_in_the_working_folder(self, tmp_path: Path) -> None:
-        script(tmp_path, "#!/no/such/python\n")
-        assert "/no/such/python" in why_not("./server", cwd=str(tmp_path))
+def test_a_missing_interpreter_of_a_program_in_the_path_or_the_folder_is_named(
+    tmp_path: Path,
+) -> None:
+    script(tmp_path, "#!/no/such/python\n")
+    said = f"Cannot run server: {NO_PYTHON}"
+    assert why_not("server", env={"PATH": str(tmp_path)}) == said
+    assert NO_PYTHON in why_not("./server", cwd=str(tmp_path))

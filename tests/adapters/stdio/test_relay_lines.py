@@ -26,7 +26,7 @@ from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay
 from mcp_tool_filter.protocol.limits import Limits
-from tests.make import answering, asking, calling, definition, listing
+from tests.make import answering, asking, calling, definition
 
 
 def ruled(policy: Path) -> DecidingThread:
@@ -88,18 +88,6 @@ def relayed() -> Iterator[Relayed]:
     made.close()
 
 
-def test_allowed_client_lines_reach_the_command_and_denied_ones_are_answered(
-    relayed: Relayed,
-) -> None:
-    ping, fine = asking("ping", id="1"), calling("read_file", id="3")
-    relayed.lines.from_client([ping, calling("delete_file", id="2"), fine])
-    assert relayed.child_hears() == [ping, fine, b""]
-    answer, end = relayed.client_hears()
-    assert b'"id":2' in answer
-    assert b"Tool not found: delete_file" in answer
-    assert end == b""
-
-
 def test_a_batch_reaches_the_command_without_its_denied_members(relayed: Relayed) -> None:
     fine = calling("read_file", id="1")
     relayed.lines.from_client([b"[%s,%s]" % (fine, calling("delete_file", id="2"))])
@@ -108,24 +96,6 @@ def test_a_batch_reaches_the_command_without_its_denied_members(relayed: Relayed
     heard = b"".join(relayed.client_hears())
     assert b'"id":1' in heard
     assert b"Tool not found: delete_file" in heard
-
-
-def test_the_commands_messages_reach_the_client_in_one_piece(relayed: Relayed) -> None:
-    relayed.lines.from_client([asking("tools/list", id="1"), asking("ping", id="2")])
-    pong = answering("{}", id="2")
-    relayed.lines.from_child([listing("read_file", "delete_file"), pong])
-    filtered, after, end = relayed.client_hears()
-    assert filtered == listing("read_file")
-    assert (after, end) == (pong, b"")
-    assert relayed.lines.is_writing is False
-
-
-def test_text_between_the_messages_is_shown_and_not_sent(relayed: Relayed) -> None:
-    relayed.lines.from_client([asking("ping", id="1")])
-    pong = answering("{}", id="1")
-    relayed.lines.from_child([b"listening", pong])
-    assert relayed.client_hears() == [pong, b""]
-    assert any("listening" in text for text in relayed.said)
 
 
 def test_an_internal_error_ends_the_session_and_nothing_passes(

@@ -177,7 +177,8 @@ class Legacy:
     async def begin(self, peer: Peer) -> None:
         self.stream = peer
         await peer.say(SSE_HEAD)
-        named = f"event: endpoint\ndata: {self.endpoint}\n\n".encode()
+        endpoint = self.endpoint.replace("PORT", str(peer.upstream.port))
+        named = f"event: endpoint\ndata: {endpoint}\n\n".encode()
         await peer.say(b"%x\r\n%s\r\n" % (len(named), named))
 
     async def hear(self, request: RawRequest) -> None:

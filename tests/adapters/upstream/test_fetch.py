@@ -6,18 +6,27 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.upstream import fetch as fetch_module
 from mcp_tool_filter.adapters.upstream import search
-from mcp_tool_filter.adapters.upstream.fetch import AskedBy, fetch, fetch_as_client, hint_for
+from mcp_tool_filter.adapters.upstream.fetch import (
+    AskedBy,
+    fetch,
+    fetch_as_client,
+    fetch_login_documents,
+    hint_for,
+)
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Transport
 from tests.adapters.upstream.mcp_script import (
     NOT_ALLOWED,
+    Answer,
     asked,
     dialogue,
     error,
@@ -34,20 +43,21 @@ from tests.adapters.upstream.mcp_script import (
     tool_list,
     with_session,
 )
+from tests.attacks.stage import listening
+from tests.oauth_upstream import oauth_upstream
+from tests.proxy import proxy
+from tests.raw_client import post, raw_client
 from tests.raw_upstream import Peer, RawRequest, Script, answer, free_port, raw_upstream
 
 
 async def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> None:
+    """Each names its client, and has mirrored headers."""
     fetched, upstream = await run(dialogue(stateless(tool_list("a", "b"))))
     assert names(fetched) == ["a", "b"]
     assert (fetched.transport, fetched.revision) == (Transport.STATELESS, "2026-07-28")
     assert (fetched.server_name, fetched.server_version) == ("modern", "3")
     assert asked(upstream) == ["POST /mcp server/discover", "POST /mcp tools/list"]
     assert len(upstream.peers) == 1
-
-
-async def test_each_stateless_request_names_its_client_and_has_mirrored_headers() -> None:
-    _, upstream = await run(dialogue(stateless(tool_list("a"))))
     for request in upstream.requests:
         meta = message_in(request)["params"]["_meta"]
         assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
@@ -59,6 +69,7 @@ async def test_each_stateless_request_names_its_client_and_has_mirrored_headers(
 
 
 async def test_a_session_is_opened_and_closed_again_on_one_connection() -> None:
+    """We declare all capabilities: some upstreams list a tool only to clients that do."""
     fetched, upstream = await run(dialogue(streamable(tool_list("a"), session="s1")))
     assert (fetched.transport, fetched.revision) == (Transport.STREAMABLE, "2025-06-18")
     assert (fetched.sessions, names(fetched)) == (True, ["a"])
@@ -74,41 +85,31 @@ async def test_a_session_is_opened_and_closed_again_on_one_connection() -> None:
     for request in upstream.requests[2:]:
         assert request.all("mcp-session-id") == ["s1"]
         assert request.all("mcp-protocol-version") == ["2025-06-18"]
-
-
-async def test_we_offer_the_newest_revision_and_all_capabilities() -> None:
-    """Some upstreams list a tool only to clients that declare what the tool needs."""
-    _, upstream = await run(dialogue(streamable(tool_list())))
     params = message_in(upstream.requests[1])["params"]
     assert params["protocolVersion"] == "2025-11-25"
     assert {"roots", "sampling", "elicitation"} <= set(params["capabilities"])
     assert params["clientInfo"]["name"] == "mcp-tool-filter"
 
 
-async def test_an_upstream_without_sessions_gets_no_delete() -> None:
-    fetched, upstream = await run(dialogue(streamable(tool_list("a"))))
-    assert not fetched.sessions
-    assert asked(upstream)[-1] == "POST /mcp tools/list"
-
-
-async def test_a_session_given_with_a_refused_probe_is_closed_too() -> None:
+@pytest.mark.parametrize(
+    ("say", "closed"),
+    [
+        (streamable(tool_list("a")), ["unwanted"]),
+        (streamable(tool_list("a"), session="wanted"), ["unwanted", "wanted"]),
+        (stateless(tool_list("a")), ["unwanted"]),
+    ],
+)
+async def test_a_session_given_with_a_probe_is_closed_too(say: Answer, closed: list[str]) -> None:
     """Older Python SDKs open one for any POST, and keep it."""
-    say = streamable(tool_list("a"), session="wanted")
 
     def generous(request: RawRequest) -> bytes:
         probe = message_in(request).get("method") == "server/discover"
         return with_session(say(request), "unwanted") if probe else say(request)
 
-    _, upstream = await run(dialogue(generous))
-    closed = [r.all("mcp-session-id") for r in upstream.requests if r.line[:6] == "DELETE"]
-    assert sorted(closed) == [["unwanted"], ["wanted"]]
-
-
-async def test_a_session_given_by_a_stateless_upstream_is_closed_too() -> None:
-    say = stateless(tool_list("a"))
-    _, upstream = await run(dialogue(lambda request: with_session(say(request), "unwanted")))
-    closed = [r.all("mcp-session-id") for r in upstream.requests if r.line[:6] == "DELETE"]
-    assert ["unwanted"] in closed
+    fetched, upstream = await run(dialogue(generous))
+    ends = [r.all("mcp-session-id") for r in upstream.requests if r.line[:6] == "DELETE"]
+    assert sorted({one for (one,) in ends}) == closed
+    assert fetched.sessions is ("wanted" in closed)
 
 
 async def test_an_upstream_may_refuse_to_close_its_session() -> None:
@@ -129,7 +130,9 @@ async def test_a_session_is_closed_even_if_the_list_cannot_be_fetched() -> None:
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 async def test_every_known_revision_is_accepted(revision: str) -> None:
     script = dialogue(streamable(tool_list("a"), revision=revision))
-    assert (await fetched_from(script)).revision == revision
+    fetched, upstream = await run(script)
+    assert (fetched.revision, fetched.sessions) == (revision, False)
+    assert asked(upstream)[-1] == "POST /mcp tools/list"  # there is no session to be ended
 
 
 @pytest.mark.parametrize("revision", ["2031-01-01", "2026-07-28", "\x1b[2J"])
@@ -158,27 +161,18 @@ async def test_an_old_upstream_may_answer_discover() -> None:
     assert (await fetched_from(dialogue(both))).transport is Transport.STREAMABLE
 
 
-async def test_an_upstream_that_never_answers_unknown_requests_is_an_old_one(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("say", "transport"),
+    [
+        (streamable(tool_list("a")), Transport.STREAMABLE),
+        (stateless(tool_list("a")), Transport.STATELESS),
+    ],
+)
+async def test_an_upstream_that_does_not_answer_the_probe_in_time_is_recognized(
+    say: Answer, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An old one never answers what it does not know; a new one may be slow."""
     monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
-    say = streamable(tool_list("a"))
-
-    async def script(peer: Peer) -> None:
-        request = await peer.request()
-        while message_in(request).get("method") != "server/discover":
-            await peer.say(say(request))
-            request = await peer.request()
-        await peer.left()
-
-    assert (await fetched_from(script)).transport is Transport.STREAMABLE
-
-
-async def test_a_stateless_upstream_too_slow_for_the_probe_is_still_recognized(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
-    say = stateless(tool_list("a"))
 
     async def script(peer: Peer) -> None:
         request = await peer.request()
@@ -188,22 +182,18 @@ async def test_a_stateless_upstream_too_slow_for_the_probe_is_still_recognized(
             await peer.say(say(request))
             request = await peer.request()
 
-    assert (await fetched_from(script)).transport is Transport.STATELESS
+    assert (await fetched_from(script)).transport is transport
 
 
-async def test_a_refused_connection_is_reported_as_such() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_refused_connection_is_reported_as_such(host: str) -> None:
+    """Once, if there are two addresses."""
+    url = f"http://{host}:{free_port()}"
     with pytest.raises(ConnectFailed) as caught:
         await fetch(target(url))
     assert str(caught.value) == (
         f"Error: Failed to connect to upstream MCP at {url}\nConnection refused"
     )
-
-
-async def test_two_addresses_that_refuse_give_one_reason() -> None:
-    with pytest.raises(ConnectFailed) as caught:
-        await fetch(target(f"http://localhost:{free_port()}"))
-    assert caught.value.why == "Connection refused"
 
 
 async def test_an_unknown_host_is_reported_as_such() -> None:
@@ -318,56 +308,43 @@ async def test_undeclared_tools_are_fetched_anyway() -> None:
     assert names(await fetched_from(script)) == ["a"]
 
 
-async def problem(script: Script, *headers: tuple[str, str]) -> FetchFailed:
-    async with raw_upstream(script) as upstream:
-        with pytest.raises(FetchFailed) as caught:
-            await fetch(target(upstream.url, "/mcp", headers=headers))
-    return caught.value
-
-
-def with_document(place: str) -> Script:
-    """Refuse everything, in words that do not say how to log in, but for one document."""
-
-    def say(request: RawRequest) -> bytes:
-        if request.line.startswith(f"GET {place} "):
-            return answer(b"{}", kind="application/json")
-        return answer(b"", status="401 Unauthorized", kind="text/plain")
-
-    return dialogue(say)
-
-
-@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-async def test_a_challenge_says_how_to_log_in(status: str) -> None:
-    found = await problem(refusing(f"{status}\r\nWWW-Authenticate: Bearer"))
-    assert isinstance(found, ListsAfterLogin)
-    assert found.path == "/mcp"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+CHALLENGE = "\r\nWWW-Authenticate: Bearer"
+WANTED, REFUSED = "the upstream wants credentials", "does not accept the credentials"
+OWN = (("Authorization", "Bearer x"),)
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("status", "document", "headers", "said"),
     [
-        "/.well-known/oauth-protected-resource/mcp",
-        "/.well-known/oauth-protected-resource",
-        "/.well-known/oauth-authorization-server",
-        "/.well-known/openid-configuration",
+        (f"401 Unauthorized{CHALLENGE}", "", (), ""),
+        (f"403 Forbidden{CHALLENGE}", "", (), ""),
+        ("401 Unauthorized", f"{WELL_KNOWN}/mcp", (), ""),
+        ("401 Unauthorized", WELL_KNOWN, (), ""),
+        ("401 Unauthorized", "/.well-known/oauth-authorization-server", (), ""),
+        ("401 Unauthorized", "/.well-known/openid-configuration", (), ""),
+        ("401 Unauthorized", "", (), WANTED),
+        ("403 Forbidden", "", (), WANTED),
+        (f"401 Unauthorized{CHALLENGE}", "", OWN, REFUSED),
+        ("403 Forbidden", "", OWN, REFUSED),
     ],
 )
-async def test_a_metadata_document_says_how_to_log_in(place: str) -> None:
-    assert isinstance(await problem(with_document(place)), ListsAfterLogin)
+async def test_a_refusal_lists_after_a_login_if_anything_says_how_to_log_in(
+    status: str, document: str, headers: tuple[tuple[str, str], ...], said: str
+) -> None:
+    """A challenge or a document; but not if our own credentials were refused."""
 
+    def say(request: RawRequest) -> bytes:
+        if request.line.startswith(f"GET {document} "):
+            return answer(b"{}", kind="application/json")
+        return answer(b"", status=status, kind="text/plain")
 
-@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-async def test_a_401_that_does_not_say_how_to_log_in_is_an_error(status: str) -> None:
-    found = await problem(refusing(status))
-    assert not isinstance(found, ListsAfterLogin)
-    assert "the upstream wants credentials" in found.why
-
-
-async def test_refused_credentials_of_ours_are_an_error() -> None:
-    challenge = refusing("401 Unauthorized\r\nWWW-Authenticate: Bearer")
-    found = await problem(challenge, ("Authorization", "Bearer x"))
-    assert not isinstance(found, ListsAfterLogin)
-    assert "does not accept the credentials" in found.why
+    async with raw_upstream(dialogue(say)) as upstream:
+        with pytest.raises(FetchFailed) as caught:
+            await fetch(target(upstream.url, "/mcp", headers=headers))
+    assert isinstance(caught.value, ListsAfterLogin) is not bool(said)
+    assert said in caught.value.why
+    assert said or getattr(caught.value, "path", None) == "/mcp"
 
 
 def test_a_hint_says_what_to_do_about_tls() -> None:
@@ -427,15 +404,6 @@ async def test_all_pages_are_fetched() -> None:
     assert cursors == [None, "1", "2"]
 
 
-async def test_client_information_in_a_request_is_sent_too() -> None:
-    meta = '{"io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":1}'
-    asked_by = AskedBy(ASKED_BY.head, meta=meta)
-    async with raw_upstream(pages(None)) as upstream:
-        await fetch_as_client(target(upstream.url), asked_by)
-    params = message_in(upstream.requests[0])["params"]
-    assert params == {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "x"}}}
-
-
 @pytest.mark.parametrize(
     ("meta", "sent"),
     [
@@ -443,6 +411,8 @@ async def test_client_information_in_a_request_is_sent_too() -> None:
         ("[]", b"{}"),
         ('"x"', b"{}"),
         ('{"x":1}', b"{}"),
+        ('{"io.modelcontextprotocol/a":{"name":"x"},"progressToken":1}',
+         b'{"_meta":{"io.modelcontextprotocol/a":{"name":"x"}}}'),
         *(
             (f'{{"x":2, "io.modelcontextprotocol/a": {value}}}',
              b'{"_meta":{"io.modelcontextprotocol/a": %b}}' % value.encode())
@@ -534,3 +504,44 @@ async def test_no_failure_of_another_list_matters(
         return failing if message_in(request).get("method") in OTHERS else tools(request)
 
     assert await fetch_others_from(say) == {}
+
+
+# The documents in which an upstream says how to log in
+
+
+SECRET = (("Authorization", "Bearer secret"),)
+
+
+async def test_both_documents_are_found() -> None:
+    with oauth_upstream() as upstream:
+        found = [
+            json.loads(one)
+            for one in await fetch_login_documents(target(upstream.origin, headers=SECRET), "/mcp")
+        ]
+    assert {"resource", "token_endpoint"} <= {name for document in found for name in document}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", None])
+async def test_an_upstream_without_documents_has_none(url: str | None) -> None:
+    async with listening() as upstream:
+        asked = target(url or upstream.url, headers=SECRET)
+        assert await fetch_login_documents(asked, "/mcp") == []
+        assert all(request.all("authorization") == [] for request in upstream.requests)
+
+
+async def test_a_client_that_has_a_token_may_renew_it(tmp_path: Path) -> None:
+    """It goes straight to the token endpoint, where other paths are closed."""
+    with oauth_upstream() as upstream:
+        upstream.metadata = {"token_endpoint": f"{upstream.origin}/oauth/t"}
+        hello = ("server/discover", "initialize", "notifications/initialized")
+        upstream.open_methods = (*hello, "tools/list")
+        given = {"endpoint": ["/mcp"], "paths": ["mcp"]}
+        async with (
+            proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            form = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+            got = await client.ask(post(b"grant_type=x", path="/oauth/t", headers=form))
+            assert b"only the MCP endpoint" not in got.body
+            got = await client.ask(post(b"grant_type=x", path="/oauth/other", headers=form))
+            assert b"only the MCP endpoint" in got.body

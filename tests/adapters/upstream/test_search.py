@@ -28,16 +28,11 @@ from tests.adapters.upstream.mcp_script import (
     target,
     tool_list,
 )
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import Peer, RawRequest, Script, answer, raw_upstream
 
 
-async def test_the_usual_path_needs_no_search() -> None:
-    fetched, upstream = await run(dialogue(stateless(tool_list("a"))), endpoint=None)
-    assert (fetched.endpoint, len(upstream.requests)) == ("/mcp", 2)
-
-
-@pytest.mark.parametrize("path", ["/", "/mcp/", "/v1/mcp", "/api/mcp"])
-async def test_the_other_paths_are_tried_on_the_same_connection(path: str) -> None:
+@pytest.mark.parametrize("path", ["/mcp", "/", "/mcp/", "/v1/mcp", "/api/mcp"])
+async def test_the_usual_paths_are_tried_on_the_same_connection(path: str) -> None:
     say = stateless(tool_list("a"))
     script = dialogue(lambda r: say(r) if r.line.split(" ")[1] == path else NOT_FOUND)
     fetched, upstream = await run(script, endpoint=None)
@@ -98,32 +93,37 @@ async def test_a_redirect_within_the_origin_is_remembered(status: str) -> None:
     assert (len(upstream.requests), len(upstream.peers)) == (3, 1)
 
 
-async def test_a_redirect_elsewhere_is_not_followed() -> None:
-    moved = refusing("307 Temporary Redirect\r\nLocation: https://elsewhere.example/mcp")
-    said = "HTTP 307 Temporary Redirect: redirected to https://elsewhere.example/mcp"
-    assert await failure(moved) == said
+PAGE = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
+PATHS = "/mcp / /sse /mcp/ /v1/mcp /api/mcp /mcp/sse /v1/sse /api/sse"
+NOWHERE = f"no MCP found at {PATHS}: set its path with the endpoint option"
 
 
-async def test_a_post_is_not_sent_to_a_login_page() -> None:
-    moved = refusing("302 Found\r\nLocation: /login")
-    assert await failure(moved) == "HTTP 302 Found, to /login"
-
-
-async def test_endless_redirects_are_not_followed() -> None:
-    moved = refusing("307 Temporary Redirect\r\nLocation: /mcp")
-    assert await failure(moved) == "More than 5 redirects, the last to /mcp"
-
-
-async def test_if_nothing_is_found_the_error_says_where_we_looked() -> None:
-    said = await failure(dialogue(lambda _: NOT_FOUND), endpoint=None)
-    assert said.startswith("HTTP 404 Not Found; no MCP found at /mcp / /sse ")
-    assert said.endswith("set its path with the endpoint option")
-
-
-async def test_a_website_is_not_taken_for_an_mcp_server() -> None:
-    page = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
-    assert await failure(page) == "HTTP 200 OK with text/html: that is not MCP"
-    assert "text/html" in await failure(page, endpoint=None)
+@pytest.mark.parametrize(
+    ("script", "endpoint", "said"),
+    [
+        (
+            refusing("307 Temporary Redirect\r\nLocation: https://elsewhere.example/mcp"),
+            "/mcp",
+            "HTTP 307 Temporary Redirect: redirected to https://elsewhere.example/mcp",
+        ),
+        (refusing("302 Found\r\nLocation: /login"), "/mcp", "HTTP 302 Found, to /login"),
+        (
+            refusing("307 Temporary Redirect\r\nLocation: /mcp"),
+            "/mcp",
+            "More than 5 redirects, the last to /mcp",
+        ),
+        (dialogue(lambda _: NOT_FOUND), None, f"HTTP 404 Not Found; {NOWHERE}"),
+        (PAGE, "/mcp", "HTTP 200 OK with text/html: that is not MCP"),
+        (PAGE, None, f"HTTP 200 OK with text/html: that is not MCP; {NOWHERE}"),
+        (refusing("500 Internal Server Error"), None, "HTTP 500 Internal Server Error"),
+        (refusing("503 Service Unavailable"), None, "HTTP 503 Service Unavailable"),
+    ],
+)
+async def test_a_search_that_finds_nothing_says_why(
+    script: Script, endpoint: str | None, said: str
+) -> None:
+    """It stops at a server error, and sends no message to a login page or another server."""
+    assert await failure(script, endpoint=endpoint) == said
 
 
 @pytest.mark.parametrize("endpoint", ["/mcp", None])
@@ -137,16 +137,6 @@ async def test_a_401_ends_the_search(endpoint: str | None) -> None:
         "HTTP 401 Unauthorized: the upstream wants credentials: give them with upstream_headers"
     )
     assert posts == 1
-
-
-async def test_wrong_credentials_are_reported_as_such() -> None:
-    said = await failure(refusing("403 Forbidden"), headers=(("Authorization", "Bearer x"),))
-    assert "does not accept the credentials in upstream_headers" in said
-
-
-@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable"])
-async def test_the_search_stops_at_a_server_error(status: str) -> None:
-    assert await failure(refusing(status), endpoint=None) == f"HTTP {status}"
 
 
 URL = "http://127.0.0.1:3000"

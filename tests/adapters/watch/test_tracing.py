@@ -128,14 +128,6 @@ class TestRequestsOfTheUpstream:
     def say(self, traced: Traced, **said: object) -> None:
         traced.conversation.from_client(json.dumps({"jsonrpc": "2.0", **said}).encode())
 
-    def test_the_clients_answer_ends_the_span(self, traced: Traced) -> None:
-        self.hear(traced)
-        self.say(traced, id="s", result={"roots": []})
-        (span,) = traced.spans
-        assert span["mcp.method.name"] == "roots/list"
-        assert span["mcp_tool_filter.from"] == "upstream"
-        assert "error.type" not in span
-
     def test_a_clients_error_marks_the_span_as_failed(self, traced: Traced) -> None:
         self.hear(traced, method="elicitation/create")
         self.say(traced, id="s", error={"code": -1, "message": "User rejected"})
@@ -383,8 +375,7 @@ def test_an_exporter_that_raises_is_a_failure_with_its_reason(
     exporter = HonestExporter(Scripted(RuntimeError("no collector")), Failures())
     with pytest.raises(RuntimeError):
         exporter.export([])
-    (message,) = caplog.messages
-    assert message.endswith("until it works: no collector")
+    assert [one.partition("until it works: ")[2] for one in caplog.messages] == ["no collector"]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_device_without_a_browser_prints_the_page(tmp_path: Path) -> None:
         assert process.stdin
         url = next(line.strip() for line in process.stderr if line.strip().startswith("http"))
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        process.stdin.write(upstream.authorize(asked)[1] + "\n")
+        process.stdin.write("something else\n" + upstream.authorize(asked)[1] + "\n")
         process.stdin.flush()
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, f"Logged in to {upstream.url}\n"), err

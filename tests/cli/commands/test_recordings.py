@@ -172,8 +172,11 @@ def test_a_bad_rules_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_scrub_writes_a_clean_copy(tmp_path: Path) -> None:
+    """Only its user can read it, whoever could before."""
     source, target = RECORDINGS / "mcp1-sse.flow", tmp_path / "clean.flow"
+    target.touch(0o644)
     done = run("scrub", source, target, "--field", "path")
+    assert target.stat().st_mode & 0o777 == 0o600
     assert done.returncode == 0
     assert done.stderr == f"12 flows, 1 secret masked: {target}\n"
     assert b'"path":"xxxxxxxxx"' in target.read_bytes()

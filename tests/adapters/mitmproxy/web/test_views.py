@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.adapters.mitmproxy.filtered import ANSWERING, DELETE, READ, call, fil
 from tests.mcp_upstream import RESULT, Respond, saying, tool_list
 from tests.proxy import RunningProxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, until
 
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 
@@ -29,13 +28,6 @@ EVENT = b"data: " + RESULT + b"\n\n"
 NOT_JSON = b"data: nothing\n\n"
 
 ENDPOINT = b"event: endpoint\ndata: /messages?s=1\n\n"
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(TIMEOUT):
-        while not true():
-            await asyncio.sleep(0.002)
 
 
 class View:
@@ -99,26 +91,18 @@ class TestRecordings:
         assert flow.said
         assert flow.said.body == tool_list([READ, DELETE], id="5")
 
-    async def test_our_own_answer_is_not_recorded_as_the_upstreams(self, tmp_path: Path) -> None:
-        async with watched(tmp_path) as it:
+    async def test_the_request_is_kept_as_its_client_sent_it(self, tmp_path: Path) -> None:
+        """What goes upstream has other headers, and another host: no flow has the user's own. Our
+        own answer is not recorded as the upstream's."""
+        async with watched(tmp_path, upstream_headers=["X-Api-Key: ours"]) as it:
+            await it.ask(call("read_file"))
             await it.ask(call("delete_file"))
             it.close_file()
-        [flow] = it.recorded()
-        assert flow.heard == not_found("delete_file")
-        assert flow.said is None
-
-    async def test_the_request_is_kept_as_its_client_sent_it(self, tmp_path: Path) -> None:
-        """What goes upstream has other headers, and another host: no flow has the user's own."""
-
-        secret = ["X-Api-Key: ours"]
-        async with watched(tmp_path, upstream_headers=secret) as it:
-            await it.ask(call("read_file"))
-            it.close_file()
-        [flow] = it.recorded()
-        assert flow.host == "localhost"
-        assert b"X-Api-Key" not in dict(flow.head.headers)
-        [raw] = read_flows(it.file)
-        assert "x-api-key" not in raw.request.headers
+        passed, refused = it.recorded()
+        assert passed.host == "localhost"
+        assert b"X-Api-Key" not in dict(passed.head.headers)
+        assert not any("x-api-key" in one.request.headers for one in read_flows(it.file))
+        assert (refused.said, refused.heard) == (None, not_found("delete_file"))
 
     async def test_a_stream_is_kept_before_and_after_with_its_cuts(self, tmp_path: Path) -> None:
         async with watched(tmp_path, respond=stream_of_two) as it:
@@ -183,16 +167,19 @@ class TestRecordings:
             it.close_file()
         [flow] = it.recorded()
         assert flow.said
-        assert len(flow.said.body) + flow.said.left_out == len(EVENT + NOT_JSON)
-        assert flow.said.left_out > 0
+        assert (flow.said.body, flow.said.left_out) == (EVENT, len(NOT_JSON))
 
-    async def test_nothing_is_kept_without_a_viewer(self, tmp_path: Path) -> None:
+    async def test_messages_are_counted_and_not_kept_without_a_viewer(self, tmp_path: Path) -> None:
         async with watched(tmp_path, records=False) as it:
             it.proxy.master.addons.lookup.pop("view")
             it.proxy.master.options.update(fail_fast=["false"])
-            await it.ask(call("delete_file"))
-            [flow] = it.view.flows
-            assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
+            for name in ("read_file", "delete_file"):
+                await it.ask(call(name))
+            for flow in it.view.flows:
+                assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
+            said = "\n".join(it.proxy.master.commands.execute("mcp.stats"))
+        assert "messages: 3, of which 0 invalid" in said
+        assert "calls: 1, refused: 1" in said
 
     async def test_a_recording_may_begin_while_the_filter_runs(self, tmp_path: Path) -> None:
         """Until then nothing is kept or hidden; from then on everything is."""
@@ -214,41 +201,64 @@ class TestRecordings:
         assert flow.said
         assert (flow.said.body, flow.heard) == (RESULT, RESULT)
 
-    async def test_messages_are_counted_without_a_viewer(self, tmp_path: Path) -> None:
-        async with watched(tmp_path, records=False) as it:
-            it.proxy.master.addons.lookup.pop("view")
-            it.proxy.master.options.update(fail_fast=["false"])
-            await it.ask(call("read_file"))
-            await it.ask(call("delete_file"))
-            said = "\n".join(it.proxy.master.commands.execute("mcp.stats"))
-        assert "messages: 3, of which 0 invalid" in said
-        assert "calls: 1, refused: 1" in said
+
+DENIED = "not found: delete_file (denied by ^delete_)"
+UNKNOWN = "not found: nothing (the upstream has no such tool)"
+PASSED, REFUSED = "tools/call read_file: forwarded", ":no_entry_sign:"
+SECRET = "ghp_0123456789abcdefABCD"
+CONTENT = f'[{{"type":"text","text":"No {SECRET}\\nat line 7"}}]'
+BOTH = b"[%b,%b]" % (call("read_file"), call("read_file", id="2"))
+ONE_FAILED = b'[{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"No"}},%b]' % RESULT.replace(
+    b'"id":1', b'"id":2'
+)
+
+
+def answering(said: str) -> bytes:
+    return f'{{"jsonrpc":"2.0","id":1,{said}}}'.encode()
 
 
 class TestFlows:
     @pytest.mark.parametrize(
-        ("body", "mark", "comment"),
+        ("asked", "said", "mark", "comment"),
         [
-            (call("read_file"), "", "tools/call read_file: forwarded"),
+            (call("read_file"), RESULT, "", PASSED),
+            (call("delete_file"), RESULT, REFUSED, DENIED),
+            (call("nothing"), RESULT, REFUSED, UNKNOWN),
+            (LIST, RESULT, ":see_no_evil:", "hidden 1 tool\n  ^delete_: delete_file"),
+            (b"{", RESULT, REFUSED, "refused (malformed): not valid JSON"),
+            (BOTH, ONE_FAILED, "", "the call of read_file failed: No"),
             (
-                call("delete_file"),
-                ":no_entry_sign:",
-                "not found: delete_file (denied by ^delete_)",
+                call("read_file"),
+                answering(f'"result":{{"isError":true,"content":{CONTENT}}}'),
+                "",
+                f"{PASSED}\n\nthe call failed: No [secret]",
             ),
             (
-                call("nothing"),
-                ":no_entry_sign:",
-                "not found: nothing (the upstream has no such tool)",
+                call("read_file"),
+                answering('"error":{"code":-32603,"message":"Out of tokens"}'),
+                "",
+                f"{PASSED}\n\nthe call failed: Out of tokens",
             ),
-            (LIST, ":see_no_evil:", "hidden 1 tool\n  ^delete_: delete_file"),
-            (b"{", ":no_entry_sign:", "refused (malformed): not valid JSON"),
+            (
+                call("read_file"),
+                answering('"error":{"code":-32603,"message":""}'),
+                "",
+                f"{PASSED}\n\nthe call failed: an error without a text",
+            ),
+            (
+                call("read_file"),
+                b"{",
+                ":warning:",
+                f"{PASSED}\n\ninvalid message from the upstream: not valid JSON",
+            ),
         ],
     )
     async def test_a_flow_is_marked_and_commented(
-        self, tmp_path: Path, body: bytes, mark: str, comment: str
+        self, tmp_path: Path, asked: bytes, said: bytes, mark: str, comment: str
     ) -> None:
-        async with watched(tmp_path) as it:
-            await it.ask(body)
+        """A call that failed does not look like a success."""
+        async with watched(tmp_path, respond=saying(said)) as it:
+            await it.ask(asked)
             [flow] = it.view.flows
             assert (flow.marked, flow.comment) == (mark, comment)
 
@@ -257,46 +267,6 @@ class TestFlows:
             await it.ask(call("delete_file"))
             await it.ask(LIST)
             called, listed = it.view.flows
-            refused = "would be refused: not found: delete_file (denied by ^delete_)"
-            assert refused in called.comment
+            assert f"would be refused: {DENIED}" in called.comment
             assert "would be changed: hidden 1 tool\n  ^delete_: delete_file" in listed.comment
             assert called.marked == listed.marked == ":eyes:"
-
-    async def test_the_comment_on_a_batch_names_the_calls_that_failed(self, tmp_path: Path) -> None:
-        failed = b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"No"}}'
-        fine = b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}'
-        async with watched(tmp_path, respond=saying(b"[%b,%b]" % (failed, fine))) as it:
-            other = call("read_file").replace(b'"id":1', b'"id":2')
-            await it.ask(b"[%b,%b]" % (call("read_file"), other))
-            [flow] = it.view.flows
-            assert flow.comment.endswith("the call of read_file failed: No")
-
-    @pytest.mark.parametrize(
-        ("said", "problem"),
-        [
-            (
-                b'"result":{"isError":true,"content":[{"type":"text","text":"No ghp_'
-                b'0123456789abcdefABCD\\nat line 7"}]}',
-                "No [secret]",
-            ),
-            (b'"error":{"code":-32603,"message":"Out of tokens"}', "Out of tokens"),
-            (b'"error":{"code":-32603,"message":""}', "an error without a text"),
-        ],
-    )
-    async def test_a_failed_call_does_not_look_like_a_success(
-        self, said: bytes, problem: str, tmp_path: Path
-    ) -> None:
-        respond = saying(b'{"jsonrpc":"2.0","id":1,%b}' % said)
-        async with watched(tmp_path, respond=respond) as it:
-            await it.ask(call("read_file"))
-            [flow] = it.view.flows
-            assert flow.comment == (
-                f"tools/call read_file: forwarded\n\nthe call failed: {problem}"
-            )
-
-    async def test_an_invalid_answer_is_marked(self, tmp_path: Path) -> None:
-        async with watched(tmp_path, respond=saying(b"{")) as it:
-            await it.ask(call("read_file"))
-            [flow] = it.view.flows
-            assert flow.marked == ":warning:"
-            assert "invalid message from the upstream: not valid JSON" in flow.comment
