@@ -9,6 +9,7 @@ import pytest
 from mcp_tool_filter.cli.config_file import read_file
 from mcp_tool_filter.cli.flags import UsageError
 from mcp_tool_filter.cli.settings import read_settings
+from mcp_tool_filter.errors import InvalidOption
 from tests.cli.reading import complaint, settings
 
 
@@ -47,6 +48,11 @@ def test_a_flag_for_a_file_needs_one(flag: str) -> None:
     variable = f"MCP_TOOL_FILTER_{flag[2:].replace('-', '_').upper()}"
     with pytest.raises(UsageError, match=f"^Error: {flag} has no file"):
         read_settings(["-u", "localhost"], {variable: ""})
+
+
+def test_an_empty_address_does_not_listen_on_every_address() -> None:
+    with pytest.raises(InvalidOption, match="for --host: ''"):
+        read_settings(["-u", "localhost", "--host", ""], {})
 
 
 def test_a_second_upstream_is_refused_with_advice() -> None:

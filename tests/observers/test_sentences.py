@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,11 @@ def test_the_report_names_the_upstream_hidden_tools_and_savings() -> None:
 
 def test_a_tool_that_no_allow_pattern_matches_is_reported_as_not_allowed() -> None:
     assert "    not allowed: b" in render_report(WHO, snapshot("a", "b", allow="a"))
+
+
+def test_a_revision_that_nobody_has_named_leaves_no_gap() -> None:
+    said = render_report(replace(WHO, revision=""), snapshot("a"))
+    assert "  Upstream: files 1.0, Streamable HTTP\n" in said
 
 
 def test_only_some_of_many_tools_are_named() -> None:

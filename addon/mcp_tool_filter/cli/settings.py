@@ -179,6 +179,8 @@ def settle(given: Given) -> Settings:
         # An unset variable, as in --rules "$RULES", must not start a filter without rules.
         if option.protects and one.get(option.name) == "":
             raise UsageError(f"--{option.name} has no file", why="Name one, or leave the flag out")
+    if not (host := _value(one, "host")):  # to sockets, an empty one is every address
+        raise InvalidOption("--host", host, why="It must be an address, such as 127.0.0.1")
     return Settings(
         origin=origin,
         command=command,
@@ -186,7 +188,7 @@ def settle(given: Given) -> Settings:
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
         max_children=parse_number("max-children", _value(one, "max-children"), least=1),
-        host=_value(one, "host"),
+        host=host,
         allow_remote=is_on(one, "allow-remote"),
         port=parse_number("port", _value(one, "port")),
         texts=_texts({"endpoint": path} | one, many),

@@ -505,7 +505,8 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     if not who.is_listed:
         yield "  Tools are listed when the first client logs in; the patterns apply at once"
         return
-    yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
+    revision = f", {who.revision}" if who.revision else ""
+    yield f"  Upstream: {who.server}, {who.transport}{revision}"
     if who.is_shadow:
         yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
     else:

@@ -62,6 +62,11 @@ async def test_a_working_setup_has_no_findings(tmp_path: Path) -> None:
             "The environment variable NO_SUCH is not set",
         ),
         (
+            ("--rules", "/missing"),
+            "",
+            "Cannot read the rules file: /missing | No such file or directory",
+        ),
+        (
             (),
             "http://127.0.0.1:1/mcp",
             "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused | "

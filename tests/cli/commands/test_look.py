@@ -172,6 +172,17 @@ async def test_a_dry_run_prints_the_start_report_and_ends(tmp_path: Path) -> Non
     assert (stderr, "hunter2" in stdout) == ("", False)
 
 
+async def test_a_dry_run_reads_the_rules_as_a_start_does(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("interceptor: {rules: [{id: mine, actions: [{block: no}]}]}")
+    _, stdout, _ = await said(tmp_path, "--dry-run", "--rules", str(rules))
+    assert "  Rules: 1: mine\n" in stdout
+    rules.write_text("interceptor: {rules: [{id: mine, actions: [{blok: no}]}]}")
+    for words in (["--dry-run"], ["--dry-run", "--json"]):
+        status, _, stderr = await said(tmp_path, *words, "--rules", str(rules))
+        assert (status, "did you mean 'block'?" in stderr) == (1, True)
+
+
 async def test_another_format_is_refused(tmp_path: Path) -> None:
     status, _, stderr = await said(tmp_path, "--list-tools", "--format", "xml")
     assert (status, stderr) == (

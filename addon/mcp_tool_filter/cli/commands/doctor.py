@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
-from mcp_tool_filter.cli.commands.look import KnownTools, ask_now
+from mcp_tool_filter.cli.commands.look import KnownTools, ask_now, rules_of
 from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
@@ -111,12 +111,12 @@ def _versions() -> Finding:
 
 
 def _settings(settings: Settings) -> Finding:
-    """Check patterns, headers with their variables, sizes and time-outs."""
+    """Check patterns, headers with their variables, sizes, time-outs and rules."""
     denied, allowed, spared, headers = (
         len(settings.many(key)) for key in ("deny", "allow", "except", "upstream_headers")
     )
     text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers}"
-    checked = _attempt(lambda: target_of(settings), text)
+    checked = _attempt(lambda: (target_of(settings), rules_of(settings)), text)
     if not checked.is_well:
         return checked
     more = [f"--except {spared}"] if spared else []
@@ -161,7 +161,7 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
         known_advice = {**_ADVICE, **(_ADVICE_FOR_COMMANDS if settings.command else {})}
         advice = advice_for(error.why, known_advice)
         advice = advice.replace("login URL", f"login {settings.shown_upstream}")
-        yield Finding(False, f"{error.what}: {error.why}", advice)
+        yield Finding(False, f"{error.what}: {error.why}", advice or error.hint or "")
         return
     yield Finding(True, works)
     who = known.who

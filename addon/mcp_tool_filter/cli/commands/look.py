@@ -23,6 +23,7 @@ from mcp_tool_filter.cli.terminal import (
     Colour,
     count,
     is_terminal,
+    log_to_stderr,
     print_table,
     progress,
     say,
@@ -140,6 +141,16 @@ async def _fetch_from_command(settings: Settings, target: Target, *, is_quiet: b
     )
 
 
+def rules_of(settings: Settings) -> tuple[str, ...]:
+    """Read the rules as a start does, and return their names. Raises StartError."""
+    if not (path := settings.config().rules):
+        return ()
+    from mcp_tool_filter.adapters.rules.file import RulesInForce  # seldom needed
+
+    log_to_stderr(settings.verbosity)  # its warnings
+    return RulesInForce(path, is_offline=True).names
+
+
 def _say_nothing(_text: str) -> None:
     """Keep to ourselves what a command says."""
 
@@ -150,6 +161,7 @@ def show_tools(settings: Settings, how: str) -> int:
     if how not in (*formats, "report", "report-json"):
         why = "It must be one of: " + ", ".join(formats)
         raise UsageError(f"There is no format {how}", why=why)
+    rules = rules_of(settings) if how.startswith("report") else ()
     known = ask_now(settings)
     settings.config().refuse_unmatched(known.snapshot.unmatched)
     match how:
@@ -164,7 +176,7 @@ def show_tools(settings: Settings, how: str) -> int:
         case "names":
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
-            print(sentences.render_report(known.who, known.snapshot))
+            print(sentences.render_report(known.who, known.snapshot, rules))
             _warn(settings)
         case _:
             _print_tools(known)
