@@ -456,7 +456,7 @@ class StreamableUpstream:
         except ConnectionLost:
             raise
         except HttpFailed as error:  # too long, or not decodable
-            await self._pipe.fail(ids, INTERNAL_ERROR, words_for(error)[1])
+            await self._pipe.fail(ids, INTERNAL_ERROR, plain(str(error)))
             return
         if body.strip():
             await self._pipe.receive(body)
