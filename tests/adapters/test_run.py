@@ -55,47 +55,37 @@ def test_a_program_is_looked_up_in_the_clients_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_there", "status", "why"),
-    [(False, 127, "Command not found"), (True, 126, "Permission denied")],
-)
-def test_a_program_that_cannot_run_has_a_reason_and_a_shells_status(
-    is_there: bool, status: int, why: str, tmp_path: Path
-) -> None:
-    program = tmp_path / "client"
-    if is_there:
-        program.touch(0o644)
-    with pytest.raises(CannotRun) as caught:
-        find_program([str(program)], {"PATH": ""})
-    assert (caught.value.exit_status, caught.value.why) == (status, why)
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "why"),
+    ("text", "mode", "status", "why"),
     [
-        ("#!/no/such/shell\n", 127, "there is no /no/such/shell, which its first line names"),
-        ("echo\n", 126, "A script's first line must name what runs it"),
+        (None, 0, 127, "Command not found"),
+        ("", 0o644, 126, "Permission denied"),
+        (
+            "#!/no/such/shell\n",
+            0o755,
+            127,
+            "there is no /no/such/shell, which its first line names",
+        ),
+        ("echo\n", 0o755, 126, "A script's first line must name what runs it"),
     ],
 )
-async def test_a_script_that_cannot_run_has_a_reason(
-    text: str, status: int, why: str, tmp_path: Path
+async def test_a_program_that_cannot_run_has_a_reason_and_a_shells_status(
+    text: str | None, mode: int, status: int, why: str, tmp_path: Path
 ) -> None:
-    """For each of them the system says no more than for a command that is not there."""
+    """For scripts the system says no more than for a command that is not there."""
     program = tmp_path / "client"
-    program.write_text(text)
-    program.chmod(0o755)
+    if text is not None:
+        program.write_text(text)
+        program.chmod(mode)
     with pytest.raises(CannotRun) as caught:
-        await run_client([str(program)], {}, None)
-    assert caught.value.exit_status == status
-    assert why in caught.value.why
+        await run_client([find_program([str(program)], {"PATH": ""})], {}, None)
+    assert (caught.value.exit_status, why in caught.value.why) == (status, True)
 
 
 def test_a_folder_is_not_a_program(tmp_path: Path) -> None:
     with pytest.raises(CannotRun) as caught:
         find_program([str(tmp_path)], {})
-    assert (caught.value.exit_status, caught.value.why) == (
-        126,
-        f"{tmp_path} is a folder, not a program",
-    )
+    said = f"{tmp_path} is a folder, not a program"
+    assert (caught.value.exit_status, caught.value.why) == (126, said)
 
 
 @pytest.mark.parametrize(
@@ -333,19 +323,14 @@ def servers(*names: str, way: Way = Way.URL) -> list[Server]:
     return [Server(name, "a file", way, f"https://{name}.example/mcp") for name in names]
 
 
-def test_seen_and_unseen_servers_are_kept_for_each_client() -> None:
+def test_seen_and_unseen_servers_are_kept_for_each_client_and_their_user_alone(home: Path) -> None:
     both = servers("a", "b")
     keep_last("codex", [*both, *servers("c", way=Way.COMMAND)], both[1:], SEEN)
     keep_last("cursor", [], [], SEEN)
     found = last_of("codex")
     assert found
     assert found.seen == ("a",)
-    assert [name for name, _, _ in found.missing] == ["b"]
-    assert found.missing[0][1] == "https://b.example/mcp"
-
-
-def test_only_the_user_can_read_it(home: Path) -> None:
-    keep_last("codex", [], [], SEEN)
+    assert [one[:2] for one in found.missing] == [("b", "https://b.example/mcp")]
     assert state_file({"XDG_STATE_HOME": str(home)}).stat().st_mode & 0o777 == 0o600
 
 
