@@ -32,14 +32,6 @@ def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_the_mode_of_the_old_file_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    file.chmod(0o640)
-    assert replace_if_unchanged(file, b"", b"new")
-    assert (mode(file), file.read_bytes()) == (0o640, b"new")
-
-
 def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"old")

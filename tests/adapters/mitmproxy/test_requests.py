@@ -89,35 +89,26 @@ class TestTheDoor:
 # Messages of our own to the upstream: copies that rules send, and answers to what it asks.
 
 
-async def test_fork_sends_a_copy_and_drops_its_answer(tmp_path: Path) -> None:
-    rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
-
-    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
-        got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
-        assert got.body == SECRET
-        await until(lambda: len(between.upstream.of("tools/call")) == 3)
-        asked = between.upstream.of("tools/call")
-        ids = [json.loads(request.body)["id"] for request in asked]
-        assert len(set(map(str, ids))) == 3
-        sessions = [request.all("mcp-session-id") for request in asked]
-        assert sessions == [["s"]] * 3
-
-
 async def test_copies_of_a_renamed_call_have_the_new_name_in_the_header(tmp_path: Path) -> None:
-    """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
+    """An upstream of 2026-07-28 refuses a request whose header says another name than its body. The
+    answers to copies are dropped."""
     rules = """
   - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
-  - {id: fork, actions: [fork: {copies: 1}]}
+  - {id: fork, actions: [fork: {copies: 2}]}
 """  # noqa: E501 - one rule, one line
     given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
     async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
         meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
         body = call("read_file").replace(b'"arguments":{}', b'"arguments":{},' + meta.encode())
         headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
-        got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
+        headers += b"User-Agent: c\r\nMcp-Name: read_file\r\nMcp-Session-Id: s\r\n"
+        got = await between.ask(body, headers)
         assert got.body == SECRET
-        await until(lambda: len(between.upstream.of("tools/call")) == 2)
-    for request in between.upstream.of("tools/call"):
+        await until(lambda: len(between.upstream.of("tools/call")) == 3)
+    asked = between.upstream.of("tools/call")
+    assert len({str(json.loads(request.body)["id"]) for request in asked}) == 3
+    for request in asked:
+        assert request.all("mcp-session-id") == ["s"]
         assert json.loads(request.body)["params"]["name"] == "delete_file"
         assert request.all("mcp-name") == ["delete_file"]
         assert request.all("mcp-method") == ["tools/call"]

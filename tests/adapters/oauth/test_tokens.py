@@ -8,6 +8,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +43,6 @@ from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, 
 
 
 # The access token of a stored login: renewed once for all requests that need it
-async def logged_in(home: Path, upstream: OAuthUpstream) -> Credentials:
-    store = LoginStore(home)
-    state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
-    return Credentials(state, store)
-
-
 class Clock:
     """The time, which can be put forward."""
 
@@ -57,15 +53,18 @@ class Clock:
         return time.time() + self.later
 
 
-async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, Clock]:
-    store, clock = LoginStore(home), Clock()
-    state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
-    return Credentials(state, store, clock=clock), clock
+@asynccontextmanager
+async def logged_in(
+    home: Path, **how: Any
+) -> AsyncIterator[tuple[OAuthUpstream, Credentials, Clock]]:
+    with oauth_upstream(**how) as upstream:
+        store, clock = LoginStore(home), Clock()
+        state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
+        yield upstream, Credentials(state, store, clock=clock), clock
 
 
 async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_path: Path) -> None:
-    with oauth_upstream(delay=1.0) as upstream:
-        credentials = await logged_in(tmp_path, upstream)
+    async with logged_in(tmp_path, delay=1.0) as (upstream, credentials, _):
         value = credentials.value()
         asked = len(upstream.token_requests)
         first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
@@ -76,8 +75,7 @@ async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_pa
 
 
 async def test_rotating_refresh_tokens_are_used_once(tmp_path: Path) -> None:
-    with oauth_upstream() as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path) as (upstream, credentials, clock):
         for _ in range(5):
             clock.later += 3600
             assert upstream.grant_of(await credentials.renewed())
@@ -86,16 +84,14 @@ async def test_rotating_refresh_tokens_are_used_once(tmp_path: Path) -> None:
 async def test_a_very_short_lived_token_is_used_anyway(tmp_path: Path) -> None:
     """A slow answer may have taken most of its life."""
 
-    with oauth_upstream(delay=0.3) as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, delay=0.3) as (upstream, credentials, clock):
         clock.later = 3600
         upstream.lifetime = 0.3
         assert (await credentials.renewed()).startswith("Bearer access-")
 
 
 async def test_a_replaced_token_can_expire_too(tmp_path: Path) -> None:
-    with oauth_upstream(lifetime=20) as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, lifetime=20) as (_, credentials, clock):
         second = await credentials.renewed(credentials.value())
         clock.later = 21  # and the upstream says so to a request that was on its way
         assert await credentials.renewed(second) != second
@@ -118,8 +114,7 @@ asyncio.run(main())
 
 async def test_four_processes_cause_one_renewal(tmp_path: Path) -> None:
     """Two renewals with one refresh token would end the whole login."""
-    with oauth_upstream(delay=0.3) as upstream:
-        credentials = await logged_in(tmp_path, upstream)
+    async with logged_in(tmp_path, delay=0.3) as (upstream, credentials, _):
         value = credentials.value()
         assert value
         command = [sys.executable, "-c", CHILD, upstream.url, str(tmp_path), value]
@@ -132,8 +127,7 @@ async def test_four_processes_cause_one_renewal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", ["invalid_grant", "invalid_client", "unauthorized_client"])
 async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str) -> None:
-    with oauth_upstream(refuses_renewal=error) as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, refuses_renewal=error) as (upstream, credentials, clock):
         clock.later = 3600
         with pytest.raises(LoggedOut) as refused:
             await credentials.renewed()
@@ -149,8 +143,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
 
 @pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error", ""])
 async def test_a_temporary_failure_does_not_end_a_login(tmp_path: Path, error: str) -> None:
-    with oauth_upstream(refuses_renewal=error or "x") as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, refuses_renewal=error or "x") as (upstream, credentials, clock):
         clock.later = 3600
         for _ in range(3):
             with pytest.raises(RenewalFailed):
@@ -163,8 +156,7 @@ async def test_a_temporary_failure_does_not_end_a_login(tmp_path: Path, error: s
 
 
 async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Path) -> None:
-    with oauth_upstream(refuses_renewal="server_error") as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, refuses_renewal="x") as (upstream, credentials, clock):
         clock.later = 3590  # of 3600
         assert credentials.value() is None
         assert upstream.grant_of(await credentials.renewed())
@@ -174,8 +166,7 @@ async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Pa
 
 
 async def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
-    with oauth_upstream(gives_refresh=False) as upstream:
-        credentials, clock = await with_clock(tmp_path, upstream)
+    async with logged_in(tmp_path, gives_refresh=False) as (_, credentials, clock):
         clock.later = 3600
         with pytest.raises(LoggedOut):
             await credentials.renewed()
@@ -184,8 +175,7 @@ async def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) ->
 @pytest.mark.parametrize("query", ["", "?project=1", "/"])
 async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
     store = LoginStore(tmp_path)
-    with oauth_upstream() as upstream:
-        await logged_in(tmp_path, upstream)
+    async with logged_in(tmp_path) as (upstream, *_):
         assert credentials_for(upstream.url + query, store)
         assert credentials_for(upstream.origin, store)
         assert credentials_for(upstream.url + "/other", store) is None
@@ -199,8 +189,7 @@ async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, qu
 async def test_a_missing_scope_is_requested_at_the_next_login(
     tmp_path: Path,
 ) -> None:
-    with oauth_upstream() as upstream:
-        await logged_in(tmp_path, upstream)
+    async with logged_in(tmp_path) as (upstream, *_):
         await remember_scopes(LoginStore(tmp_path), upstream.url, ("write", "tools"))
         await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)
         assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]

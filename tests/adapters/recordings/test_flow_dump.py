@@ -15,7 +15,6 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_fetched,
     keep_head,
     keep_request,
-    read_flows,
     read_recording,
     write_flows,
 )
@@ -78,12 +77,3 @@ def test_flows_are_sorted_by_time_and_other_kinds_left_out(tmp_path: Path) -> No
     assert [one.at for one in recording.flows] == [1.0, 2.0, 3.0]
     assert recording.flows[1].said is None  # what is said on a WebSocket is not kept
     assert recording.name == "two"
-
-
-def test_a_dump_is_written_as_it_was_read(tmp_path: Path) -> None:
-    made = flow()
-    made.metadata["b"] = {"z": 1, "a": [b"x", None, 1.5]}
-    made.metadata["a"] = True
-    write_flows(tmp_path / "one.flow", [made])
-    write_flows(tmp_path / "two.flow", read_flows(tmp_path / "one.flow"))
-    assert (tmp_path / "one.flow").read_bytes() == (tmp_path / "two.flow").read_bytes()

@@ -68,17 +68,6 @@ async def test_a_judged_request_comes_as_values_and_its_answer_is_judged() -> No
     assert not table.service.exchanges
 
 
-async def test_an_answer_of_another_shape_is_not_passed_on() -> None:
-    async def answer(_request: ServedRequest) -> ServedResponse:
-        return ServedResponse(200, JSON, b'{"hello":"you"}')
-
-    table, upstream = table_with(answer)
-    client = table.asks(PING)
-    await settled(upstream)
-    assert b"hello" not in client.got
-    assert b'"code":-32603' in client.got
-
-
 async def test_a_stream_waits_for_a_client_that_reads_slowly() -> None:
     stream = Stream(5)
     table, upstream = table_with(stream.answer)
