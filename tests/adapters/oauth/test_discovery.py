@@ -100,23 +100,19 @@ async def test_the_first_server_that_can_be_used_counts() -> None:
     assert found.server.issuer == f"{origin}/one"
 
 
+GONE = 'Bearer resource_metadata="/gone"'
+EVIL = {**DOCUMENT, "resource": "https://evil.example/"}
+
+
 @pytest.mark.parametrize(
     ("documents", "given", "why"),
     [
         ({}, {"post": "200 OK"}, "It does not ask for a login"),
-        (
-            {},
-            {"challenge": 'Bearer resource_metadata="/gone"'},
-            "HTTP 405 from .*/gone, which its challenge names",
-        ),
+        ({}, {"challenge": GONE}, "HTTP 405 from .*/gone, which its challenge names"),
         (resource_of("ORIGIN"), {}, "There is no metadata at"),
         (resource_of("ORIGIN/none", "http://evil.example"), {}, "There is no metadata at"),
         (resource_of("http://evil.example", "ORIGIN/none"), {}, "https"),
-        (
-            {f"{RESOURCE}/mcp": {**DOCUMENT, "resource": "https://evil.example/"}},
-            {},
-            "evil.example",
-        ),
+        ({f"{RESOURCE}/mcp": EVIL}, {}, "evil.example"),
     ],
 )
 async def test_an_unusable_upstream_is_an_error_that_says_why(

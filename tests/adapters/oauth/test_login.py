@@ -110,8 +110,8 @@ async def test_the_challenge_says_which_scopes_to_request(tmp_path: Path) -> Non
     with oauth_upstream(challenge=challenge) as upstream:
         await login(tmp_path, upstream.url)
         await login(tmp_path, upstream.url, scopes=("mine",))
-        assert [one["scope"] for one in upstream.authorizations] == ["one two", "mine"]
-        assert [one["scope"] for one in upstream.registrations] == ["one two", "mine"]
+        for asked in (upstream.authorizations, upstream.registrations):
+            assert [one["scope"] for one in asked] == ["one two", "mine"]
 
 
 async def test_offline_access_is_requested_where_it_is_supported(tmp_path: Path) -> None:

@@ -50,18 +50,13 @@ STATE = LoginState(
 )
 
 
-def test_a_saved_login_can_be_loaded(tmp_path: Path) -> None:
+def test_a_saved_login_can_be_loaded_until_it_is_forgotten(tmp_path: Path) -> None:
     store = LoginStore(tmp_path)
     store.save(STATE)
     assert store.load("https://EXAMPLE.com:443/mcp/?x") == STATE
     assert list(store.all()) == [STATE]
     store.save(STATE.with_tokens(None))
     assert store.load(STATE.endpoint) == STATE.with_tokens(None)
-
-
-def test_a_forgotten_login_is_deleted(tmp_path: Path) -> None:
-    store = LoginStore(tmp_path)
-    store.save(STATE)
     assert store.forget(STATE.endpoint)
     assert not store.forget(STATE.endpoint)
     assert store.load(STATE.endpoint) is None
@@ -124,15 +119,12 @@ async def test_waiting_for_a_lock_of_another_process_ends(
 def test_the_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"XDG_CONFIG_HOME": "/settings", "APPDATA": "C:/settings"}
     monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
     assert default_folder(given) == Path("/settings/mcp-tool-filter/logins")
     assert registrations_folder(given) == Path("/settings/mcp-tool-filter/registrations")
     monkeypatch.setattr("sys.platform", "win32")
     assert default_folder(given) == Path("C:/settings/mcp-tool-filter/logins")
-
-
-def test_without_settings_the_folder_is_below_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
 
 
 def test_logins_exist_once_their_folder_exists(
@@ -300,10 +292,15 @@ def test_secrets_are_kept_until_the_login_is_forgotten(tmp_path: Path, backend: 
     keyring_remove("one")  # which is not there
 
 
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [("it is\nlocked\x1b[2J " + "x" * 1000, "it is locked"), ("", "KeyringError")],
+)
 def test_a_keyring_that_refuses_is_reported_in_one_short_line(
-    tmp_path: Path, backend: Backend
+    problem: str, why: str, tmp_path: Path, backend: Backend
 ) -> None:
-    backend.problem = "it is\nlocked\x1b[2J " + "x" * 1000
+    """By the name of its error, if it gives no reason."""
+    backend.problem = problem
     store = LoginStore(tmp_path)
     for act in (
         check_keyring,
@@ -312,12 +309,6 @@ def test_a_keyring_that_refuses_is_reported_in_one_short_line(
     ):
         with pytest.raises(KeyringFailed) as failed:
             act()
-        assert failed.value.why.startswith("it is locked")
+        assert failed.value.why.startswith(why)
         assert failed.value.why.isprintable()
         assert len(failed.value.why) <= 200
-
-
-def test_a_keyring_that_gives_no_reason_is_named_by_its_error(backend: Backend) -> None:
-    backend.problem = ""
-    with pytest.raises(KeyringFailed, match="KeyringError"):
-        check_keyring()

@@ -381,7 +381,7 @@ async def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
 async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
     webhooks = Webhooks(retry_after=(0.01,))
     async with receiving(webhooks, None) as receiver:
-        webhooks.send(hook(receiver.url, timeout=0.05))
+        webhooks.send(hook(receiver.url, timeout=0.5))
         webhooks.send(hook("http://127.0.0.1:1"))
         webhooks.send(hook("http://[x"))
         await until(lambda: webhooks.failed == 3)

@@ -17,23 +17,28 @@ from tests.proxy import certified
 from tests.raw_client import trusting
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EARLY = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+TOO_LONG, CLOSED = "The answer is longer than 1000 bytes", "Connection closed by upstream"
+UNREADABLE = "The compressed answer cannot be read: "
+
+
+def coded(coding: str, body: bytes) -> bytes:
+    return answer(body, kind=f"a/b\r\nContent-Encoding: {coding}")
+
 
 @pytest.mark.parametrize(
     "response",
     [
         answer(b"hello"),
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-        + chunk(b"hel")
-        + chunk(b"lo")
-        + LAST_CHUNK,
+        CHUNKED + chunk(b"hel") + chunk(b"lo") + LAST_CHUNK,
         b"HTTP/1.1 200 OK\r\n\r\nhello",
         b"HTTP/1.0 200 OK\r\n\r\nhello",
         b"HTTP/1.1 200\r\nContent-Length: 5\r\n\r\nhello",
-        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-        + answer(b"hello"),
-        answer(gzip.compress(b"hello"), kind="a/b\r\nContent-Encoding: GZIP"),
-        answer(zlib.compress(b"hello"), kind="a/b\r\nContent-Encoding: deflate"),
-        answer(b"hello", kind="a/b\r\nContent-Encoding: identity"),
+        EARLY + answer(b"hello"),
+        coded("GZIP", gzip.compress(b"hello")),
+        coded("deflate", zlib.compress(b"hello")),
+        coded("identity", b"hello"),
     ],
 )
 async def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
@@ -43,26 +48,14 @@ async def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (answer(b"x" * 1001), "The answer is longer than 1000 bytes"),
-        (
-            answer(gzip.compress(b"x" * 10_000_000), kind="a/b\r\nContent-Encoding: gzip"),
-            "The answer is longer than 1000 bytes",
-        ),
-        (
-            answer(gzip.compress(b"x" * 10_000), kind="a/b\r\nContent-Encoding: gzip"),
-            "The compressed answer cannot be read: longer than 1000 bytes when decoded",
-        ),
-        (
-            answer(b"hello", kind="a/b\r\nContent-Encoding: gzip"),
-            "The compressed answer cannot be read: not valid gzip",
-        ),
-        (
-            answer(b"hello", kind="a/b\r\nContent-Encoding: rot13"),
-            "The compressed answer cannot be read: a content coding that is not accepted",
-        ),
-        (answer(b"hello")[:-1], "Connection closed by upstream"),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", "Connection closed by upstream"),
-        (b"", "Connection closed by upstream"),
+        (answer(b"x" * 1001), TOO_LONG),
+        (coded("gzip", gzip.compress(b"x" * 10_000_000)), TOO_LONG),
+        (coded("gzip", gzip.compress(b"x" * 10_000)), f"{UNREADABLE}longer than 1000 bytes when"),
+        (coded("gzip", b"hello"), f"{UNREADABLE}not valid gzip"),
+        (coded("rot13", b"hello"), f"{UNREADABLE}a content coding that is not accepted"),
+        (answer(b"hello")[:-1], CLOSED),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", CLOSED),
+        (b"", CLOSED),
         (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "Not a valid HTTP answer: not a status line"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "Not a valid HTTP answer: "),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", "Not a valid HTTP"),
@@ -78,7 +71,7 @@ async def test_an_answer_that_cannot_be_read_has_a_reason(response: bytes, said:
 async def test_an_endless_body_is_refused() -> None:
     async def endless(peer: Peer) -> None:
         await peer.request()
-        await peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.say(CHUNKED)
         while True:
             await peer.say(chunk(b"x" * 1_000_000))
 

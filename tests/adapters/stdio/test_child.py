@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGUSR1
 from threading import Thread
 from typing import Any
 
@@ -67,8 +68,9 @@ def test_writing_to_a_command_that_has_stopped_reading_returns_false() -> None:
 def test_input_that_is_closed_during_a_write_ends_with_that_write() -> None:
     """The command may have answered what was written before the writing thread goes on."""
     program = (
-        "import signal, sys, time; signal.alarm(20); print(flush=True); time.sleep(0.3);"
-        "print(len(sys.stdin.read()))"
+        "import signal, sys; signal.alarm(50); go_on = [signal.SIGUSR1];"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, go_on); print(flush=True);"
+        "signal.sigwait(go_on); print(len(sys.stdin.read()))"
     )
     with child(PYTHON, "-c", program) as started:
         assert started.read() == b"\n"
@@ -77,6 +79,7 @@ def test_input_that_is_closed_during_a_write_ends_with_that_write() -> None:
         while not started._closing.locked():
             pass
         started.close_stdin()
+        started.send(SIGUSR1)
         assert all_it_says(started) == b"500000\n"
         writing.join()
 

@@ -218,17 +218,6 @@ async def test_an_error_without_an_id_answers_the_only_request() -> None:
         assert (answer["id"], answer["error"]["code"]) == (1, -32603)
 
 
-async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind() -> None:
-    async with session() as ours:
-        line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
-        asking = asyncio.ensure_future(ours.ask([line], ["1"]))
-        while not ours.is_in_use:
-            await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        assert not ours.is_in_use
-
-
 async def test_a_writer_waits_for_a_slow_reader() -> None:
     outbox = Outbox()
     await outbox.put(b"x" * (MEBIBYTE + 1))
@@ -363,12 +352,16 @@ async def test_a_log_message_reaches_each_request_that_wants_it_if_one_asker_sen
         assert ["method" in str(one) for one in [*found, said]] == heard_by
 
 
-async def test_a_client_that_leaves_while_we_write_to_all_leaves_nothing_behind(
-    tmp_path: Path,
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind(
+    is_alone: bool, tmp_path: Path
 ) -> None:
-    async with shared(tmp_path / "journal") as ours:
-        line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
-        asking = asyncio.ensure_future(ours.ask_alone(line))
+    line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
+    async with shared(tmp_path / "journal") as alone, session() as own:
+        ours = alone if is_alone else own
+        asking = asyncio.ensure_future(
+            alone.ask_alone(line) if is_alone else own.ask([line], ["1"])
+        )
         while not ours.is_in_use:
             await asyncio.sleep(0)
         asking.cancel()

@@ -24,32 +24,26 @@ from mcp_tool_filter.adapters.upstream.replies import (
 from mcp_tool_filter.errors import ProtocolError
 
 LONG = b"x" * 1000
+NO_JSON, NO_MESSAGE = "The answer is not valid JSON", "The answer is not a JSON-RPC 2.0 message"
+OTHER_ID = "The answer does not have the id of the request"
+NEITHER = "The answer has neither a result nor an error"
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{nonsense", "The answer is not valid JSON"),
-        (b"", "The answer is not valid JSON"),
-        (b'{"a":' * 100_000, "The answer is not valid JSON"),
-        (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', "The answer is not valid JSON"),
-        (b'"text"', "The answer is not a JSON-RPC 2.0 message"),
-        (b'{"id":3,"result":{}}', "The answer is not a JSON-RPC 2.0 message"),
-        (b'{"jsonrpc":"2.0","id":4,"result":{}}', "The answer does not have the id of the request"),
-        (
-            b'{"jsonrpc":"2.0","id":"3","result":{}}',
-            "The answer does not have the id of the request",
-        ),
-        (
-            b'{"jsonrpc":"2.0","id":true,"result":{}}',
-            "The answer does not have the id of the request",
-        ),
-        (
-            b'{"jsonrpc":"2.0","id":3,"method":"x"}',
-            "The answer does not have the id of the request",
-        ),
-        (b'{"jsonrpc":"2.0","id":3}', "The answer has neither a result nor an error"),
-        (b'{"jsonrpc":"2.0","id":3,"result":[]}', "The answer has neither a result nor an error"),
+        (b"{nonsense", NO_JSON),
+        (b"", NO_JSON),
+        (b'{"a":' * 100_000, NO_JSON),
+        (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', NO_JSON),
+        (b'"text"', NO_MESSAGE),
+        (b'{"id":3,"result":{}}', NO_MESSAGE),
+        (b'{"jsonrpc":"2.0","id":4,"result":{}}', OTHER_ID),
+        (b'{"jsonrpc":"2.0","id":"3","result":{}}', OTHER_ID),
+        (b'{"jsonrpc":"2.0","id":true,"result":{}}', OTHER_ID),
+        (b'{"jsonrpc":"2.0","id":3,"method":"x"}', OTHER_ID),
+        (b'{"jsonrpc":"2.0","id":3}', NEITHER),
+        (b'{"jsonrpc":"2.0","id":3,"result":[]}', NEITHER),
     ],
 )
 def test_an_unusable_answer_is_described(body: bytes, said: str) -> None:

@@ -201,7 +201,7 @@ def test_long_texts_in_the_queue_are_bounded(
 ) -> None:
     """A slow disk must not make all arguments stay in memory."""
     monkeypatch.setattr(module, "_MOST_HELD", 1000)
-    monkeypatch.setattr(module, "_MOMENT", 0.3)
+    monkeypatch.setattr(module, "_MOMENT", 1.0)
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
         for _ in range(10):

@@ -207,50 +207,36 @@ UNKNOWN = "not found: nothing (the upstream has no such tool)"
 PASSED, REFUSED = "tools/call read_file: forwarded", ":no_entry_sign:"
 SECRET = "ghp_0123456789abcdefABCD"
 CONTENT = f'[{{"type":"text","text":"No {SECRET}\\nat line 7"}}]'
+ERROR = f'{{"jsonrpc":"2.0","id":1,"result":{{"isError":true,"content":{CONTENT}}}}}'.encode()
 BOTH = b"[%b,%b]" % (call("read_file"), call("read_file", id="2"))
 ONE_FAILED = b'[{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"No"}},%b]' % RESULT.replace(
     b'"id":1', b'"id":2'
 )
 
 
-def answering(said: str) -> bytes:
-    return f'{{"jsonrpc":"2.0","id":1,{said}}}'.encode()
+READING = call("read_file")
+FAILED = f"{PASSED}\n\nthe call failed: "
+INVALID = f"{PASSED}\n\ninvalid message from the upstream: not valid JSON"
+
+
+def failing(text: str) -> bytes:
+    return f'{{"jsonrpc":"2.0","id":1,"error":{{"code":-32603,"message":"{text}"}}}}'.encode()
 
 
 class TestFlows:
     @pytest.mark.parametrize(
         ("asked", "said", "mark", "comment"),
         [
-            (call("read_file"), RESULT, "", PASSED),
+            (READING, RESULT, "", PASSED),
             (call("delete_file"), RESULT, REFUSED, DENIED),
             (call("nothing"), RESULT, REFUSED, UNKNOWN),
             (LIST, RESULT, ":see_no_evil:", "hidden 1 tool\n  ^delete_: delete_file"),
             (b"{", RESULT, REFUSED, "refused (malformed): not valid JSON"),
             (BOTH, ONE_FAILED, "", "the call of read_file failed: No"),
-            (
-                call("read_file"),
-                answering(f'"result":{{"isError":true,"content":{CONTENT}}}'),
-                "",
-                f"{PASSED}\n\nthe call failed: No [secret]",
-            ),
-            (
-                call("read_file"),
-                answering('"error":{"code":-32603,"message":"Out of tokens"}'),
-                "",
-                f"{PASSED}\n\nthe call failed: Out of tokens",
-            ),
-            (
-                call("read_file"),
-                answering('"error":{"code":-32603,"message":""}'),
-                "",
-                f"{PASSED}\n\nthe call failed: an error without a text",
-            ),
-            (
-                call("read_file"),
-                b"{",
-                ":warning:",
-                f"{PASSED}\n\ninvalid message from the upstream: not valid JSON",
-            ),
+            (READING, ERROR, "", f"{FAILED}No [secret]"),
+            (READING, failing("Out of tokens"), "", f"{FAILED}Out of tokens"),
+            (READING, failing(""), "", f"{FAILED}an error without a text"),
+            (READING, b"{", ":warning:", INVALID),
         ],
     )
     async def test_a_flow_is_marked_and_commented(
