@@ -28,12 +28,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeGuard
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import SAFE_METHODS
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.config import is_misleading, plain_path
+from mcp_tool_filter.protocol.scan import has_lone_surrogate
 
 _DOCUMENT = re.compile(
     r"(?:/[^?]*)?/\.well-known/"
@@ -279,23 +281,28 @@ def object_in(body: bytes) -> dict[str, object] | None:
     return None
 
 
+def is_text(value: object) -> TypeGuard[str]:
+    """Tell whether a value is a text that can be sent: without half a surrogate pair."""
+    return isinstance(value, str) and not has_lone_surrogate(value)
+
+
 def _text(found: Mapping[str, object], name: str) -> str:
     value = found.get(name)
-    if not isinstance(value, str) or not value:
+    if not is_text(value) or not value:
         raise ProtocolError(f"A metadata document has no {name}")
     return value
 
 
 def _text_or_none(found: Mapping[str, object], name: str) -> str | None:
     value = found.get(name)
-    return value if isinstance(value, str) and value else None
+    return value if is_text(value) and value else None
 
 
 def _texts(found: Mapping[str, object], name: str) -> tuple[str, ...] | None:
     value = found.get(name)
     if not isinstance(value, list):
         return None
-    return tuple(one for one in value if isinstance(one, str))
+    return tuple(one for one in value if is_text(one))
 
 
 _LONGEST = 8192

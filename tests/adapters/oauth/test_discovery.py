@@ -109,6 +109,7 @@ EVIL = {**DOCUMENT, "resource": "https://evil.example/"}
     [
         ({}, {"post": "200 OK"}, "It does not ask for a login"),
         ({}, {"challenge": GONE}, "HTTP 405 from .*/gone, which its challenge names"),
+        ({}, {"challenge": 'Bearer resource_metadata="http://["'}, "Not a web URL"),
         (resource_of("ORIGIN"), {}, "There is no metadata at"),
         (resource_of("ORIGIN/none", "http://evil.example"), {}, "There is no metadata at"),
         (resource_of("http://evil.example", "ORIGIN/none"), {}, "https"),
@@ -184,7 +185,7 @@ def test_a_local_upstream_may_name_local_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["http://evil.example/", "file:///etc/passwd", "//evil.example/x"]
+    "location", ["http://evil.example/", "file:///etc/passwd", "//evil.example/x", "http://["]
 )
 async def test_a_redirect_is_checked_like_a_url(location: str) -> None:
     async def script(peer: Peer) -> None:

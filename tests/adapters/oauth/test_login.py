@@ -248,6 +248,7 @@ async def test_other_callbacks_are_ignored(
     async with waiting() as found:
         said = await asks(found, target, **changes)
         assert said.startswith(f"HTTP/1.1 {status} ")
+        assert not any(map(found.take, ["http://[", "?state=\udc80"]))  # pasted
         await asks(found, "/callback?state=our-state&code=real")
         assert await found.code() == "real"
 
@@ -298,7 +299,13 @@ async def test_a_client_secret_is_sent_in_a_supported_way(given: str, method: st
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [({"error": "no"}, "400 Bad Request"), ({}, "201 Created"), ("x", "200 OK")]
+    ("said", "status"),
+    [
+        ({"error": "no"}, "400 Bad Request"),
+        ({}, "201 Created"),
+        ({"client_id": "\ud800"}, "201 Created"),
+        ("x", "200 OK"),
+    ],
 )
 async def test_a_refused_registration_says_what_to_do_instead(said: object, status: str) -> None:
     with pytest.raises(LoginFailed, match=r"does not register us .*: give --client-id"):

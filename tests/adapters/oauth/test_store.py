@@ -72,6 +72,35 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     assert str(path) in failed.value.what
 
 
+@pytest.mark.parametrize(
+    ("ours", "foreign"),
+    [
+        ('"access_token": "a"', '"access_token": "a\\r\\nX: y"'),
+        ('"access_token": "a"', '"access_token": 5'),
+        ('"received_at": 1.0', '"received_at": "now"'),
+        ('"received_at": 1.0', '"received_at": 1e999'),
+        ('"expires_at": null', '"expires_at": []'),
+        ('"client_id": "me"', '"client_id": null'),
+        ('"refresh_token": "b"', '"refresh_token": "\\ud800"'),
+        ('"endpoint": "https://example.com/mcp"', '"endpoint": "http://["'),
+        ('"token_endpoint": "https://example.com/token"', '"token_endpoint": {}'),
+        ('"wanted_scopes": []', '"wanted_scopes": [1]'),
+    ],
+)
+def test_a_file_with_what_we_do_not_write_cannot_be_read(
+    tmp_path: Path, ours: str, foreign: str
+) -> None:
+    """It was found out when it was used, by an exception."""
+    store = LoginStore(tmp_path)
+    store.save(STATE)
+    path = store.path_of(STATE.endpoint)
+    text = path.read_text()
+    assert ours in text
+    path.write_text(text.replace(ours, foreign))
+    with pytest.raises(StoreFailed, match="remove it, and log in again"):
+        store.load(STATE.endpoint)
+
+
 def test_a_missing_folder_is_no_error(tmp_path: Path) -> None:
     store = LoginStore(tmp_path / "none")
     assert store.find(STATE.endpoint) is None

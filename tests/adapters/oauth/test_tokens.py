@@ -141,9 +141,15 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
         assert upstream.grant_of(credentials.value())
 
 
-@pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error", ""])
-async def test_a_temporary_failure_does_not_end_a_login(tmp_path: Path, error: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "set_to"),
+    [("temporarily_unavailable", 3610), ("server_error", 3610), ("", 3610), ("", -(10**6))],
+)
+async def test_a_temporary_failure_does_not_end_a_login(
+    tmp_path: Path, error: str, set_to: float
+) -> None:
     async with logged_in(tmp_path, refuses_renewal=error or "x") as (upstream, credentials, clock):
+        rejected = credentials.value()
         clock.later = 3600
         for _ in range(3):
             with pytest.raises(RenewalFailed):
@@ -151,8 +157,8 @@ async def test_a_temporary_failure_does_not_end_a_login(tmp_path: Path, error: s
         assert upstream.renewals == 1  # nobody is asked again at once
         upstream.refuses_renewal = None
         upstream.lifetime = 7200
-        clock.later += 10
-        assert upstream.grant_of(await credentials.renewed())
+        clock.later = set_to
+        assert upstream.grant_of(await credentials.renewed(rejected))
 
 
 async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Path) -> None:
@@ -278,10 +284,16 @@ async def test_a_client_secret_is_sent_where_the_server_wants_it(method: str) ->
     ("error", "is_final"), [("invalid_grant", True), ("temporarily_unavailable", False)]
 )
 async def test_a_refusal_says_whether_the_login_is_over(error: str, is_final: bool) -> None:
-    said = {"error": error, "error_description": "so\x1b it is"}
+    """A server may repeat what it was sent: that is for no log."""
+    said = {"error": error, "error_description": "so\x1b it is: geheim and refresh-0"}
+    assert STATE.tokens
+    state = replace(
+        STATE.with_tokens(replace(STATE.tokens, refresh_token="refresh-0")),
+        registration=replace(SECRET, client_secret="geheim"),
+    )
     with pytest.raises(TokenRefused) as caught:
-        await asked("renew", said, status="400 Bad Request")
-    assert str(caught.value) == f"{error}: so? it is"
+        await asked("renew", said, status="400 Bad Request", state=state)
+    assert str(caught.value) == f"{error}: so? it is: *** and ***"
     assert caught.value.is_final is is_final
 
 
@@ -302,7 +314,15 @@ async def test_an_answer_that_cannot_be_used_has_a_reason(said: object, why: str
 
 @pytest.mark.parametrize(
     ("said", "expires"),
-    [("60", 1060), (-5, 1000), (None, None), ("soon", None), (True, None), ("nan", None)],
+    [
+        ("60", 1060),
+        (-5, 1000),
+        (None, None),
+        ("soon", None),
+        (True, None),
+        ("nan", None),
+        pytest.param(10**400, None, id="huge"),
+    ],
 )
 async def test_how_long_a_token_lasts_is_read_leniently(said: object, expires: object) -> None:
     tokens, _ = await asked("code", {**GIVEN, "expires_in": said})

@@ -89,7 +89,7 @@ class Web:
             answer = await self._ask(b"GET", url, [_ACCEPT], b"")
             if answer.location is None:
                 return answer
-            there = urljoin(url, answer.location)
+            there = _joined(url, answer.location)
             if self._own and self.check(there) != self.check(url):
                 raise WebFailed("A redirect to another origin")
             url = there
@@ -147,6 +147,14 @@ class Web:
             raise WebFailed(str(error)) from None
         finally:
             await http.close()
+
+
+def _joined(base: str, url: str) -> str:
+    """Return a URL that a server has named. Raises WebFailed."""
+    try:
+        return urljoin(base, url)
+    except ValueError:  # such as half an IPv6 address
+        raise WebFailed("Not a web URL") from None
 
 
 async def _read(response: HttpResponse) -> WebAnswer:
@@ -295,7 +303,7 @@ async def _resource_of(
 ) -> ResourceMetadata | None:
     body: bytes | None
     if challenge and (named := challenge.params.get("resource_metadata")):
-        url = urljoin(endpoint, named)
+        url = _joined(endpoint, named)
         answer = await web.get(url)
         if answer.status != 200:
             raise WebFailed(f"HTTP {answer.status} from {url[:200]}, which its challenge names")

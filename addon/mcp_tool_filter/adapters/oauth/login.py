@@ -40,6 +40,7 @@ from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.login_metadata import (
     ServerMetadata,
     is_same_issuer,
+    is_text,
     missing_scopes,
     object_in,
 )
@@ -86,8 +87,12 @@ class Callback:
 
     def take(self, url: str) -> bool:
         """Read the URL of the redirect; return whether it belongs to our login."""
-        query = parse_qs(urlsplit(url).query)
-        if not hmac.compare_digest(_one(query, "state").encode(), self.state.encode()):
+        try:
+            query = parse_qs(urlsplit(url).query)
+            is_ours = hmac.compare_digest(_one(query, "state").encode(), self.state.encode())
+        except ValueError:  # pasted, and no URL
+            return False
+        if not is_ours:
             return False
         if self._code.done():
             return True
@@ -206,7 +211,7 @@ async def register(
         known = object_in(answer.body) or {}
     except WebFailed as error:
         raise LoginFailed(endpoint, why=f"Registration: {error}") from None
-    if answer.status not in (200, 201) or not isinstance(known.get("client_id"), str):
+    if answer.status not in (200, 201) or not is_text(known.get("client_id")):
         why = f"Its authorization server does not register us (HTTP {answer.status})"
         raise LoginFailed(endpoint, why=f"{why}: give --client-id")
     secret = known.get("client_secret")
@@ -215,7 +220,7 @@ async def register(
         given = "client_secret_basic" if secret else "none"
     return Registration(
         client_id=str(known["client_id"]),
-        client_secret=secret if isinstance(secret, str) and given != "none" else None,
+        client_secret=secret if is_text(secret) and given != "none" else None,
         auth_method=str(given) if secret else "none",
         redirect_uri=redirect_uri,
         scopes=scopes,

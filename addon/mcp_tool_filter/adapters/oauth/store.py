@@ -17,6 +17,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -29,7 +30,8 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.upstream.target import default_folder
 from mcp_tool_filter.adapters.whole_file import try_lock, whole_file
-from mcp_tool_filter.errors import StartError, printable
+from mcp_tool_filter.errors import InvalidOption, StartError, printable
+from mcp_tool_filter.http.login_metadata import is_text
 from mcp_tool_filter.http.logins_through import Registrations
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.observers.redaction.shown import shown_url
@@ -201,6 +203,13 @@ class RenewalFailed(StartError):
 
 _SERVICE = "mcp-tool-filter"
 _VERSION = 1
+_TOKEN = re.compile(r"[!-~]+")
+_LISTS = frozenset({"wanted_scopes", "scopes"})
+_TIMES = frozenset({"received_at", "expires_at"})
+_LATEST = 1e12  # seconds since 1970
+_MAY_BE_NONE = frozenset({
+    "resource", "revocation_endpoint", "client_secret", "refresh_token", "expires_at", "ca",
+})  # fmt: skip
 _SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}
 
 
@@ -338,19 +347,39 @@ def _load(path: Path) -> LoginState | None:
             raise StoreFailed(path, "It was written by another version: log in again")
         if found.get("in_keyring"):
             _put_together(found, keyring_take(key_of(found["endpoint"])))
-        registration = {**found.pop("registration")}
-        tokens = found.pop("tokens")
+        parse_origin(found["endpoint"])
+        registration, tokens = found.pop("registration"), found.pop("tokens")
         return LoginState(
-            **{**found, "wanted_scopes": tuple(found["wanted_scopes"])},
-            registration=Registration(**{**registration, "scopes": tuple(registration["scopes"])}),
-            tokens=Tokens(**{**tokens, "scopes": tuple(tokens["scopes"])}) if tokens else None,
+            **_checked(found),
+            registration=Registration(**_checked(registration)),
+            tokens=Tokens(**_checked(tokens)) if tokens else None,
         )
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreFailed(path, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidOption):
         raise StoreFailed(path, "It cannot be read: remove it, and log in again") from None
+
+
+def _checked(found: dict[str, Any]) -> dict[str, Any]:
+    """Return stored values, with tuples for lists. Raises ValueError for one that we cannot have
+    written."""
+    values: dict[str, Any] = dict(found)
+    for name in _LISTS & found.keys():
+        values[name] = tuple(found[name])
+    for name, value in values.items():
+        if name in _TIMES:
+            is_right = type(value) in (int, float) and abs(value) < _LATEST
+        else:
+            texts = value if name in _LISTS else (value,)
+            is_right = all(map(is_text, texts))
+        is_none = value is None and name in _MAY_BE_NONE
+        if not (is_right or is_none or name == "in_keyring"):
+            raise ValueError(name)
+    if not _TOKEN.fullmatch(values.get("access_token", "x")):
+        raise ValueError("access_token")
+    return values
 
 
 def _plain(state: LoginState) -> dict[str, Any]:

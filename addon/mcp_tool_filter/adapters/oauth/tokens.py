@@ -35,9 +35,11 @@ from mcp_tool_filter.adapters.oauth.store import (
     key_of,
 )
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
-from mcp_tool_filter.http.login_metadata import missing_scopes, object_in
+from mcp_tool_filter.http.login_metadata import is_text, missing_scopes, object_in
 
 _TOKEN = re.compile(r"[!-~]+")
+_SECRET = ("code", "code_verifier", "refresh_token")
+_SHORTEST_SECRET = 4  # characters; a shorter one may be in any text
 _LONGEST_LIFE = 10 * 365 * 24 * 3600.0
 # These errors are final: the login itself is invalid.
 _FINAL = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
@@ -97,6 +99,8 @@ async def _ask(web: Web, state: LoginState, fields: dict[str, str], now: float) 
         raise WebFailed("The token endpoint gave no JSON object")
     said = said or {}
     if answer.status != 200:
+        secrets = [fields.get(name, "") for name in _SECRET] + [_secret_of(state)]
+        said = {name: _without(secrets, said.get(name)) for name in ("error", "error_description")}
         raise TokenRefused(answer.status, _plain(said, "error"), _plain(said, "error_description"))
     return _tokens(said, now)
 
@@ -115,6 +119,18 @@ async def _post(
     return await web.post_form(url, list(fields.items()), basic=basic)
 
 
+def _secret_of(state: LoginState) -> str:
+    return state.registration.client_secret or ""
+
+
+def _without(secrets: Sequence[str], text: object) -> object:
+    """Return a text of the server without the secrets that it repeats: people see it, and logs."""
+    for secret in secrets:
+        if isinstance(text, str) and len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return text
+
+
 def _tokens(said: Mapping[str, object], now: float) -> Tokens:
     access, kind = said.get("access_token"), said.get("token_type")
     if not isinstance(access, str) or not _TOKEN.fullmatch(access):
@@ -125,10 +141,10 @@ def _tokens(said: Mapping[str, object], now: float) -> Tokens:
     lasts = _seconds(said.get("expires_in"))
     return Tokens(
         access_token=access,
-        refresh_token=refresh if isinstance(refresh, str) and refresh else None,
+        refresh_token=refresh if is_text(refresh) and refresh else None,
         received_at=now,
         expires_at=None if lasts is None else now + lasts,
-        scopes=tuple(scope.split()) if isinstance(scope, str) else (),
+        scopes=tuple(scope.split()) if is_text(scope) else (),
     )
 
 
@@ -136,7 +152,7 @@ def _seconds(said: object) -> float | None:
     """Parse a token's lifetime; some servers send it as a string."""
     try:
         seconds = float(said) if isinstance(said, int | float | str) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if math.isnan(seconds) or isinstance(said, bool):
         return None
@@ -191,7 +207,7 @@ class Credentials:
         if value is not None and value != rejected:
             return value
         tokens = self._current().tokens
-        is_new = tokens is not None and self._clock() < tokens.received_at + _DOUBT
+        is_new = tokens is not None and self._is_within(_DOUBT, tokens.received_at)
         if value is not None and value == self._doubtful and is_new:
             raise RenewalFailed(self.endpoint, why="The upstream accepts no new token either")
         if self._renewing is None or self._renewing.done():
@@ -233,8 +249,11 @@ class Credentials:
             raise LoggedOut(self.endpoint)
         return self._state
 
+    def _is_within(self, seconds: float, since: float) -> bool:
+        return 0 <= self._clock() - since < seconds  # the clock may have been set back
+
     async def _renew(self, rejected: str | None) -> str:
-        if self._failed and self._clock() < self._failed[0] + _PAUSE:
+        if self._failed and self._is_within(_PAUSE, self._failed[0]):
             raise self._failed[1]
         async with self._store.lock(self.endpoint):
             value = self.value()  # another process may have renewed it before us
@@ -247,7 +266,7 @@ class Credentials:
         return value
 
     async def _ask_for_tokens(self, state: LoginState) -> Tokens:
-        if state.tokens is None or state.tokens.refresh_token is None:
+        if state.tokens is None or not state.tokens.refresh_token:
             raise LoggedOut(self.endpoint, "has expired")
         try:
             tokens = await renew(self._make_web(state), state, self._clock())
