@@ -88,6 +88,20 @@ def test_a_line_cut_by_a_crash_is_reported_and_the_chain_goes_on(tmp_path: Path)
     assert [problem.number for problem in check(lines)] == [2]
 
 
+def test_a_cut_line_is_reported_whole_or_not_at_all(tmp_path: Path) -> None:
+    """On a nearly full disk, half of the report stood there, and the next line behind it."""
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(cut := link(render({"n": 1}), START) + b'\n{"n": 2, "pr')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(cut) + 10, limits[1]))
+    try:
+        with pytest.raises(StartError, match="Cannot write the audit log"):
+            AuditWriter(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == cut
+
+
 def test_a_full_disk_is_reported_once_and_dropped_entries_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -351,16 +351,7 @@ class AuditWriter:
         entries.clear()
 
     def _put(self, data: bytes) -> None:
-        written = 0
-        try:
-            while written < len(data):
-                written += os.write(self._handle, data[written:])
-        except OSError:
-            # Half a line would break the chain, so we remove what was written of it.
-            with suppress(OSError):
-                if os.fstat(self._handle).st_size > self._size:
-                    os.ftruncate(self._handle, self._size)
-            raise
+        _write_whole(self._handle, data, self._size)
         self._size += len(data)
         self._is_synced = False
         if self._fsync == "always":
@@ -436,7 +427,7 @@ class AuditWriter:
             torn = tail.rpartition(b"\n")[2]
             self._before = hash_of(torn)
             line = link(render(self._event("torn")), self._before)
-            os.write(handle, b"\n" + line + b"\n")
+            _write_whole(handle, b"\n" + line + b"\n", self._size)
             self._size = os.fstat(handle).st_size
             self._before = hash_of(line)
             return
@@ -479,6 +470,20 @@ def _open_log(path: Path) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def _write_whole(handle: int, data: bytes, size: int) -> None:
+    """Append to a file of this size. Raises OSError."""
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(handle, data[written:])
+    except OSError:
+        # Half a line would break the chain, so we remove what was written of it.
+        with suppress(OSError):
+            if os.fstat(handle).st_size > size:
+                os.ftruncate(handle, size)
+        raise
 
 
 def _leads_to(path: Path, handle: int) -> bool:
