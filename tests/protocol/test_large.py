@@ -124,9 +124,10 @@ def place_of(response: Response) -> tuple[str, int, int]:
     return response.place.text, response.place.start, response.place.end
 
 
-def short_way(raw: bytes, limits: Limits = LIMITS) -> ToolResult | None:
+def short_way(raw: bytes, limits: Limits = LIMITS) -> tuple[Response, ToolResult] | None:
     envelope = find_result_envelope(raw)
-    return read_tool_result(raw, envelope, limits) if envelope else None
+    result = read_tool_result(raw, envelope, limits) if envelope else None
+    return (envelope.response, result) if envelope and result else None
 
 
 def agree(raw: bytes) -> bool:
@@ -134,15 +135,16 @@ def agree(raw: bytes) -> bool:
     found = short_way(raw)
     if found is None:
         return False
+    response, result = found
     read = parse_message(raw)
     assert isinstance(read, Response)
     assert read.result is not None
-    assert found.response.result is not None
-    assert found.response.id == read.id
-    assert place_of(found.response) == place_of(read)
-    assert found.response.place.raw == read.place.raw
-    assert found.response.result.span == read.result.span
-    passes = not shows_tool(found.rest, SNAPSHOT.never_shown)
+    assert response.result is not None
+    assert response.id == read.id
+    assert place_of(response) == place_of(read)
+    assert response.place.raw == read.place.raw
+    assert response.result.span == read.result.span
+    passes = not shows_tool(result.rest, SNAPSHOT.never_shown)
     try:
         verdict = decide_listing(read, SNAPSHOT, expected=False)
     except ProtocolError:

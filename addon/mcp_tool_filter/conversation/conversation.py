@@ -890,18 +890,18 @@ class Conversation:
         kind = self._kind_of(asked)
         if asked.method == _LIST and not self._may_learn_of(kind):
             verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
-            response = envelope.response_in(raw) if verdict else None
         elif asked.method == "tools/call":
             found = read_tool_result(raw, envelope, self.policy.config.limits)
             if found is None or (found.is_error and len(raw) < _LEAST):
                 return None  # we read what a short error says
             if found.rest and shows_tool(found.rest, kind.snapshot.never_shown):
                 return None
-            verdict, response = FORWARD, found.response
+            verdict = FORWARD
         else:
             return None
-        if response is not None:
-            judged.message, judged.exchange, judged.snapshot = response, asked, kind.snapshot
+        if verdict is not None:
+            judged.message, judged.exchange = envelope.response, asked
+            judged.snapshot = kind.snapshot
         return verdict
 
     def _learn(self, message: Response, asked: Exchange, kind: Kind | None, judged: Judged) -> None:

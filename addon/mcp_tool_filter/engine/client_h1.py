@@ -27,11 +27,11 @@ from mcp_tool_filter.engine.wire import (
     CONTINUE,
     LAST_CHUNK,
     LONG,
+    PHRASES,
     End,
     Fault,
     RequestHead,
     RequestWire,
-    render_answer,
     render_chunk,
 )
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
@@ -233,11 +233,9 @@ class H1Client:
             seats.note_request(self)
 
     def _begin(self, head: RequestHead) -> None:
-        body, head.body = head.body, None
-        self._note_request(is_whole=body is not None)
+        self._note_request(is_whole=head.body is not None)
         service = self.service if self.service.route is None else self.service.route(head)
-        self.exchange = Exchange(service, self, head, body)
-        self.exchange.begin()
+        Exchange.begin_for(service, self, head)
 
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client's bytes are not HTTP: answer if it waits for an answer, then close."""
@@ -289,7 +287,7 @@ class H1Client:
             ending = b"content-length: %d\r\n" % answer.length if answer.length is not None else b""
         if not self._keeps:
             ending += _CLOSE
-        head = render_answer(answer.status, answer.reason, answer.fields, ending)
+        head = _head_of(answer, ending)
         if len(body) > LONG:  # joining would copy it
             self.host.send(head)
             self.host.send(body)
@@ -310,7 +308,7 @@ class H1Client:
             ending = b"transfer-encoding: chunked\r\n" if self._is_chunked else b""
             if not self._keeps:
                 ending += _CLOSE
-            said = render_answer(head.status, head.reason, head.fields, ending)
+            said = _head_of(head, ending)
         said += render_chunk(data) if self._is_chunked else data
         if is_last and self._is_chunked:
             said += LAST_CHUNK
@@ -322,7 +320,7 @@ class H1Client:
     def switch(self, answer: Answer) -> bytes:
         """Accept a WebSocket; return what the client has sent behind its request."""
         ending = b"connection: Upgrade\r\nupgrade: websocket\r\n"
-        self.host.send(render_answer(101, answer.reason, answer.fields, ending))
+        self.host.send(_head_of(answer, ending))
         return self.leave_http()
 
     def leave_http(self) -> bytes:
@@ -369,3 +367,10 @@ class H1Client:
         self.exchange, self.turn = None, Turn.CLOSED
         self.heard = self.service.seats.clock() if self.service.seats is not None else 0.0
         self.host.close()
+
+
+def _head_of(answer: Answer, ending: bytes) -> bytes:
+    """Return an answer's head; ``ending`` are the lines that say how its body is framed."""
+    reason = PHRASES.get(answer.status, b"") if answer.reason is None else answer.reason
+    fields = b"".join([b"%b: %b\r\n" % one for one in answer.fields])
+    return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (answer.status, reason, fields, ending)

@@ -82,6 +82,7 @@ from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
     from mcp_tool_filter.conversation.conversation import Conversation
+    from mcp_tool_filter.engine.client_h1 import H1Client
     from mcp_tool_filter.engine.service import Address, Host, Service
     from mcp_tool_filter.engine.upstream import Upstream
     from mcp_tool_filter.engine.websocket import Shown, Socket
@@ -324,6 +325,13 @@ class Exchange:
 
     # The request
 
+    @classmethod
+    def begin_for(cls, service: Service, down: H1Client, head: RequestHead) -> None:
+        """Begin an exchange for a client; the head may have its body."""
+        body, head.body = head.body, None
+        exchange = down.exchange = cls(service, down, head, body)
+        exchange.begin()
+
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
         self.service.exchanges.add(self)
@@ -518,10 +526,9 @@ class Exchange:
         self._connect()
 
     def _connect(self) -> None:
-        if self.service.connect is not None and self.address is None:
-            self.service.connect(self)
-        else:
-            self.down.host.connect(self)
+        connect = self.service.connect if self.address is None else None
+        if (idle := (connect or self.down.host.connect)(self)) is not None:
+            self.connected(idle)
 
     # The upstream
 

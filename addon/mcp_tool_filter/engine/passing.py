@@ -170,7 +170,7 @@ class Passing:
             if self._reader is not None:
                 self._watches, self._reader = self._reader.watches, None
             self.is_decided = True
-            self.down.host.connect(self)
+            self._connect()
             self._send()
 
     def _send(self) -> None:
@@ -180,6 +180,10 @@ class Passing:
         self.upstream_is_slow(len(self._raw) > _MOST_UNSENT)
 
     # The upstream
+
+    def _connect(self) -> None:
+        if (idle := self.down.host.connect(self)) is not None:
+            self.connected(idle)
 
     def upstream_is_slow(self, on: bool) -> None:
         self.down.hold_for(on)
@@ -210,7 +214,7 @@ class Passing:
         if was_idle and self._tries < 2 and may_be_repeated and not self.has_begun:
             self._raw[:0] = self._sent
             self.most_idle = 0.0
-            self.down.host.connect(self)
+            self._connect()
         elif self.seat is not None:
             self._end()
             self.down.close()

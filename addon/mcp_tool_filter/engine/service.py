@@ -29,6 +29,7 @@ from mcp_tool_filter.policy.effects import Deciding, OnDone
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
     from mcp_tool_filter.engine.passing import Passing
+    from mcp_tool_filter.engine.upstream import Upstream
     from mcp_tool_filter.engine.wire import RequestHead
 
 log = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class Service:
     """Logins through us: may answer the exchange or change its head and body; then goes on."""
     before_sending: Callable[[Exchange, GoOn], None] | None = None
     """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
-    connect: Callable[[Exchange], None] | None = None
+    connect: Callable[[Exchange], Upstream | None] | None = None
     """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
     before_answering: Callable[[Exchange, GoOn], bool] | None = None
     """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
@@ -288,8 +289,8 @@ class Host(Protocol):
     def hold(self, on: bool) -> None:
         """Stop reading from the client, or read on."""
 
-    def connect(self, exchange: Asking) -> None:
-        """Find a connection for a request; call its ``connected`` or ``unreachable``.
+    def connect(self, exchange: Asking) -> Upstream | None:
+        """Return an idle connection for a request, or call its ``connected`` or ``unreachable``.
 
         An idle one is used if it has been idle for less than ``exchange.most_idle`` seconds, or if
         ``exchange.may_use_any``. If the exchange is over by then, the connection stays idle.

@@ -587,15 +587,6 @@ def render_request(method: str, target: str, fields: Iterable[tuple[bytes, bytes
     return line + render_fields(fields)
 
 
-def render_answer(
-    status: int, reason: bytes | None, fields: Iterable[tuple[bytes, bytes]], ending: bytes
-) -> bytes:
-    """Return an answer's head; ``ending`` are the lines that say how its body is framed."""
-    if reason is None:
-        reason = PHRASES.get(status, b"")
-    return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, reason, render_fields(fields), ending)
-
-
 def render_chunk(data: bytes) -> bytes:
     """Return a chunk; there is none without bytes, which would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

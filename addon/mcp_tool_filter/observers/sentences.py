@@ -180,7 +180,10 @@ def hider_of(tool: str, snapshot: Snapshot) -> str:
     >>> hider_of("a", take_snapshot([]))
     'the upstream has no such tool'
     """
-    by = snapshot.hiding(tool)
+    return describe_hider(snapshot.hiding(tool))
+
+
+def describe_hider(by: Hider | None) -> str:
     return by.says if by else "the upstream has no such tool"
 
 
@@ -213,7 +216,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
 
 
-_EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
+EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
 
 
 def error_in(answer: bytes) -> tuple[object, str]:
@@ -281,7 +284,7 @@ def is_tool_error(response: Response) -> bool:
 
 def is_refusal(verdict: Verdict) -> bool:
     """Tell whether the verdict refuses the message."""
-    return not isinstance(verdict, Forward) and verdict.reason.why not in _EVERYDAY
+    return not isinstance(verdict, Forward) and verdict.reason.why not in EVERYDAY
 
 
 _MOST = 1000

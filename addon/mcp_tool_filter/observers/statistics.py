@@ -29,11 +29,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_tool_filter.conversation.policy_in_force import Judged
+from mcp_tool_filter.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.observers.audit.entry import (
     LONGEST_SHOWN,
     Entry,
@@ -43,7 +43,8 @@ from mcp_tool_filter.observers.audit.entry import (
     is_refused,
     reported,
 )
-from mcp_tool_filter.observers.sentences import hider_of, is_tool_error
+from mcp_tool_filter.observers.sentences import EVERYDAY, describe_hider, is_tool_error
+from mcp_tool_filter.policy.choice import Hider
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
@@ -230,8 +231,14 @@ class RefusedMessage:
     at: float
     tool: str
     """Or the prompt, resource or skill; or what was wrong, if it names none."""
-    why: str
-    """Which pattern has refused it, or more about what was wrong."""
+    because: Hider | str | None
+    """What hides the tool; more about what was wrong; None if there is no such tool."""
+
+    @property
+    def why(self) -> str:
+        """The same for people."""
+        because = self.because
+        return because if isinstance(because, str) else describe_hider(because)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -254,6 +261,22 @@ class Statistics:
     refused_calls: Counter[str] = field(default_factory=Counter)
     refusals: deque[RefusedMessage] = field(default_factory=lambda: deque(maxlen=_MOST_REFUSALS))
     """The last refusals, newest first."""
+
+    def observer(
+        self, clock: Callable[[], float], tell: Observer, others: Sequence[Observer]
+    ) -> Observer:
+        """Return what counts each message, and then informs the others; ``tell`` gets only those
+        with something to log."""
+
+        def observe(judged: Judged) -> None:
+            self.note(judged, clock())
+            reason = None if isinstance(judged.verdict, Forward) else judged.verdict.reason
+            if judged.would or (reason and (reason.why not in EVERYDAY or reason.drift)):
+                tell(judged)
+            for other in others:
+                other(judged)
+
+        return observe
 
     def note(self, judged: Judged, now: float) -> None:
         """Count a message and its verdict."""
@@ -298,10 +321,11 @@ class Statistics:
             case _:
                 self.refused += 1
                 for tool in reason.tools:
-                    name, said = shown(tool), reason.detail
+                    name = shown(tool)
+                    because: Hider | str | None = reason.detail
                     if reason.thing == TOOL:
                         count_bounded(self.refused_calls, name, most=_MOST_NAMES)
-                        said = hider_of(tool, snapshot)  # now: the patterns may change later
-                    self.refusals.appendleft(RefusedMessage(now, name, said))
+                        because = snapshot.hiding(tool)  # now: the patterns may change later
+                    self.refusals.appendleft(RefusedMessage(now, name, because))
                 if not reason.tools:
                     self.refusals.appendleft(RefusedMessage(now, str(reason.why), reason.detail))

@@ -77,35 +77,19 @@ class ResultEnvelope:
     id: str
     start: int
     end: int
-    space: tuple[int, int]
-    """White space before and after the message."""
-
-    def response_in(self, raw: bytes) -> Response:
-        """Return the response, with a result that is not parsed. Raises ValueError for what is not
-        UTF-8."""
-        before, after = self.space
-        if len(raw) <= _SHORT:
-            text = raw.decode()
-            length = len(text)
-            place = Place(text, before, length - after)
-        else:
-            length = _count_characters(raw)
-            place = UnreadPlace(raw, before, length - after)
-        result = Value(self.start, length - (len(raw) - self.end))  # only ASCII is around it
-        return Response(self.id, result, place)
+    response: Response
+    """Its result is not parsed."""
 
 
 @frozen
 class ToolResult:
-    response: Response
-    """Its result is not parsed further."""
     rest: str
     """The result's members other than the content, as JSON; empty if none is an object or array."""
     is_error: bool
 
 
 def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
-    """Return the envelope of a long response that has exactly jsonrpc, id and result, each once.
+    """Return the envelope of a response that has exactly jsonrpc, id and result, each once.
 
     (It does not look into the result, which may not even be one JSON object.)
     """
@@ -119,8 +103,20 @@ def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
     ids = _ID.findall(members)
     if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
         return None
-    space = len(head["space"]), len(tail["space"])
-    return ResultEnvelope(ids[0].decode(), head.end(), tail.start() + 1, space)
+    id, start, end = ids[0].decode(), head.end(), tail.start() + 1
+    before, after = len(head["space"]), len(tail["space"])
+    try:
+        if len(raw) <= _SHORT:
+            text = raw.decode()
+            length = len(text)
+            place = Place(text, before, length - after)
+        else:
+            length = _count_characters(raw)
+            place = UnreadPlace(raw, before, length - after)
+    except UnicodeDecodeError:
+        return None
+    result = Value(start, length - (len(raw) - end))  # only ASCII is around it
+    return ResultEnvelope(id, start, end, Response(id, result, place))
 
 
 def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
@@ -138,13 +134,12 @@ def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> To
         others = {key: bytes(value) for key, value in members.items() if key not in _CONTENT}
         if sum(map(len, others.values())) > _LONGEST_REST:
             return None
-        response = envelope.response_in(raw)
-    except ValueError:  # msgspec's errors, and those of UTF-8
+    except ValueError:  # msgspec's errors
         return None
     rest = ""
     if any(value[:1] in b"{[" for value in others.values()):
         rest = ",".join(f'"{key}":{value.decode()}' for key, value in others.items())
-    return ToolResult(response, f"{{{rest}}}" if rest else "", others.get("isError") == b"true")
+    return ToolResult(f"{{{rest}}}" if rest else "", others.get("isError") == b"true")
 
 
 def _count_characters(raw: bytes) -> int:

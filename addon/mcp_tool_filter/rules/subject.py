@@ -214,7 +214,7 @@ def tool_in(request: Request | Notification | None) -> str | None:
     """Return the called tool, if any."""
     if request is None or request.method != "tools/call" or request.params is None:
         return None
-    name = request.params.get("name")
+    name = request.params.named.get("name")
     return name.text if name else None
 
 

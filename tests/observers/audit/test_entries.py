@@ -353,14 +353,13 @@ def test_equal_results_have_equal_hashes_however_they_were_read(text: str, befor
     raw = before.encode() + answer(1, text + "é" * 20_000) + before.encode()
     envelope = find_result_envelope(raw)
     assert envelope
-    quick = read_tool_result(raw, envelope, Limits())
-    usual = parse_message(raw)
-    assert quick
+    assert read_tool_result(raw, envelope, Limits())
+    quick, usual = envelope.response, parse_message(raw)
     assert isinstance(usual, Response)
-    assert isinstance(quick.response.place, UnreadPlace)
+    assert isinstance(quick.place, UnreadPlace)
     contents = Contents(Arguments.HASH)
     shown = []
-    for response in (quick.response, usual):
+    for response in (quick, usual):
         assert response.result
         shown.append(made(contents.shown(response.place, response.result)))
     assert shown[0] == shown[1]

@@ -167,18 +167,21 @@ class MemoryBudget:
         self._holders = holders
         self.limit = 0
         """Bytes; 0 means no budget yet."""
-        self._left = 0
+        self.left = 0
         """Bytes that may still come in before we check."""
         self._once = Once()
 
     def received(self, count: int) -> None:
         """Count incoming bytes."""
-        self._left -= count
-        if self._left < 0:
-            self._left = self.limit // _STEPS
-            if self.limit:
-                # Not now: the connection is busy with this event.
-                asyncio.get_running_loop().call_soon(self.look)
+        self.left -= count
+        if self.left < 0:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Check what is held, but not now: the connection is busy with this event."""
+        self.left = self.limit // _STEPS
+        if self.limit:
+            asyncio.get_running_loop().call_soon(self.look)
 
     def look(self) -> None:
         """Drop the largest until the rest is within three quarters of the budget."""

@@ -21,7 +21,6 @@ from mcp_tool_filter.observers.sentences import VerdictLog
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client, Direction, Via
-from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.serving.site import Surroundings
@@ -122,7 +121,6 @@ class Watchers:
         policy.observe = self._observer("", self.log)
 
     def _observer(self, name: str, log: VerdictLog) -> Observer:
-        counted, clock = self.statistics.setdefault(name, Statistics()), time.time
         others: list[Observer] = []
         if self._around.tell is not None:
             others.append(partial(self._around.tell, name))
@@ -130,15 +128,8 @@ class Watchers:
             others.append(self._watching.observe)
         if self._tracer is not None:
             others.append(partial(_trace, self._tracer))
-
-        def observe(judged: Judged) -> None:
-            counted.note(judged, clock())
-            if judged.would is not None or not isinstance(judged.verdict, Forward):
-                log.tell_of(judged)
-            for other in others:
-                other(judged)
-
-        return observe
+        counted = self.statistics.setdefault(name, Statistics())
+        return counted.observer(time.time, log.tell_of, others)
 
     def _origin_of(
         self, origin: object, *, names_upstreams: bool, names_servers: bool

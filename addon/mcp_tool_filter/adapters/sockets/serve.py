@@ -126,7 +126,7 @@ class Server:
     service: Service
     """A site, or what returns one for each request."""
     room: UpstreamRoom
-    ask: Callable[..., None]
+    ask: Callable[[Asking], Upstream | None]
 
     def __init__(
         self,
@@ -248,8 +248,8 @@ class Server:
 
     # Connections to upstreams
 
-    def _ask(self, exchange: Asking) -> None:
-        self._pool_of(exchange.service).connect(exchange)
+    def _ask(self, exchange: Asking) -> Upstream | None:
+        return self._pool_of(exchange.service).connect(exchange)
 
     def _pool_of(self, site: Service) -> Pool:
         assert isinstance(site, Site)
@@ -293,7 +293,9 @@ class Reads:
         """The clients that get something for the bytes that the engine reads now."""
 
     def give(self, speaks: H1Client | H2Client | Upstream, data: bytes) -> None:
-        self._budget.received(len(data))
+        self._budget.left -= len(data)
+        if self._budget.left < 0:
+            self._budget.look_soon()
         answered = self.answered = []
         try:
             speaks.receive(data)
@@ -538,15 +540,15 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def connect(self, exchange: Asking) -> None:
-        """Give an exchange a connection, perhaps later."""
+    def connect(self, exchange: Asking) -> Upstream | None:
+        """Return an idle connection for an exchange, or give it one later."""
         if (one := self._take_idle(exchange)) is not None:
-            exchange.connected(one.speaks)
-            return
-        if not self._room.has_one(self.size):
+            return one.speaks
+        if self._room.has_one(self.size):
+            keep(self._tasks, self.loop.create_task(self._open_for(exchange)))
+        else:
             exchange.unreachable("too many connections to the upstream")
-            return
-        keep(self._tasks, self.loop.create_task(self._open_for(exchange)))
+        return None
 
     @property
     def size(self) -> int:

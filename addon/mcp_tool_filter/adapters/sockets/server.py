@@ -26,12 +26,13 @@ from mcp_tool_filter.engine.wire import (
     CONTINUE,
     FIELD,
     LAST_CHUNK,
+    PHRASES,
     Fault,
     HttpLimits,
     RequestHead,
     RequestWire,
-    render_answer,
     render_chunk,
+    render_fields,
 )
 from mcp_tool_filter.policy.config import AllowedHosts
 
@@ -351,7 +352,8 @@ class _ServedConnection:
         if not all(FIELD.fullmatch(b"%b:%b" % one) for one in fields):
             raise ValueError("an answer with a header that cannot be written")
         self._has_begun = True
-        begin = render_answer(response.status, None, fields, b"")
+        reason = PHRASES.get(response.status, b"")
+        begin = b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, reason, render_fields(fields))
         has_body = has_body and (head is None or head.method != "HEAD")
         if isinstance(response.body, bytes):
             await self._write(begin + response.body if has_body else begin)
