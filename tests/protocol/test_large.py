@@ -6,6 +6,7 @@ import builtins
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 
 import pytest
@@ -69,7 +70,10 @@ def test_reading_a_list_in_steps_gives_the_same_result(
             return
     assert found is not None
     whole, read = message(raw), found.message
-    assert found.listing == (parse_listing(whole) if isinstance(whole, Response) else None)
+    wanted = None
+    with suppress(ProtocolError):  # it could be read in two ways
+        wanted = parse_listing(whole) if isinstance(whole, Response) else None
+    assert found.listing == wanted
     if isinstance(whole, Response):
         assert isinstance(read, Response)
         assert (read.id, read.place) == (whole.id, whole.place)
