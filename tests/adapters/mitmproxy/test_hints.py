@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.options import edit_deny
 from tests.adapters.mitmproxy.filtered import LIST, call, filtered
-from tests.adapters.mitmproxy.test_rules_everywhere import Echo, read
 from tests.mcp_upstream import mcp_upstream, tool, tool_list
 from tests.proxy import SCRIPT
 from tests.proxy import tool as program
@@ -33,10 +33,10 @@ async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) ->
         return answer(tool_list(tools, id=id))
 
     given: dict[str, Any] = {"deny": ["^never$"], "read_only": ["true"], "new_tools": ["judge"]}
-    async with filtered(tmp_path, lists=listed, respond=Echo().respond, **given) as between:
+    async with filtered(tmp_path, lists=listed, **given) as between:
 
         async def names() -> list[str]:
-            return names_in(read((await between.ask(LIST)).body))
+            return names_in(json.loads((await between.ask(LIST)).body))
 
         assert await names() == ["read_file"]
         tools[:] = [tool("read_file"), tool("write_file", READING), MINE]
@@ -47,7 +47,7 @@ async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) ->
         tools[:] = [MINE, tool("write_file", READING), tool("read_file")]
         for _ in range(2):
             assert "write_file" not in await names()
-            answered = read((await between.ask(call("write_file"))).body)
+            answered = json.loads((await between.ask(call("write_file"))).body)
             assert answered["error"]["message"] == "Tool not found: write_file"
 
 
@@ -70,12 +70,12 @@ async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_
         return answer(tool_list([READ, WRITE, both], id=id))
 
     given: dict[str, Any] = {"deny": ["^never$"], "tools_list": [tools_list]}
-    async with filtered(tmp_path, lists=listed, respond=Echo().respond, **given) as between:
+    async with filtered(tmp_path, lists=listed, **given) as between:
 
         async def agree_on(*exposed: str) -> None:
-            assert names_in(read((await between.ask(LIST)).body)) == [*exposed]
+            assert names_in(json.loads((await between.ask(LIST)).body)) == [*exposed]
             for name in ("read_file", "write_file", "both"):
-                answered = read((await between.ask(call(name))).body)
+                answered = json.loads((await between.ask(call(name))).body)
                 assert ("result" in answered) is (name in exposed)
 
         await agree_on("read_file", "write_file", "both")
@@ -108,10 +108,10 @@ async def test_a_click_in_mitmweb_adds_an_exception_to_a_hint(tmp_path: Path) ->
     def listed(_request: RawRequest, id: str) -> bytes:
         return answer(tool_list([READ, WRITE], id=id))
 
-    async with filtered(tmp_path, lists=listed, respond=Echo().respond, **given) as between:
+    async with filtered(tmp_path, lists=listed, **given) as between:
 
         async def names() -> list[str]:
-            return names_in(read((await between.ask(LIST)).body))
+            return names_in(json.loads((await between.ask(LIST)).body))
 
         assert edit_deny(["^never$"], ["^write_file$"]) == ""
         assert await names() == ["read_file", "write_file"]

@@ -28,6 +28,8 @@ from tests.mcp_upstream import mcp_upstream
 from tests.proxy import SCRIPT, tool
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, until
+from tests.shapes import Server, message, shape
+from tests.shapes import call as asking_for
 from tests.websocket import accept, connect
 
 
@@ -286,30 +288,24 @@ async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered
         ]
 
 
-@pytest.mark.parametrize("on_sockets", [False, True], ids=["mitmproxy", "sockets"])
-async def test_fork_works_over_a_websocket(on_sockets: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "transport"),
+    [
+        ("mitmproxy", "HTTP"),
+        ("mitmproxy", "legacy stream"),
+        ("mitmproxy", "websocket"),
+        ("sockets", "websocket"),
+    ],
+)
+async def test_fork_works_in_each_transport(kind: str, transport: str, tmp_path: Path) -> None:
     """A copy is not judged again, or it would be forked too; its answer is dropped."""
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
-    heard: list[bytes] = []
-
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        socket = await accept(peer.reader, peer.writer, request.head)
-        while (message := await socket.hear()) is not None:
-            heard.append(message)
-            id = json.dumps(json.loads(message)["id"])
-            await socket.say(SECRET.replace(b'"id":1', b'"id":' + id.encode()))
-
-    async with ruled(tmp_path, rules, respond=respond, on_sockets=on_sockets) as between:
-        socket = await connect(between.client.reader, between.client.writer)
-        await socket.say(call("read_file", '{"a":1}'))
-        assert await socket.hear() == SECRET
-        await until(lambda: len(heard) >= 3)
-        await socket.say(PING)
-        answer = json.loads(await socket.hear() or b"")
-        assert answer["id"] == 9
-        assert len(heard) == 4
-        copies = [json.loads(one) for one in heard if b"read_file" in one]
-        assert len({str(one["id"]) for one in copies}) == 3
-        assert [one["params"] for one in copies] == [
-            {"name": "read_file", "arguments": {"a": 1}}
-        ] * 3
+    server = Server([READ], results={"ping": {}})
+    options = {"rules": write(tmp_path, rules), "deny": "^never$"}
+    async with shape(kind, server, tmp_path, options, transport=transport) as talk:
+        assert "result" in await talk.ask(asking_for("read_file"))
+        await until(lambda: len(server.called()) >= 3)
+        assert (await talk.ask(message("ping", 9)))["id"] == 9
+    copies = [json.loads(one) for one in server.heard if b"read_file" in one]
+    assert len({str(one["id"]) for one in copies}) == len(copies) == 3
+    assert [one["params"] for one in copies] == [asking_for("read_file")["params"]] * 3

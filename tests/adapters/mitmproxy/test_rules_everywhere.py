@@ -1,21 +1,18 @@
-"""What each action of a rule does is the same in every transport; this is the table of both."""
+"""What each action of a rule does is the same in every transport; this is the table of all."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from tests.adapters.mitmproxy.filtered import Filtered, filtered
-from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
-from tests.websocket import WebSocketEnd, accept, connect
+from tests.mcp_upstream import tool
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.shapes import TRANSPORTS, Message, Server, Talk, call, shape
 
-type Message = dict[str, Any]
+type Ask = Callable[[bytes], Awaitable[Message]]
 
 SCRIPT = "#!/bin/sh\necho 'the script says no'\nexit 1\n"
 RULES = """
@@ -58,112 +55,9 @@ interceptor:
 """
 
 
-@dataclass
-class Echo:
-    """Answers each call with its arguments, in the transport that it is asked in."""
-
-    as_event: bool = False
-    heard: list[Message] = field(default_factory=list)
-    _stream: Peer | None = None
-
-    def answer_to(self, message: Message) -> Message:
-        self.heard.append(message["params"]["arguments"])
-        text = f"secret-{len(self.heard)} {json.dumps(message['params']['arguments'])}"
-        result = {"content": [{"type": "text", "text": text}]}
-        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
-
-    async def respond(self, request: RawRequest, peer: Peer) -> None:
-        if request.line.startswith("GET /sse"):
-            self._stream = peer
-            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?s=1\n\n"))
-            await peer.left()
-        elif b"upgrade: websocket" in request.head.lower():
-            socket = await accept(peer.reader, peer.writer, request.head)
-            while (said := await socket.hear()) is not None:
-                await socket.say(json.dumps(self.answer_to(json.loads(said))).encode())
-        else:
-            asked = json.loads(request.body)
-            answered = [
-                self.answer_to(one) for one in (asked if isinstance(asked, list) else [asked])
-            ]
-            body = json.dumps(answered if isinstance(asked, list) else answered[0]).encode()
-            if "/messages" in request.line:
-                await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-                assert self._stream
-                await self._stream.say_event(body)
-            elif self.as_event:
-                await peer.say(SSE_HEAD + chunk(b"data: " + body + b"\n\n") + LAST_CHUNK)
-            else:
-                await peer.say(answer(body))
-
-
-type Ask = Callable[[bytes], Awaitable[Message]]
-
-
-def as_json(between: Filtered) -> Ask:
-    async def ask(body: bytes) -> Message:
-        return read((await between.ask(body, b"User-Agent: c\r\n")).body)
-
-    return ask
-
-
-def in_a_batch(between: Filtered) -> Ask:
-    """Beside a call that no rule is about."""
-
-    async def ask(body: bytes) -> Message:
-        params = b'{"name":"read_file","arguments":{}}'
-        other = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":' + params + b"}"
-        found = json.loads((await between.ask(b"[" + body + b"," + other + b"]")).body)
-        by_id: dict[int, Message] = {one["id"]: one for one in found}
-        assert sorted(by_id) == [1, 2]
-        return by_id[1]
-
-    return ask
-
-
-def stateless(between: Filtered) -> Ask:
-    async def ask(body: bytes) -> Message:
-        meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
-        headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
-        name = json.loads(body)["params"]["name"].encode()
-        headers += b"Mcp-Name: " + name + b"\r\nUser-Agent: c\r\n"
-        return read((await between.ask(body[:-2] + b"," + meta + b"}}", headers)).body)
-
-    return ask
-
-
-def over(socket: WebSocketEnd) -> Ask:
-    async def ask(body: bytes) -> Message:
-        await socket.say(body)
-        return read(await socket.hear() or b"")
-
-    return ask
-
-
-def legacy(stream: RawClient, poster: RawClient) -> Ask:
-    async def ask(body: bytes) -> Message:
-        path = "/messages?s=1"
-        got = await poster.ask(post(body, path=path, headers=MCP_HEADERS + b"User-Agent: c\r\n"))
-        assert got.status == 202
-        return read((await stream.chunk()).removeprefix(b"data: "))
-
-    return ask
-
-
-def read(text: bytes) -> Message:
-    message: Message = json.loads(text.removeprefix(b"data: "))
-    return message
-
-
-class Echoes(Protocol):
-    @property
-    def heard(self) -> Any:
-        """The arguments that have reached the upstream: a list, or what acts like one."""
-
-
-async def every_action_does_what_it_says(ask: Ask, echo: Echoes) -> None:
+async def every_action_does_what_it_says(ask: Ask, heard: list[Message]) -> None:
     async def case(name: str, more: str = "", tool: str = "read_file") -> Message:
-        echo.heard.clear()
+        heard.clear()
         arguments = f'{{"case":"{name}"{more}}}'
         params = f'{{"name":"{tool}","arguments":{arguments}}}'
         text = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
@@ -172,7 +66,7 @@ async def every_action_does_what_it_says(ask: Ask, echo: Echoes) -> None:
         return got
 
     def reached() -> list[Message]:
-        return [one for one in echo.heard if "case" in one]
+        return [one for one in heard if "case" in one]
 
     def refused(got: Message, rule: str, action: str) -> tuple[int, str]:
         error = got["error"]
@@ -222,28 +116,58 @@ def policy(home: Path) -> str:
     return str(home / "policy.yaml")
 
 
+def read(heard: bytes) -> Message:
+    message: Message = json.loads(heard.strip().removeprefix(b"data: "))
+    return message
+
+
+def asking(talk: Talk, form: str) -> Ask:
+    async def alone(body: bytes) -> Message:
+        await talk.say(body)
+        return read(await talk.hear())
+
+    async def in_a_batch(body: bytes) -> Message:
+        """Beside a call that no rule is about."""
+        await talk.say(b"[%b,%b]" % (body, json.dumps(call("read_file", 2)).encode()))
+        by_id: dict[int, Message] = {one["id"]: one for one in json.loads(await talk.hear())}
+        assert sorted(by_id) == [1, 2]
+        return by_id[1]
+
+    async def stateless(body: bytes) -> Message:
+        meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+        headers = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        name = json.loads(body)["params"]["name"].encode()
+        headers += b"Mcp-Name: %b\r\nUser-Agent: c\r\n" % name
+        async with raw_client(talk.port) as client:
+            return read((await client.ask(post(body[:-2] + b",%b}}" % meta, headers=headers))).body)
+
+    return {"alone": alone, "batch": in_a_batch, "stateless": stateless}[form]
+
+
 @pytest.mark.parametrize(
-    "transport", ["JSON", "event", "batch", "stateless", "websocket", "legacy stream"]
+    ("kind", "transport", "as_events", "form"),
+    [
+        *(("mitmproxy", *transport, "alone") for transport in TRANSPORTS),
+        ("mitmproxy", "HTTP", False, "batch"),
+        ("mitmproxy", "HTTP", False, "stateless"),
+        ("sockets", "HTTP", False, "alone"),
+        ("relay", "HTTP", False, "alone"),
+        ("pipe", "HTTP", False, "alone"),
+        ("bridge", "HTTP", False, "alone"),
+    ],
 )
-async def test_every_rule_works_over_http(tmp_path: Path, transport: str) -> None:
-    echo = Echo(as_event=transport == "event")
-    given: dict[str, Any] = {"deny": ["^never$"], "rules": [policy(tmp_path)]}
-    async with (
-        filtered(tmp_path, respond=echo.respond, **given) as between,
-        raw_client(between.port) as poster,
-    ):
-        match transport:
-            case "websocket":
-                ask = over(await connect(between.client.reader, between.client.writer))
-            case "legacy stream":
-                await between.client.say(get(path="/sse"))
-                await between.client.head()
-                await between.client.chunk()
-                ask = legacy(between.client, poster)
-            case "batch":
-                ask = in_a_batch(between)
-            case "stateless":
-                ask = stateless(between)
-            case _:
-                ask = as_json(between)
-        await every_action_does_what_it_says(ask, echo)
+async def test_every_rule_works(
+    kind: str, transport: str, as_events: bool, form: str, tmp_path: Path
+) -> None:
+    heard: list[Message] = []
+
+    def echo(asked: Message) -> Message:
+        heard.append(asked["params"]["arguments"])
+        text = f"secret-{len(heard)} {json.dumps(heard[-1])}"
+        return {"content": [{"type": "text", "text": text}]}
+
+    tools = [tool("read_file"), tool("delete_file")]
+    server = Server(tools, calls=echo, as_events=as_events)
+    options = {"deny": "^never$", "rules": policy(tmp_path)}
+    async with shape(kind, server, tmp_path, options, transport=transport) as talk:
+        await every_action_does_what_it_says(asking(talk, form), heard)
