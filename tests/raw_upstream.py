@@ -149,6 +149,17 @@ class RawUpstream:
         await asyncio.sleep(0)
 
 
+def always(response: bytes) -> Script:
+    """Answer every request with the same bytes."""
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.say(response)
+
+    return script
+
+
 @asynccontextmanager
 async def raw_upstream(
     script: Script, *, tls: ssl.SSLContext | None = None, port: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +47,14 @@ async def filtered(
     host: str = "plain",
     respond: Respond = ANSWERING,
     lists: Callable[[RawRequest, str], bytes] | None = None,
+    tools: Sequence[bytes] = (READ, DELETE),
     session: bytes = b"",
     on_sockets: bool = False,
     **options: Any,
 ) -> AsyncIterator[Filtered]:
     """Run a filter; the scripts come after ours, as with ``-s``. ``host`` as in ``tests.proxy``."""
     given = {"deny": ["^delete_"], "endpoint": ENDPOINT, **options}
-    upstreams = mcp_upstream(tools=[READ, DELETE], respond=respond, lists=lists, session=session)
+    upstreams = mcp_upstream(tools=tools, respond=respond, lists=lists, session=session)
     async with upstreams as upstream:
         if on_sockets:
             running: Any = served(to=upstream.url, home=home, **given)

@@ -11,17 +11,17 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.options import edit_deny
-from tests.adapters.mitmproxy.filtered import LIST, call, filtered
-from tests.mcp_upstream import mcp_upstream, tool, tool_list
+from tests.adapters.mitmproxy.filtered import LIST, Filtered, call, filtered
+from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as program
-from tests.raw_upstream import RawRequest, answer
 
 READING = ', "annotations" : {"readOnlyHint": true}'
 READ, WRITE, MINE = tool("read_file", READING), tool("write_file"), tool("mine", READING)
 
 
-def names_in(answered: Any) -> list[str]:
+async def names(between: Filtered) -> list[str]:
+    answered = json.loads((await between.ask(LIST)).body)
     return [one["name"] for one in answered["result"]["tools"]]
 
 
@@ -29,24 +29,17 @@ async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) ->
     """Neither a changed definition lifts it, nor removing the tool and adding it again."""
     tools = [READ, WRITE]
 
-    def listed(_request: RawRequest, id: str) -> bytes:
-        return answer(tool_list(tools, id=id))
-
     given: dict[str, Any] = {"deny": ["^never$"], "read_only": ["true"], "new_tools": ["judge"]}
-    async with filtered(tmp_path, lists=listed, **given) as between:
-
-        async def names() -> list[str]:
-            return names_in(json.loads((await between.ask(LIST)).body))
-
-        assert await names() == ["read_file"]
+    async with filtered(tmp_path, tools=tools, **given) as between:
+        assert await names(between) == ["read_file"]
         tools[:] = [tool("read_file"), tool("write_file", READING), MINE]
         for _ in range(2):
-            assert await names() == ["read_file", "mine"]  # as it was pinned, and a new one
+            assert await names(between) == ["read_file", "mine"]  # as it was pinned, and a new one
         tools[:] = [MINE]
-        assert await names() == ["mine"]
+        assert await names(between) == ["mine"]
         tools[:] = [MINE, tool("write_file", READING), tool("read_file")]
         for _ in range(2):
-            assert "write_file" not in await names()
+            assert "write_file" not in await names(between)
             answered = json.loads((await between.ask(call("write_file"))).body)
             assert answered["error"]["message"] == "Tool not found: write_file"
 
@@ -66,14 +59,11 @@ async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_
     """As with ``:set`` in mitmproxy's console. What is refused changes nothing."""
     both = tool("both", ', "annotations":{"readOnlyHint":true,"openWorldHint":false}')
 
-    def listed(_request: RawRequest, id: str) -> bytes:
-        return answer(tool_list([READ, WRITE, both], id=id))
-
     given: dict[str, Any] = {"deny": ["^never$"], "tools_list": [tools_list]}
-    async with filtered(tmp_path, lists=listed, **given) as between:
+    async with filtered(tmp_path, tools=[READ, WRITE, both], **given) as between:
 
         async def agree_on(*exposed: str) -> None:
-            assert names_in(json.loads((await between.ask(LIST)).body)) == [*exposed]
+            assert await names(between) == [*exposed]
             for name in ("read_file", "write_file", "both"):
                 answered = json.loads((await between.ask(call(name))).body)
                 assert ("result" in answered) is (name in exposed)
@@ -105,17 +95,10 @@ async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_
 async def test_a_click_in_mitmweb_adds_an_exception_to_a_hint(tmp_path: Path) -> None:
     given: dict[str, Any] = {"deny": ["^never$"], "read_only": ["true"]}
 
-    def listed(_request: RawRequest, id: str) -> bytes:
-        return answer(tool_list([READ, WRITE], id=id))
-
-    async with filtered(tmp_path, lists=listed, **given) as between:
-
-        async def names() -> list[str]:
-            return names_in(json.loads((await between.ask(LIST)).body))
-
+    async with filtered(tmp_path, tools=[READ, WRITE], **given) as between:
         assert edit_deny(["^never$"], ["^write_file$"]) == ""
-        assert await names() == ["read_file", "write_file"]
+        assert await names(between) == ["read_file", "write_file"]
         assert edit_deny(["("], ["^x$"]).startswith("Error: Invalid regex pattern")
-        assert len(await names()) == 2
+        assert len(await names(between)) == 2
         assert edit_deny(["^never$"], []) == ""
-        assert await names() == ["read_file"]
+        assert await names(between) == ["read_file"]

@@ -31,32 +31,31 @@ def _reset_connection() -> socket.socket:
     return ours
 
 
-class TestLosses:
-    @pytest.mark.parametrize("is_tls", [False, True])
-    async def test_a_connection_that_is_reset_before_it_is_used_is_a_loss(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tls: bool
-    ) -> None:
-        """It has no address then, on which mitmproxy insists."""
-        tls = certified(tmp_path) if is_tls else None
-        upstreams = mcp_upstream(tools=[tool("read_file")], respond=saying(RESULT), tls=tls)
-        options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
-        open_connection, ask = asyncio.open_connection, post(call("read_file"))
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_connection_that_is_reset_before_it_is_used_is_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """It has no address then, on which mitmproxy insists."""
+    tls = certified(tmp_path) if is_tls else None
+    upstreams = mcp_upstream(tools=[tool("read_file")], respond=saying(RESULT), tls=tls)
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    open_connection, ask = asyncio.open_connection, post(call("read_file"))
 
-        async def open_reset(*_address: object, **_how: object) -> object:
-            return await open_connection(sock=_reset_connection())
+    async def open_reset(*_address: object, **_how: object) -> object:
+        return await open_connection(sock=_reset_connection())
 
-        async with (
-            upstreams as upstream,
-            proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options) as it,
-            raw_client(it.port) as early,
-            raw_client(it.port) as client,
-        ):
-            await early.ask(get(path="/other"))  # which waits until the tools are fetched
-            with monkeypatch.context() as patched:
-                patched.setattr(asyncio, "open_connection", open_reset)
-                assert (await client.ask(ask)).body == lost("1")
-            assert (await client.ask(ask)).body == RESULT
-            assert it.errors() == []
+    async with (
+        upstreams as upstream,
+        proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options) as it,
+        raw_client(it.port) as early,
+        raw_client(it.port) as client,
+    ):
+        await early.ask(get(path="/other"))  # which waits until the tools are fetched
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "open_connection", open_reset)
+            assert (await client.ask(ask)).body == lost("1")
+        assert (await client.ask(ask)).body == RESULT
+        assert it.errors() == []
 
 
 # An upstream that was lost and is back is filtered by its new list; the user reads what is new.

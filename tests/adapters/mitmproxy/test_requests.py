@@ -28,7 +28,6 @@ from tests.adapters.upstream.mcp_script import introduction, message_in, result
 from tests.adapters.upstream.mcp_script import tool_list as listed
 from tests.mcp_upstream import RESULT, saying
 from tests.proxy import proxy
-from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import (
     LAST_CHUNK,
     SSE_HEAD,
@@ -41,6 +40,8 @@ from tests.raw_upstream import (
     until,
 )
 from tests.served import served
+from tests.shapes import call as named
+from tests.shapes import talking
 
 
 class TestBatches:
@@ -197,19 +198,12 @@ class TestLegacyStreams:
                 running: Any = served(to=upstream.url, **options)
             else:
                 running = proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options)
-            async with running as it, raw_client(it.port) as ann, raw_client(it.port) as poster:
-                headers = MCP_HEADERS + b"Authorization: Bearer ann\r\n"
-                await ann.say(get(path="/sse", headers=headers))
-                await ann.head()
-                await ann.chunk()
-                for body in (
-                    INITIALIZE.replace(b"2025-06-18", b"2024-11-05"),
-                    call("mine"),
-                    call("unknown", id="2"),
-                ):
-                    got = await poster.ask(post(body, path="/m?1", headers=headers))
-                    assert got.status == 202
-                heard = [json.loads((await ann.chunk()).removeprefix(b"data: ")) for _ in range(3)]
+            async with (
+                running as it,
+                talking("legacy stream", it.port, who="Bearer ann") as ann,
+            ):
+                hello = json.loads(INITIALIZE.replace(b"2025-06-18", b"2024-11-05"))
+                heard = [await ann.ask(one) for one in (hello, named("mine"), named("unknown", 2))]
         assert [one["id"] for one in heard] == [0, 1, 2]
         assert [one.get("error", {}).get("code") for one in heard] == [None, None, -32601]
         methods = [message_in(one).get("method") for one in upstream.requests]

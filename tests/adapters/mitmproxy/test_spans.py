@@ -11,8 +11,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream
 from tests.collector import Collector, attributes
-from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer, until
+from tests.raw_client import MCP_HEADERS, post
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer
+from tests.shapes import talking
 from tests.websocket import accept, connect
 
 CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
@@ -78,34 +79,27 @@ async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Pa
 # Spans that no answer ends: the client has left, or the upstream has answered with an error.
 
 
-async def mute(request: RawRequest, peer: Peer) -> None:
-    if b"upgrade: websocket" in request.head.lower():
-        await accept(peer.reader, peer.writer, request.head)
-    await peer.left()
-
-
 @pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
 async def test_a_client_that_hangs_up_ends_its_spans(
     transport: str, sent_to: Collector, tmp_path: Path
 ) -> None:
-    respond = legacy_upstream if transport == "legacy stream" else mute
+    heard = asyncio.Event()
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        """Hear the call, and answer nothing."""
+        is_socket = b"upgrade: websocket" in request.head.lower()
+        if is_socket:
+            await (await accept(peer.reader, peer.writer, request.head)).hear()
+        if is_socket or b"tools/call" in request.body:
+            heard.set()
+        await (legacy_upstream(request, peer) if transport == "legacy stream" else peer.left())
+
     async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
-        match transport:
-            case "HTTP":
-                await between.client.say(post(CALL, headers=MCP_HEADERS))
-            case "websocket":
-                socket = await connect(between.client.reader, between.client.writer)
-                await socket.say(CALL)
-            case _:
-                await between.client.say(get(path="/sse"))
-                await between.client.head()
-                await between.client.chunk()
-                async with raw_client(between.port) as poster:
-                    await poster.ask(post(CALL, path="/messages?session=1", headers=MCP_HEADERS))
-        await until(lambda: between.upstream.asked)
-        await asyncio.sleep(0.1)
-        assert not sent_to.spans
-        between.client.abort()
+        async with talking(transport, between.port) as talk:
+            saying = asyncio.ensure_future(talk.say(CALL))
+            await asyncio.wait_for(heard.wait(), TIMEOUT)
+            assert not sent_to.spans
+            saying.cancel()
         (span,) = await spans_of(sent_to, 1)
     assert attributes(span)["error.type"] == "client_left"
     assert span.status.code == Status.STATUS_CODE_ERROR

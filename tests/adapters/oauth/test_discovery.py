@@ -28,7 +28,7 @@ from mcp_tool_filter.policy.config import parse_config
 from tests.login_browser import show
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, Peer, RawUpstream, answer, raw_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawUpstream, Script, always, answer, raw_upstream
 
 # How to log in to an upstream, as its answers to requests without credentials say
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -184,49 +184,36 @@ def test_a_local_upstream_may_name_local_addresses() -> None:
         Web(NEAR).check("http://login.example/token")
 
 
+def moved(to: str, status: str = "302 Found") -> Script:
+    return always(answer(b"", status=f"{status}\r\nLocation: {to}"))
+
+
 @pytest.mark.parametrize(
     "location", ["http://evil.example/", "file:///etc/passwd", "//evil.example/x", "http://["]
 )
 async def test_a_redirect_is_checked_like_a_url(location: str) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode())
-
-    async with raw_upstream(script) as upstream:
+    async with raw_upstream(moved(location)) as upstream:
         with pytest.raises(WebFailed, match=r"not https|Not a web URL"):
             await Web(upstream.url).get(upstream.url)
 
 
 async def test_requests_with_secrets_follow_no_redirect() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        moved = f"Location: {peer.upstream.url}/other\r\nContent-Length: 0\r\n\r\n"
-        await peer.say(b"HTTP/1.1 307 Moved\r\n" + moved.encode())
-
-    async with raw_upstream(script) as upstream:
+    async with raw_upstream(moved("/other", "307 Moved")) as upstream:
         with pytest.raises(WebFailed, match="redirect"):
             await Web(upstream.url).post_form(f"{upstream.url}/token", [("a", "b")])
         assert len(upstream.requests) == 1
 
 
 async def test_endless_redirects_are_refused() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n")
-
-    async with raw_upstream(script) as upstream:
+    async with raw_upstream(moved("/again")) as upstream:
         with pytest.raises(WebFailed, match="More than 3 redirects"):
             await Web(upstream.url).get(upstream.url)
         assert len(upstream.requests) == 4
 
 
 async def test_long_answers_are_not_read() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 300_000)
-        await peer.left()
-
-    async with raw_upstream(script) as upstream:
+    endless = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 300_000
+    async with raw_upstream(always(endless)) as upstream:
         with pytest.raises(WebFailed, match="longer than"):
             await Web(upstream.url).get(upstream.url)
 

@@ -29,7 +29,7 @@ from mcp_tool_filter.http.login_metadata import default_server
 from tests.login_browser import show
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, Peer, answer, free_port, raw_upstream
+from tests.raw_upstream import TIMEOUT, always, answer, free_port, raw_upstream
 
 
 # Logging in with a browser, against an authorization server on sockets
@@ -263,12 +263,8 @@ async def registered(
 ) -> tuple[Registration, dict[str, object]]:
     """Return what we are known by, and what we have said of us."""
 
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        text = said if isinstance(said, str) else json.dumps(said)
-        await peer.say(answer(text.encode(), status=status))
-
-    async with raw_upstream(script) as upstream:
+    text = said if isinstance(said, str) else json.dumps(said)
+    async with raw_upstream(always(answer(text.encode(), status=status))) as upstream:
         server = replace(
             SERVER,
             registration_endpoint=f"{upstream.url}/register",

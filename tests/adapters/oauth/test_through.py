@@ -24,7 +24,7 @@ from mcp_tool_filter.http.login_metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.http.logins_through import CALLBACK
 from mcp_tool_filter.policy.config import parse_config
 from tests.make import head
-from tests.raw_upstream import Peer, RawUpstream, answer, raw_upstream
+from tests.raw_upstream import Peer, RawUpstream, Script, always, answer, raw_upstream
 
 # Our part in the logins of clients, without a host: what we answer, and what passes on
 OURS = "http://localhost:8080"
@@ -61,18 +61,15 @@ async def authorization_server(peer: Peer) -> None:
             await peer.say(answer(b"<html>", status="404 Not Found", kind="text/html"))
 
 
-async def no_server(peer: Peer) -> None:
-    while True:
-        await peer.request()
-        await peer.say(answer(b"<html>", status="404 Not Found", kind="text/html"))
+NO_SERVER = always(answer(b"<html>", status="404 Not Found", kind="text/html"))
 
 
 @asynccontextmanager
 async def logins(
-    script: object = authorization_server, *, lists: bool = False, is_plain: bool = False
+    script: Script = authorization_server, *, lists: bool = False, is_plain: bool = False
 ) -> AsyncIterator[tuple[Through, RawUpstream]]:
     """``lists``: the upstream has given its list without a login."""
-    async with raw_upstream(script) as upstream:  # type: ignore[arg-type]  # one of both
+    async with raw_upstream(script) as upstream:
         listener = open_listener(
             upstream=upstream.url,
             config=parse_config(),
@@ -128,7 +125,7 @@ async def test_misleading_requests_are_refused(
 
 async def test_an_upstream_without_a_login_keeps_its_paths() -> None:
     """It may have its own pages at /token; only the callback path is always ours."""
-    async with logins(no_server, lists=True) as (through, _):
+    async with logins(NO_SERVER, lists=True) as (through, _):
         assert not through.concerns(head("POST", TOKEN))
         assert await asked(through, "POST", TOKEN) is None
         assert (await said(through, "GET", f"{CALLBACK}/x?code=k")).status == 404

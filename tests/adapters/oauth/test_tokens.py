@@ -39,7 +39,7 @@ from mcp_tool_filter.adapters.oauth.tokens import (
 from tests.login_browser import show
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, until
+from tests.raw_upstream import TIMEOUT, RawRequest, always, answer, raw_upstream, until
 
 
 # The access token of a stored login: renewed once for all requests that need it
@@ -220,12 +220,8 @@ async def asked(
 ) -> tuple[Any, RawRequest]:
     """Return what came of asking, and the request."""
 
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        text = said if isinstance(said, str) else json.dumps(said)
-        await peer.say(answer(text.encode(), status=status))
-
-    async with raw_upstream(script) as server:
+    text = said if isinstance(said, str) else json.dumps(said)
+    async with raw_upstream(always(answer(text.encode(), status=status))) as server:
         web = Web(server.url)
         at = replace(
             state, token_endpoint=f"{server.url}/token", revocation_endpoint=f"{server.url}/revoke"

@@ -39,7 +39,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteLog,
 )
 from mcp_tool_filter.rules.chain import Later
-from tests.raw_upstream import Peer, RawUpstream, answer, free_port, raw_upstream, until
+from tests.raw_upstream import Peer, RawUpstream, always, answer, free_port, raw_upstream, until
 
 
 def host() -> RuleHost:
@@ -281,17 +281,10 @@ async def test_each_copy_has_an_id_of_its_own() -> None:
 
 
 async def test_a_copy_for_another_server_is_posted_there() -> None:
-    arrived = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(answer(b"{}"))
-        arrived.set()
-
-    async with raw_upstream(script) as upstream:
+    async with raw_upstream(always(answer(b"{}"))) as upstream:
         copies = Copies(lambda *_: pytest.fail("it is for another server"))
         copies.send(copy(f"{upstream.url}/copies"))
-        await arrived.wait()
+        await upstream.asked(1)
     [request] = upstream.requests
     assert request.line == "POST /copies HTTP/1.1"
     assert request.all("content-type") == ["application/json"]

@@ -19,7 +19,16 @@ from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.errors import StartError
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, RawUpstream, Script, answer, raw_upstream
+from tests.raw_upstream import (
+    SSE_HEAD,
+    Peer,
+    RawRequest,
+    RawUpstream,
+    Script,
+    always,
+    answer,
+    raw_upstream,
+)
 
 type Answer = Callable[[RawRequest], bytes]
 
@@ -212,7 +221,7 @@ async def failure(script: Script, endpoint: str | None = "/mcp", **more: Any) ->
 
 def refusing(status: str) -> Script:
     """Answer everything with the same status; further header lines may stand in it."""
-    return dialogue(lambda _: answer(b"", status=status, kind="text/plain"))
+    return always(answer(b"", status=status, kind="text/plain"))
 
 
 def names(fetched: Fetched) -> list[str]:
