@@ -100,7 +100,7 @@ def test_an_error_comes_back_as_well(login: Login) -> None:
 
 def test_only_registered_redirect_uris_are_used(login: Login) -> None:
     login.register()
-    for uri in ("http://127.0.0.1:1/other", "https://evil.example/", CLIENT + "/x", ""):
+    for uri in ("http://127.0.0.1:1/other", "https://evil.example/", CLIENT + "/x", "", "http://["):
         with pytest.raises(ProtocolError):
             login.begin(redirect_uri=uri)
 

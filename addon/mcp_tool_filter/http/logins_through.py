@@ -380,11 +380,16 @@ def _parse(text: bytes) -> list[tuple[str, ClientRegistration]]:
         if found["version"] != _VERSION:
             raise ValueError("another version")
         return [
-            (client_id, ClientRegistration(str(callback), tuple(map(str, uris)), used is True))
+            (client_id, ClientRegistration(_url(callback), tuple(map(str, uris)), used is True))
             for client_id, (callback, uris, used) in found["registrations"].items()
         ]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not what we have written") from error
+
+
+def _url(text: object) -> str:
+    urlsplit(url := str(text))  # raises ValueError for half an IPv6 address
+    return url
 
 
 def _is_acceptable(uri: str, hosts: AllowedHosts) -> bool:
@@ -402,7 +407,10 @@ def _is_acceptable(uri: str, hosts: AllowedHosts) -> bool:
 
 
 def _without_port(uri: str) -> str | None:
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # a client may send anything
+        return None
     if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
         return None
     return f"{parts.hostname}{parts.path}?{parts.query}"

@@ -251,7 +251,10 @@ async def test_a_running_process_reads_what_another_writes(tmp_path: Path) -> No
     assert found.of("a") == before.of("a")
 
 
-@pytest.mark.parametrize("content", [b"nonsense", b"{}", b"[" * 100_000])
+NO_URL = b'{"version":1,"registrations":{"b":["http://[",[],true]}}'
+
+
+@pytest.mark.parametrize("content", [b"nonsense", b"{}", b"[" * 100_000, NO_URL])
 async def test_a_broken_file_is_reported_and_replaced(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
