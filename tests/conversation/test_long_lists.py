@@ -16,15 +16,7 @@ from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, Decision, FetchTools, waits
 from mcp_tool_filter.policy.exchange import Situation
-from mcp_tool_filter.policy.verdict import (
-    Drop,
-    Forward,
-    Reason,
-    Reply,
-    Rewrite,
-    Verdict,
-    Why,
-)
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.messages import Batch, Message
 from tests.conversation.asking_kinds import Http, asked, finished, open_session

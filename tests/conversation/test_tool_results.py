@@ -83,9 +83,7 @@ def test_both_paths_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(calls) > 500
 
 
-def test_each_attack_is_judged_alike_with_known_value_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_attack_is_judged_alike_with_known_value_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = calling("read_file"), asking("tools/list", id="2")
     every = bodies()
     monkeypatch.setattr(long_values, "_LONG", 0)

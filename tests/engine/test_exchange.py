@@ -587,8 +587,7 @@ def test_a_bug_in_a_hook_refuses_the_request(table: Table, hook: str) -> None:
 
 
 def test_a_peers_mistake_is_logged_once_and_without_a_traceback(
-    table: Table,
-    caplog: pytest.LogCaptureFixture,
+    table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         table.asks(call())

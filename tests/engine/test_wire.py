@@ -166,8 +166,7 @@ def test_an_answer_that_is_not_http_is_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [POST + b"X: " + b"x" * 65536, POST + b"X: y\r\n" * 11000, b"GET /" + b"x" * 65536],
+    "raw", [POST + b"X: " + b"x" * 65536, POST + b"X: y\r\n" * 11000, b"GET /" + b"x" * 65536]
 )
 def test_a_head_has_at_most_64_kilobytes(raw: bytes) -> None:
     for end in (b"", b"\r\n\r\n"):

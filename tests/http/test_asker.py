@@ -302,8 +302,7 @@ def list_in_session(door: Listener, number: int) -> None:
 
 @pytest.mark.parametrize("visit", [list_with_token, list_in_session])
 def test_memory_stays_flat_with_ten_thousand_askers(
-    door: Listener,
-    visit: Callable[[Listener, int], None],
+    door: Listener, visit: Callable[[Listener, int], None]
 ) -> None:
     door.policy.adopt(replace(door.config, limits=Limits(sessions=REMEMBERED)))
     tracemalloc.start()

@@ -14,14 +14,7 @@ from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.large import find_result_envelope
 from mcp_tool_filter.protocol.messages import Response, ids_in
-from tests.http.listening import (
-    JSON,
-    SSE,
-    answer,
-    hear,
-    listener,
-    waiting_for,
-)
+from tests.http.listening import JSON, SSE, answer, hear, listener, waiting_for
 from tests.make import answering, asking, definition, event, listing
 
 NO_TOOLS = take_snapshot([])

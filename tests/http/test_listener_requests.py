@@ -16,14 +16,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.verdict import Drop, Reply, Rewrite
-from tests.http.listening import (
-    ATTACKS,
-    ask,
-    listener,
-    message_of,
-    say,
-    send,
-)
+from tests.http.listening import ATTACKS, ask, listener, message_of, say, send
 from tests.make import asking, calling, head
 
 
@@ -41,9 +34,7 @@ def test_a_denied_notification_is_dropped() -> None:
         {"mcp_method": "tools/call", "mcp_name": "=?base64?cm0=?="},
     ],
 )
-def test_headers_that_contradict_the_body_get_their_own_error_code(
-    headers: dict[str, str],
-) -> None:
+def test_headers_that_contradict_the_body_get_their_own_error_code(headers: dict[str, str]) -> None:
     assert message_of(ask(asking("ping"), None, **headers)) == (400, 1, -32020)
 
 

@@ -34,10 +34,7 @@ def resource(name: str, **more: object) -> bytes:
         (f"{HOST}/", ["/.well-known/oauth-protected-resource"]),
         (
             f"{HOST}/mcp/?x=y",
-            [
-                "/.well-known/oauth-protected-resource/mcp",
-                "/.well-known/oauth-protected-resource",
-            ],
+            ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"],
         ),
     ],
 )

@@ -19,16 +19,7 @@ from mcp_tool_filter.policy.exchange import Exchange, Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Batch, parse_message
-from tests.make import (
-    answering,
-    asking,
-    at_once,
-    calling,
-    definition,
-    listing,
-    snapshot,
-    text_of,
-)
+from tests.make import answering, asking, at_once, calling, definition, listing, snapshot, text_of
 
 TOOLS = snapshot("read", "rm", deny="^rm")
 KNOWN = Situation(snapshot=TOOLS, envelope=Envelope('{"tools":', "}"), may_use_cache=True)

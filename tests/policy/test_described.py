@@ -114,8 +114,7 @@ def test_an_object_that_has_a_name_deep_in_a_request_may_be_no_tool(
 
 
 @pytest.mark.parametrize(
-    "params",
-    ['{"name":"read","Name":"rm"}', '{"name":["rm",1]}', '["rm"]', '{"toolname":"rm"}'],
+    "params", ['{"name":"read","Name":"rm"}', '{"name":["rm",1]}', '["rm"]', '{"toolname":"rm"}']
 )
 def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
     within = f'{{"method":"tools/call","params":{{"x":{params}}}}}'

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.errors import InvalidPattern
 from mcp_tool_filter.policy.choice import NOT_ALLOWED, NOTHING, switched
 from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.patterns import (
-    MAX_NAME,
-    deny_for,
-    parse_pattern,
-    split_patterns,
-)
+from mcp_tool_filter.policy.patterns import MAX_NAME, deny_for, parse_pattern, split_patterns
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from tests.make import listing, page
 

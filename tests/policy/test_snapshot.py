@@ -10,12 +10,7 @@ from mcp_tool_filter.observers.sentences import denying_pattern, describe
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
-from mcp_tool_filter.policy.snapshot import (
-    Standing,
-    UnlistedTools,
-    drift_of,
-    shown,
-)
+from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, drift_of, shown
 from mcp_tool_filter.policy.tool_filter import decide_call
 from mcp_tool_filter.policy.verdict import Reply
 from mcp_tool_filter.protocol.messages import Request
@@ -77,10 +72,7 @@ def test_overlong_names_are_not_matched_and_not_exposed(letter: str, most: int) 
     ],
 )
 def test_an_allowed_tool_that_contains_a_denied_definition_is_not_exposed(more: str) -> None:
-    pages = [
-        answering('{"tools":[' + definition("a", more).decode() + "]}"),
-        listing("rm", "b"),
-    ]
+    pages = [answering('{"tools":[' + definition("a", more).decode() + "]}"), listing("rm", "b")]
     taken = snapshot_of(*pages, deny="^rm")
     assert list(taken.allowed) == ["b"]
     assert taken.faults == ("the tool a has the definition of another tool: not exposed",)

@@ -7,12 +7,7 @@ import pytest
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.tool_filter import (
-    Envelope,
-    decide_call,
-    decide_list,
-    decide_listing,
-)
+from mcp_tool_filter.policy.tool_filter import Envelope, decide_call, decide_list, decide_listing
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.tools import ListRequest
 from tests.make import (

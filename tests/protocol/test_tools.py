@@ -23,15 +23,7 @@ from mcp_tool_filter.protocol.tools import (
     shows_other_tool,
     shows_tool,
 )
-from tests.make import (
-    answering,
-    asking,
-    definition,
-    message,
-    one_definition,
-    page,
-    request,
-)
+from tests.make import answering, asking, definition, message, one_definition, page, request
 
 NODE = shutil.which("node")
 

@@ -12,13 +12,7 @@ from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import Measure, SendCopy, SendWebhook, WriteLog
 from mcp_tool_filter.policy.verdict import Drop, Reply
 from mcp_tool_filter.rules.subject import Circumstances
-from tests.rules.judging import (
-    Host,
-    call,
-    judged,
-    rule,
-    verdict,
-)
+from tests.rules.judging import Host, call, judged, rule, verdict
 
 NOTE = '{"jsonrpc":"2.0","method":"vendor/note","params":{}}'
 

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.rules.fields import Number
 from mcp_tool_filter.rules.subject import Circumstances
-from tests.rules.judging import (
-    call,
-    error,
-    is_unclear,
-    judged,
-    matches,
-    request,
-    result,
-    rule,
-)
+from tests.rules.judging import call, error, is_unclear, judged, matches, request, result, rule
 
 LOG = 'log: {message: "seen"}'
 

@@ -85,9 +85,7 @@ def test_a_users_own_class_can_judge_a_method() -> None:
 
     host = Host(objects={"m:Guard": Sync})
     policy = rules(
-        "",
-        host,
-        top="method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}",
+        "", host, top="method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}"
     )
     about = Circumstances(session={})
     text = request("vendor/do", {"a": 1})

@@ -179,8 +179,7 @@ def test_calls_that_get_no_answer_are_entered_before_the_end(audited: Audited) -
 
 @pytest.mark.parametrize("id", ["1", '"one"', "99999999999999999999"])
 def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_client_gets(
-    audited: Audited,
-    id: str,
+    audited: Audited, id: str
 ) -> None:
     """The invalid message had a line of its own, and the call waited for the end."""
     audited.ask(calling("read", id=id))

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.observers.audit.summary import (
-    look_through,
-    policy_lines,
-    unusual_calls,
-)
+from mcp_tool_filter.observers.audit.summary import look_through, policy_lines, unusual_calls
 
 
 def call(tool: str, minute: int = 0, size: int = 100, session: str = "s") -> dict[str, object]:
@@ -26,9 +22,7 @@ def call(tool: str, minute: int = 0, size: int = 100, session: str = "s") -> dic
 
 def test_a_call_with_far_larger_arguments_is_unusual() -> None:
     seen = look_through([*(call("q", n, 100 + n % 7) for n in range(30)), call("q", 40, 9000)])
-    assert [one.why for one in unusual_calls(seen)] == [
-        "arguments of 9,000 bytes; usual: 103",
-    ]
+    assert [one.why for one in unusual_calls(seen)] == ["arguments of 9,000 bytes; usual: 103"]
 
 
 def test_a_burst_is_unusual() -> None:
