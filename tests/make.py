@@ -152,6 +152,18 @@ def text_of(verdict: Verdict) -> bytes:
             raise AssertionError("it is forwarded as it came")
 
 
+def rewritten(verdict: Verdict) -> bytes:
+    """Return what goes on in the place of the message."""
+    assert isinstance(verdict, Rewrite)
+    return verdict.text
+
+
+def replied(verdict: Verdict) -> bytes:
+    """Return our own answer."""
+    assert isinstance(verdict, Reply)
+    return verdict.text
+
+
 def refuses(raw: bytes) -> bool:
     """Tell whether a message is refused when it is read."""
     try:

@@ -14,7 +14,7 @@ from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, Together, 
 from mcp_tool_filter.policy.exchange import Client, Direction, Session, Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Single
-from tests.make import answering, asking, at_once, calling, listing, policy
+from tests.make import answering, asking, at_once, calling, listing, policy, replied, rewritten
 
 LIST = asking("tools/list")
 
@@ -106,15 +106,12 @@ def test_too_large_messages_are_refused_with_their_id_in_both_directions() -> No
     between = conversation()
     between.policy.config = parse_config(deny=["^rm"], message_limit="1KB")
     too_large = said(between, asking("ping", id="5", params='{"x":"' + "x" * 2000 + '"}'))
-    assert isinstance(too_large.verdict, Reply)
-    assert json.loads(too_large.verdict.text)["id"] == 5
+    assert json.loads(replied(too_large.verdict))["id"] == 5
     cut = between.oversized_from_client(b'{"jsonrpc":"2.0","id":6,"me', "a line of 300 bytes")
-    assert isinstance(cut.verdict, Reply)
-    assert json.loads(cut.verdict.text)["id"] == 6
+    assert json.loads(replied(cut.verdict))["id"] == 6
     said(between, asking("ping", id="7"))
     answer = heard(between, answering('"' + "x" * 2000 + '"', id="7"))
-    assert isinstance(answer.verdict, Rewrite)
-    assert json.loads(answer.verdict.text)["error"]["code"] == -32603
+    assert json.loads(rewritten(answer.verdict))["error"]["code"] == -32603
 
 
 def test_from_upstream_raises_for_unreadable_messages() -> None:
@@ -150,8 +147,7 @@ def test_a_rewritten_message_is_judged_by_the_tool_filter_again() -> None:
     """No link can make a denied tool callable."""
     link = Linked(ping=Rewrite(calling("rm"), Reason(Why.HIDDEN)))
     verdict = said(conversation(link), asking("ping")).verdict
-    assert isinstance(verdict, Reply)
-    assert b"Tool not found: rm" in verdict.text
+    assert b"Tool not found: rm" in replied(verdict)
 
 
 def test_a_rewritten_message_reaches_the_next_link_and_the_upstream() -> None:
@@ -168,8 +164,7 @@ def test_a_denied_tool_added_to_a_list_by_a_link_is_removed() -> None:
     between = conversation(link)
     said(between, LIST)
     verdict = heard(between, listing("read")).verdict
-    assert isinstance(verdict, Rewrite)
-    assert verdict.text == listing("read")
+    assert rewritten(verdict) == listing("read")
 
 
 def test_a_list_from_the_snapshot_passes_the_links_as_a_request_and_as_a_response() -> None:
@@ -177,8 +172,7 @@ def test_a_list_from_the_snapshot_passes_the_links_as_a_request_and_as_a_respons
     between = conversation(link)
     between.policy.config = parse_config(deny=["^rm"], tools_list="cache")
     verdict = said(between, LIST).verdict
-    assert isinstance(verdict, Reply)
-    assert verdict.text == listing("read")
+    assert replied(verdict) == listing("read")
     assert link.seen == [
         (Direction.FROM_CLIENT, "tools/list"),
         (Direction.FROM_UPSTREAM, "to tools/list"),

@@ -36,6 +36,7 @@ from tests.make import (
     error_in,
     listing,
     policy,
+    replied,
     text_of,
 )
 
@@ -77,8 +78,7 @@ def test_a_users_list_is_never_given_to_another() -> None:
     assert asked(ann, calling("of_ann", id="2")) == Forward()
     for by, tool in [(bob, "of_ann"), (ann, "of_bob"), (bob, "read")]:
         verdict = asked(by, calling(tool, id="3"))
-        assert isinstance(verdict, Reply)
-        assert f"Tool not found: {tool}".encode() in verdict.text
+        assert f"Tool not found: {tool}".encode() in replied(verdict)
 
 
 def test_a_client_without_a_session_is_identified_by_its_credentials() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.policy.verdict import Drop, Reply, Rewrite
+from mcp_tool_filter.policy.verdict import Drop, Reply
 from tests.http.listening import ATTACKS, ask, listener, message_of, say, send
-from tests.make import asking, calling, head
+from tests.make import asking, calling, head, rewritten
 
 
 def test_a_denied_notification_is_dropped() -> None:
@@ -135,5 +135,4 @@ def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener)
     assert isinstance(say(socket, b"\xff", False), Drop)
     say(socket, asking("ping", id="7"), True)
     verdict = say(socket, b'{"jsonrpc":"2.0","id":7,"result":{},"x', False)
-    assert isinstance(verdict, Rewrite)
-    assert json.loads(verdict.text)["id"] == 7
+    assert json.loads(rewritten(verdict))["id"] == 7

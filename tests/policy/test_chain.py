@@ -19,7 +19,17 @@ from mcp_tool_filter.policy.exchange import Exchange, Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Batch, parse_message
-from tests.make import answering, asking, at_once, calling, definition, listing, snapshot, text_of
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    definition,
+    listing,
+    replied,
+    snapshot,
+    text_of,
+)
 
 TOOLS = snapshot("read", "rm", deny="^rm")
 KNOWN = Situation(snapshot=TOOLS, envelope=Envelope('{"tools":', "}"), may_use_cache=True)
@@ -72,8 +82,7 @@ def test_the_reason_of_a_batch_names_all_rules_that_decided() -> None:
 
 def test_a_batch_of_denied_calls_gets_our_own_answer() -> None:
     verdict = ask(batch(calling("rm", id="1"), calling("x", id="2")))
-    assert isinstance(verdict, Reply)
-    assert [answer["id"] for answer in json.loads(verdict.text)] == [1, 2]
+    assert [answer["id"] for answer in json.loads(replied(verdict))] == [1, 2]
 
 
 def test_a_batch_of_denied_notifications_is_dropped() -> None:

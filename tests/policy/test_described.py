@@ -11,9 +11,9 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from tests.conversation.test_long_lists import last_of
-from tests.make import answering, asking, at_once, definition
+from tests.make import answering, asking, at_once, definition, replied, rewritten
 
 READ, RM = (f'{{"name":"{name}","inputSchema":{{}}}}' for name in ("read", "rm"))  # as example
 
@@ -123,8 +123,7 @@ def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
         request("tasks/create", within),  # without a name
         request("tasks/create", within.replace("tools/call", "Tools/Call")),
     ):
-        assert isinstance(answered, Reply)
-        assert json.loads(answered.text)["error"]["code"] == -32600
+        assert json.loads(replied(answered))["error"]["code"] == -32600
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,7 @@ def test_hidden_tools_are_removed_at_any_depth(before: str, after: str | None) -
     if after is None:
         assert verdict == Forward()
     else:
-        assert isinstance(verdict, Rewrite)
-        assert verdict.text == answering(after)
+        assert rewritten(verdict) == answering(after)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +223,7 @@ def test_what_is_beside_the_tools_of_a_list_names_no_hidden_tool(
     if kept == text:
         assert verdict == Forward()
     else:
-        assert isinstance(verdict, Rewrite)
-        assert verdict.text == kept
+        assert rewritten(verdict) == kept
 
 
 def test_a_frame_with_more_than_the_tools_is_not_used_again() -> None:

@@ -26,7 +26,7 @@ from mcp_tool_filter.policy.effects import Decision
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
-from tests.make import answering, asking, at_once
+from tests.make import answering, asking, at_once, rewritten
 
 DENIED = {
     "deny_prompts": ["^secret"],
@@ -281,8 +281,7 @@ def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> N
     skill = '{"uri":"skill://a/SKILL.md","resources":[%s]}'
     for method, around in (("skills/list", '{"skills":[%s]}'), ("skills/get", '{"skill":%s}')):
         verdict = answer(method, around % (skill % f"{own},{nested}"))
-        assert isinstance(verdict, Rewrite)
-        assert verdict.text == answering(around % (skill % own))
+        assert rewritten(verdict) == answering(around % (skill % own))
     shown = answer("skills/get", '{"skill":{"uri":"skill://refunds/SKILL.md"}}')
     assert said(shown)["error"]["code"] == -32602
 
@@ -340,8 +339,7 @@ def test_a_hidden_list_is_private_fresh_and_unsigned() -> None:
     )  # fmt: skip
     after = '{"prompts":[],' + hints % ("60000", "private", ',"_meta":{"k":1}')
     verdict = answer("prompts/list", before)
-    assert isinstance(verdict, Rewrite)
-    assert verdict.text == answering(after)
+    assert rewritten(verdict) == answering(after)
     whole = before.replace("secret", "greet")
     assert answer("prompts/list", whole) == Forward()
 
@@ -461,8 +459,7 @@ def test_lists_are_filtered_whatever_they_are_called(
     if after is None:
         assert verdict == Forward()
     else:
-        assert isinstance(verdict, Rewrite)
-        assert verdict.text == answering(after)
+        assert rewritten(verdict) == answering(after)
 
 
 @pytest.mark.parametrize("option", DENIED)

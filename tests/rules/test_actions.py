@@ -12,6 +12,7 @@ from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import Measure, SendCopy, SendWebhook, WriteLog
 from mcp_tool_filter.policy.verdict import Drop, Reply
 from mcp_tool_filter.rules.subject import Circumstances
+from tests.make import replied
 from tests.rules.judging import Host, call, judged, rule, verdict
 
 NOTE = '{"jsonrpc":"2.0","method":"vendor/note","params":{}}'
@@ -23,8 +24,7 @@ def error_of(raw: bytes) -> object:
 
 def test_block_answers_a_request() -> None:
     outcome = verdict(rule("", 'block: "no ${tool}"'), call("rm", id="x"))
-    assert isinstance(outcome, Reply)
-    assert json.loads(outcome.text) == {
+    assert json.loads(replied(outcome)) == {
         "jsonrpc": "2.0",
         "id": "x",
         "error": {"code": -32001, "message": "no rm", "data": {"rule": "r", "action": "block"}},

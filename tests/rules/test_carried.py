@@ -14,6 +14,7 @@ from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rules.link import RulesLink
 from mcp_tool_filter.rules.policy import Policy
+from tests.make import replied, rewritten
 from tests.rules.judging import Host, call, error, request, result, rule, rules, single
 
 type Decide = Callable[[str], Verdict]
@@ -113,8 +114,7 @@ def test_the_servers_requests_in_a_result_are_judged(
 def test_requests_in_a_result_that_cannot_be_judged_are_refused(text: str) -> None:
     _, from_upstream = link(rule(NO_SAMPLING.partition(", ")[2], "block: no"))
     verdict = from_upstream(text)
-    assert isinstance(verdict, Rewrite)
-    assert json.loads(verdict.text) == json.loads(error(-32600, "Invalid Request"))
+    assert json.loads(rewritten(verdict)) == json.loads(error(-32600, "Invalid Request"))
 
 
 def test_a_change_of_a_carried_request_keeps_all_other_bytes() -> None:
@@ -151,8 +151,7 @@ def test_the_clients_answers_in_a_request_are_judged_with_their_requests(host: H
     assert refused.reason.rule == "r"
     text = answering(b={"action": "accept", "content": {"pin": "1234"}})
     changed = from_client(text)
-    assert isinstance(changed, Rewrite)
-    assert changed.text.decode() == text.replace("1234", "***")
+    assert rewritten(changed).decode() == text.replace("1234", "***")
 
 
 RESOURCES = (
@@ -167,8 +166,7 @@ def test_resources_in_a_subscription_are_judged_like_subscriptions() -> None:
     assert from_client(request("subscriptions/listen", {"notifications": {}})) == Forward()
     for uri in ("file:///etc/x", "file:///w/a.key", 5):
         refused = from_client(listening("file:///w/a", uri))
-        assert isinstance(refused, Reply)
-        assert b"Resource not allowed" in refused.text
+        assert b"Resource not allowed" in replied(refused)
     note = json.loads(listening("file:///etc/x"))
     del note["id"]
     assert isinstance(from_client(json.dumps(note)), Drop)
@@ -182,8 +180,7 @@ def test_resources_in_a_subscription_are_judged_like_subscriptions() -> None:
     )
     from_client, _ = link(policy)
     changed = from_client(listening("z:2", "x:1"))
-    assert isinstance(changed, Rewrite)
-    assert changed.text.decode() == listening("z:2", "y:1")
+    assert rewritten(changed).decode() == listening("z:2", "y:1")
 
 
 def test_the_default_action_counts_only_for_the_carrier() -> None:
