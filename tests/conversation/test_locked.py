@@ -17,7 +17,7 @@ from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite
 from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.limits import Limits
 from tests.conversation.asking_kinds import CHANGED, Http, asked, finished, open_session
-from tests.conversation.test_changed_lists import SHAPES
+from tests.conversation.test_kinds import SHAPES
 from tests.make import answering, asking, calling, definition, error_in, listing, policy, text_of
 
 A, B = definition("a").decode(), definition("b").decode()

@@ -1,19 +1,49 @@
-"""Actions that answer or report: block, inject_error, delay, log, metric, webhook, fork."""
+"""Actions that answer or report, the variables in their texts, and what rules remember."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
+from unittest.mock import patch
 from urllib.parse import unquote
 
 import pytest
 
 from mcp_tool_filter.adapters.rules.host import split_url
-from mcp_tool_filter.policy.effects import Delay
-from mcp_tool_filter.policy.rule_effects import Measure, SendCopy, SendWebhook, WriteLog
-from mcp_tool_filter.policy.verdict import Drop, Reply
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.policy_in_force import Judged
+from mcp_tool_filter.policy.effects import Decision, Delay, Together, waits
+from mcp_tool_filter.policy.exchange import Client, Situation
+from mcp_tool_filter.policy.rule_effects import (
+    EffectFailed,
+    Measure,
+    RunScript,
+    ScriptResult,
+    SendCopy,
+    SendWebhook,
+    WriteLog,
+)
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict
+from mcp_tool_filter.protocol.limits import R2025_06_18
+from mcp_tool_filter.protocol.messages import Request, Response
+from mcp_tool_filter.rules.actions import may_be_kept
+from mcp_tool_filter.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
+from mcp_tool_filter.rules.policy import Candidates
 from mcp_tool_filter.rules.subject import Circumstances
-from tests.make import replied
-from tests.rules.judging import Host, call, judged, rule, verdict
+from tests.make import asking, listing, policy, replied, text_of
+from tests.rules.judging import (
+    Host,
+    call,
+    finish,
+    judged,
+    logged,
+    message_of,
+    request,
+    rule,
+    rules,
+    single,
+    verdict,
+)
 
 NOTE = '{"jsonrpc":"2.0","method":"vendor/note","params":{}}'
 
@@ -121,3 +151,368 @@ def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
     copies = [one for one in host.effects if isinstance(one, SendCopy)]
     assert [one.to for one in copies] == [None, None, "http://h/mcp"]
     assert json.loads(copies[0].head + "5" + copies[0].tail) == json.loads(call(id=5))
+
+
+# Variables in the texts of actions, and the hashes that they give
+
+
+VARIABLES = [
+    ("${session_id}", "s-1"),
+    ("${method}", "tools/call"),
+    ("${id}", "a\u00e9"),
+    ("${tool}", "read"),
+    ("${rule}", "r"),
+    ("$$ $x $", "$ $x $"),
+    ("[${params.missing}]", "[]"),
+    ("${params.arguments.n}", "1.50"),
+    ("${params.arguments.o}", '{"a": [1, 2.0]}'),
+    ("${params.arguments.l[*]}", "[1,2]"),
+    ("${params./arguments/n}", "1.50"),
+]
+
+
+@pytest.mark.parametrize(("template", "expected"), VARIABLES)
+def test_templates_insert_fields_of_the_message(template: str, expected: str) -> None:
+    text = (
+        '{"jsonrpc":"2.0","id":"a\\u00e9","method":"tools/call","params":{"name":"read",'
+        '"arguments":{"n":1.50,"o":{"a": [1, 2.0]},"l":[1,2]}}}'
+    )
+    policy = rule("", f"block: '{template}'")
+    found = judged(policy, text, about=Circumstances(session_id="s-1"))
+    assert found.refusal
+    assert found.refusal.message == expected
+
+
+def test_a_template_over_an_unclear_field_is_refused() -> None:
+    found = judged(rule("", "block: '${params.a}'"), request("m", {"a": 1, "A": 2}))
+    assert found.refusal
+    assert found.refusal.code == -32600
+
+
+def test_the_credential_is_a_salted_hash(host: Host) -> None:
+    policy = rule("", "block: '${credential}'", host)
+    found = [
+        judged(policy, call(), host=host, about=Circumstances(credentials=who)).refusal
+        for who in (b"a", b"b", b"a")
+    ]
+    texts = [one.message for one in found if one]
+    assert texts[0] == texts[2] != texts[1]
+    assert all(len(text) == 16 for text in texts)
+
+
+def test_the_hash_of_params_forgets_spelling_and_progress_tokens(host: Host) -> None:
+    policy = rule("", "block: '${params_hash}'", host)
+
+    def hashed(params: str) -> str:
+        text = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'
+        refusal = judged(policy, text, host=host).refusal
+        assert refusal
+        return refusal.message
+
+    same = [
+        '{"a":1,"b":"x"}',
+        '{"b":"\\u0078", "a":1.0}',
+        '{"_meta":{"progressToken":1},"a":1,"b":"x"}',
+    ]
+    other = ['{"a":1,"b":"y"}', '{"a":1}', '{"a":1,"b":"x","c":null}', '{"a":1,"a":1,"b":"x"}',
+             '{"a":"1","b":"x"}', '{"_meta":{"x":1},"a":1,"b":"x"}']  # fmt: skip
+    assert len({hashed(one) for one in same}) == 1
+    assert len({hashed(one) for one in [same[0], *other]}) == 1 + len(other)
+
+
+# Actions with external effects: scripts, cache, limits; failures and slow ones
+
+
+SCRIPTS = [
+    (ScriptResult(0, b""), None),
+    (ScriptResult(1, b"because\n\n"), ("because\n", "block")),
+    (ScriptResult(2, b""), ("A rule could not be applied", "error")),
+    (ScriptResult(0, b"not json"), ("A rule could not be applied", "error")),
+    (EffectFailed("timed out"), ("A rule could not be applied", "error")),
+]
+
+
+@pytest.mark.parametrize(("outcome", "refusal"), SCRIPTS)
+def test_a_deciding_script_sets_the_outcome(
+    outcome: ScriptResult | EffectFailed, refusal: tuple[str, str] | None
+) -> None:
+    host = Host(scripts={"./s": outcome})
+    policy = rule("", "run_script: {path: ./s, args: ['${tool}'], decides: true}", host)
+    found = judged(policy, call("read"), host=host)
+    assert (found.refusal and (found.refusal.message, found.refusal.action)) == refusal
+    ran = host.effects[0]
+    assert isinstance(ran, RunScript)
+    assert ran.command == ("./s", "read")
+    assert ran.input == call("read").encode()
+    assert dict(ran.environment) == {
+        "MCP_RULE": "r", "MCP_METHOD": "tools/call", "MCP_TOOL": "read", "MCP_SESSION_ID": "",
+    }  # fmt: skip
+
+
+def test_a_script_that_does_not_decide_delays_nothing(host: Host) -> None:
+    policy = rule("", "run_script: {path: ./s, timeout: 1m}", host)
+    assert judged(policy, call(), host=host).refusal is None
+    assert [type(one) for one in host.effects] == [RunScript]
+
+
+def test_a_cached_result_answers_and_the_first_result_is_stored(host: Host) -> None:
+    policy = rule("", "cache: {key: '${method}:${params_hash}', ttl: 5m, max_entries: 7}", host)
+    first = judged(policy, request("m", {"a": 1}), host=host)
+    assert first.cached is None
+    (store,) = first.stores
+    assert (store.ttl, store.max_entries) == (300.0, 7)
+    host.memory.write_cache(store.key, b'{"x":1}', store.ttl, store.group, 7, host.now)
+    assert judged(policy, request("m", {"a": 1.0}, id=2), host=host).cached == b'{"x":1}'
+    assert judged(policy, request("m", {"a": 2}), host=host).cached is None
+    host.now += 301
+    assert judged(policy, request("m", {"a": 1}), host=host).cached is None
+
+
+def test_a_stored_list_answers_only_an_asker_whose_tools_are_known(host: Host) -> None:
+    """Another one's list comes from the upstream: only then the tools in it are pinned."""
+    made = rule("method_equals: tools/list", "cache: {key: all, ttl: 5m}", host)
+    link = RulesLink(made, host.at_once, clock=host.clock)
+    in_force = policy("read", deny="^rm", links=(link,))
+    between = Conversation(in_force, Client(said_revision=R2025_06_18))
+
+    def becomes(decision: Decision[Judged]) -> Verdict:
+        return (finish(decision, host) if waits(decision) else decision).verdict
+
+    for more in (',"nextCursor":"2"', ',"nextCursor":"2"', ""):
+        assert becomes(between.from_client(asking("tools/list"))) == Forward()
+        page = between.from_upstream(listing("read", "rm", more=more))
+        assert text_of(becomes(page)) == listing("read", more=more)
+        host.now += 150.0
+    known = becomes(between.from_client(asking("tools/list")))
+    assert isinstance(known, Reply)
+    assert text_of(known) == listing("read")
+
+
+def test_cache_does_nothing_on_what_the_snapshot_will_answer() -> None:
+    policy = rule("", "cache: {key: k, ttl: 5m}")
+    found = judged(policy, request("tools/list"), about=Circumstances(is_answered=True))
+    assert found.stores == []
+
+
+def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill(host: Host) -> None:
+    policy = rule("", "rate_limit: {key: '${tool}', limit: 2, window: 60s}", host)
+
+    def refused(tool: str = "read") -> object:
+        refusal = judged(policy, call(tool), host=host).refusal
+        return refusal and json.loads(refusal.render("1"))["error"]
+
+    assert refused() is None
+    host.now += 30
+    assert refused() is None
+    assert refused() == {
+        "code": -32001,
+        "message": "Rate limit exceeded",
+        "data": {"rule": "r", "action": "rate_limit", "retry_after": 30},
+    }
+    assert refused("other") is None
+    host.now += 30
+    assert refused() is None
+    assert refused() is not None
+    host.now += 30
+    assert refused() is None
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ("{}", True),
+        ('{"isError":false,"resultType":"complete"}', True),
+        ('{"isError":true}', False),
+        (r'{"\u0069sError" : true }', False),
+        ('{"isError":false,"isError":true}', False),
+        ('{"IsError":true}', False),
+        ('{"resultType":"input_required","inputRequests":{}}', False),
+        ('{"resultType":"some later one"}', False),
+        ('{"resultType":null}', False),
+        ('{"content":[{"isError":true}]}', True),
+    ],
+)
+def test_only_final_results_are_kept(result: str, expected: bool) -> None:
+    """A failure, or a question of the upstream, is no answer to the next who asks."""
+    message = single(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}')
+    assert isinstance(message, Response)
+    assert message.result is not None
+    assert may_be_kept(message.place.text, message.result) is expected
+
+
+def test_the_time_limit_is_for_the_whole_chain() -> None:
+    class Slow(Host):
+        def at_once(self, effect: object) -> object:
+            self.now += 3
+            return super().at_once(effect)  # type: ignore[arg-type]  # any effect
+
+    host = Slow(scripts={"./s": ScriptResult(0, b"")})
+    script = "run_script: {path: ./s, decides: true}"
+    found = judged(rule("", f"{script}, {script}, {script}", host), call(), host=host)
+    assert found.refusal
+    assert found.refusal.action == "error"
+    timeouts = [one.timeout for one in host.effects if isinstance(one, RunScript)]
+    assert timeouts == [5.0, 2.0]
+
+
+def test_the_time_limit_counts_the_time_of_conditions() -> None:
+    """Long texts and many patterns take time too, even without an effect."""
+
+    class Slow(Host):
+        def clock(self) -> float:
+            self.now += 0.4
+            return self.now
+
+    text = "".join(f"- {{id: r{n}, actions: [log: {{message: x}}]}}\n" for n in range(9))
+    host = Slow()
+    found = judged(rules(text, host, top="chain: {timeout: 2s}"), call(), host=host)
+    assert found.refusal is not None
+    assert found.refusal.action == "error"
+    assert 0 < len(found.matched) < 5
+    host = Slow()
+    top = "chain: {timeout: 2s, on_error: allow}"
+    assert judged(rules(text, host, top=top), call(), host=host).refusal is None
+
+
+def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
+    scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
+    text = """
+- {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
+- {id: a, priority: 2, actions: [log: {message: a}, run_script: {path: ./a, decides: true}]}
+"""
+    host = Host(scripts=scripts)
+    found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
+    assert message_of(found) == "a"
+    assert isinstance(host.effects[0], Together)
+    assert logged(host) == ["a"]
+    assert len([one for one in host.effects if isinstance(one, RunScript)]) == 2
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_message_that_python_cannot_read_is_refused(parallel: bool) -> None:
+    """Its sender chose it, so ``on_error: allow`` does not apply."""
+    host = Host(objects={"m:f": lambda message: None})
+    text = "- {id: a, actions: [transform: {python: 'm:f'}]}\n"
+    top = f"chain: {{parallel: {str(parallel).lower()}, on_error: allow}}"
+    policy = rules(text + text.replace("id: a", "id: b"), host, top=top)
+    found = judged(policy, call().replace('"arguments": {}', f'"n": {"9" * 5000}'), host=host)
+    assert found.refusal
+    assert (found.refusal.rule, found.refusal.action) == ("a", "error")
+
+
+# What rules remember of sessions and of requests: bounded in number, bytes and time
+
+
+def used(sessions: RuleSessions, key: str, now: float) -> RuleSession:
+    return sessions.get(key, partial(str, key), None, now)
+
+
+def test_a_silent_session_is_cleaned_up_and_a_used_one_is_not() -> None:
+    sessions = RuleSessions(ttl=100.0)
+    old = used(sessions, "old", 0.0)
+    kept = used(sessions, "kept", 0.0)
+    used(sessions, "kept", 90.0)
+    used(sessions, "new", 170.0)  # which cleans up
+    assert [one.id for one in sessions] == ["kept", "new"]
+    assert used(sessions, "kept", 180.0) is kept
+    assert used(sessions, "old", 180.0) is not old
+
+
+def test_a_session_that_returns_too_late_is_a_new_one() -> None:
+    """Also before the clean-up, which runs once a minute."""
+    sessions = RuleSessions(ttl=10.0)
+    old = used(sessions, "a", 1000.0)
+    old.custom["budget"] = 1
+    new = used(sessions, "a", 1011.0)
+    assert (new.started, new.messages, new.custom) == (1011.0, 1, {})
+
+
+def test_a_shorter_time_applies_to_the_sessions_that_are_there() -> None:
+    sessions = RuleSessions(ttl=1000.0)
+    used(sessions, "a", 0.0)
+    sessions.ttl = 10.0
+    used(sessions, "b", 100.0)
+    assert [one.id for one in sessions] == ["b"]
+
+
+def test_sessions_are_bounded() -> None:
+    sessions = RuleSessions(most=3)
+    for number in range(10):
+        used(sessions, str(number), float(number))
+    assert [one.id for one in sessions] == ["7", "8", "9"]
+
+
+def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener(host: Host) -> None:
+    made = rules("- {id: r, actions: [log: {message: x}]}", host, top="session_ttl: 10s")
+    link = RulesLink(made, host.at_once, clock=host.clock)
+    snapshot = policy("read").snapshot
+
+    def says(address: str) -> list[str]:
+        situation = Situation(snapshot=snapshot, client=Client(address=address), links=(link,))
+        decision = link.decide(single(call()), situation)
+        if waits(decision):
+            finish(decision, host)
+        return [one[0] for one in link.sessions_at_work()]
+
+    (first,) = says("1.1.1.1")
+    host.now += 61.0
+    (second,) = says("2.2.2.2")
+    assert first != second
+    assert link.sessions.ttl == 10.0
+    link.adopt(rules("- {id: r, actions: [log: {message: x}]}", host, top="session_ttl: 1h"))
+    host.now += 61.0
+    assert len(says("1.1.1.1")) == 2
+
+
+def asked(text: str) -> Request:
+    message = single(text)
+    assert isinstance(message, Request)
+    return message
+
+
+def test_an_id_used_for_two_requests_matches_none() -> None:
+    memory = AskedBefore(is_strict=True)
+    one, other = asked(call("read")), asked(request("vendor/do"))
+    memory.note("s", "1", one)
+    memory.note("s", "1", one)
+    assert memory.find("s", "1") is one
+    memory.note("s", "1", other)
+    assert memory.find("s", "1") is None
+    memory.note("s", "1", other)
+    assert memory.find("s", "1") is None
+    assert memory.find("t", "1") is None
+
+
+def test_requests_are_bounded_in_number_and_bytes() -> None:
+    one = asked(call("read"))
+    size = len(one.place.text)
+    memory = AskedBefore(most=10, most_bytes=5 * size)
+    for number in range(20):
+        memory.note("s", str(number), one)
+    known = [number for number in range(20) if memory.find("s", str(number))]
+    assert known == [15, 16, 17, 18, 19]
+
+
+WHEN = "conditions: [{param_equals: {field: a, value: v%s}}]"
+MANY = "".join(f"- {{id: r{n}, {WHEN % n}, actions: [block: x]}}\n" for n in range(20))
+TOLD = """
+- {id: told, on: response, conditions: [error_message_contains: x],
+   actions: [inject_error: {code: 9, message: "told ${params.a} ${id}"}]}
+"""
+
+
+@pytest.mark.parametrize(("id", "shown"), [(1, "1"), ("i", "i"), (None, "")])
+def test_an_error_of_a_rule_is_judged_as_it_is_written(host: Host, id: object, shown: str) -> None:
+    """It is our own, so nothing has to parse it; and its rules are looked up once."""
+    link = RulesLink(rules(MANY + TOLD, host), host.at_once, clock=host.clock)
+    said = {"jsonrpc": "2.0", "id": id, "method": "vendor/do", "params": {"a": "v3"}}
+    asked = single(json.dumps(said))
+    looked_up = patch.object(Candidates, "possible", autospec=True, side_effect=Candidates.possible)
+    unparsed = patch("mcp_tool_filter.rules.link.parse_message", side_effect=AssertionError)
+    with looked_up as possible, unparsed:
+        decision = link.decide(asked, Situation(snapshot=policy("read").snapshot, links=(link,)))
+        verdict = finish(decision, host) if waits(decision) else decision
+    assert isinstance(verdict, Reply)
+    error = {"code": 9, "message": f"told v3 {shown}"}
+    assert json.loads(verdict.text) == {"jsonrpc": "2.0", "id": id, "error": error}
+    assert possible.call_count == 2  # for the request and for its answer
