@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth import store as store_module
 from mcp_tool_filter.adapters.oauth.discovery import Web, WebFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import (
@@ -79,6 +81,23 @@ async def test_rotating_refresh_tokens_are_used_once(tmp_path: Path) -> None:
         for _ in range(5):
             clock.later += 3600
             assert upstream.grant_of(await credentials.renewed())
+
+
+async def test_a_renewed_login_that_cannot_be_stored_serves_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its old refresh token is used up: on a full disk, the login was lost."""
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with logged_in(tmp_path) as (upstream, credentials, clock):
+        monkeypatch.setattr(store_module, "replace_file", full)
+        for _ in range(3):
+            clock.later += 3600
+            assert upstream.grant_of(await credentials.renewed())
+    assert "No space left on device" in caplog.text
+    assert not any(secret in caplog.text for secret in upstream.all_secrets())
 
 
 async def test_a_very_short_lived_token_is_used_anyway(tmp_path: Path) -> None:

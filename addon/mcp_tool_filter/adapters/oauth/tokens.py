@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import math
 import re
 import time
@@ -35,7 +36,10 @@ from mcp_tool_filter.adapters.oauth.store import (
     key_of,
 )
 from mcp_tool_filter.adapters.sockets.connect import make_tls_context
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.login_metadata import is_text, missing_scopes, object_in
+
+log = logging.getLogger(__name__)
 
 _TOKEN = re.compile(r"[!-~]+")
 _SECRET = ("code", "code_verifier", "refresh_token")
@@ -272,14 +276,23 @@ class Credentials:
             tokens = await renew(self._make_web(state), state, self._clock())
         except (TokenRefused, WebFailed) as error:
             if isinstance(error, TokenRefused) and error.is_final:
-                self._store.save(state.with_tokens(None))
+                self._keep(state.with_tokens(None))
                 raise LoggedOut(self.endpoint, "has expired") from None
             failed = RenewalFailed(self.endpoint, why=str(error))
             self._failed = (self._clock(), failed)
             raise failed from None
         self._failed = None
-        self._store.save(state.with_tokens(tokens))
+        self._keep(state.with_tokens(tokens))
         return tokens
+
+    def _keep(self, state: LoginState) -> None:
+        """Store a login. If that fails, such as on a full disk, this process goes on with it: a
+        refresh token that was used once may be worth nothing any more."""
+        self._state = state
+        try:
+            self._store.save(state)
+        except StartError as error:
+            log.warning("A renewed login ends with this process. %s", error.one_line)
 
 
 async def remember_scopes(store: LoginStore, endpoint: str, scopes: tuple[str, ...]) -> None:
