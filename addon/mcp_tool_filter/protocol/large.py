@@ -88,6 +88,9 @@ class ToolResult:
     is_error: bool
 
 
+_ONLY_CONTENT = ToolResult("", is_error=False)
+
+
 def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
     """Return the envelope of a response that has exactly jsonrpc, id and result, each once.
 
@@ -131,6 +134,8 @@ def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> To
             return None
         if spans_of(members, memoryview(raw)[start:end]) is None:  # a key occurs twice
             return None
+        if members.keys() <= _CONTENT:  # as nearly always
+            return _ONLY_CONTENT
         others = {key: bytes(value) for key, value in members.items() if key not in _CONTENT}
         if sum(map(len, others.values())) > _LONGEST_REST:
             return None

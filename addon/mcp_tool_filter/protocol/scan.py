@@ -243,6 +243,8 @@ def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Bu
             if text[end] != ":":
                 break
         begin = end + 1
+        if text[begin] == " ":  # usually at most one
+            begin += 1
         if text[begin] in _SPACE:
             begin = after_space(text, begin)
         if text[begin] == '"':
@@ -257,6 +259,8 @@ def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Bu
             end = after_space(text, end)
         if text[end] == ",":
             at = end + 1
+            if text[at] == " ":
+                at += 1
             if text[at] != '"':
                 at = after_space(text, at)
             if len(members) <= budget.left:
