@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client, Connection, ConnectionState
@@ -90,10 +90,8 @@ class _LargePieces:
 def read_large_pieces(data: ServerConnectionHookData) -> None:
     """In the ``server_connected`` hook: let an answer of megabytes come in few pieces."""
     io = _io_of(data.client, data.server)
-    transport: Any = _transport_of(data.client, data.server)
-    if io and transport and isinstance(io.reader, asyncio.StreamReader):
+    if io and isinstance(io.reader, asyncio.StreamReader):
         io.reader = cast("asyncio.StreamReader", _LargePieces(io.reader))
-        transport.max_size = _LARGEST_PIECE  # asyncio itself reads at most a quarter of it
 
 
 class UpstreamRoom:
