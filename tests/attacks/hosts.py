@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cli.launched import launched
+from tests.cli.launched import RunningLauncher, launched
 from tests.proxy import SCRIPT, RunningTool, tool
 
 DENY = "^wipe_"
@@ -18,37 +18,25 @@ in_each_host = pytest.mark.parametrize("host", ["mitmdump", "launcher"])
 
 @asynccontextmanager
 async def hosted(
-    host: str, url: str, home: Path, *options: str, descriptors: int | None = None
+    host: str, url: str, home: Path, *options: str, deny: str = DENY, descriptors: int | None = None
 ) -> AsyncIterator[RunningTool]:
-    """Start the proxy before an upstream; ``options`` are ours, such as ``max_clients=1``."""
+    """Start the proxy before an upstream; ``options`` are ours, such as ``max_clients=1``.
+
+    It may open no more than so many ``descriptors``.
+    """
+    running: AbstractAsyncContextManager[RunningTool]
     if host == "launcher":
         flags = [f"--{option.replace('_', '-', 1)}" for option in options]
-        start = ["--upstream", f"{url}/mcp", "--deny", DENY, "--insecure", *flags]
+        start = ["--upstream", f"{url}/mcp", "--deny", deny, "--insecure", *flags]
         running = launched(*start, home=home)
-        process = await running.__aenter__()
-        allow(process, descriptors)
-        try:
-            await process.serving()
-            yield process
-        finally:
-            await running.__aexit__(None, None, None)
-        return
-    sets = (f"deny={DENY}", "endpoint=/mcp", "ssl_insecure=true", *options)
-    start = ["-s", SCRIPT, "--mode", f"reverse:{url}"]
-    start += [part for option in sets for part in ("--set", option)]
-    dumping = tool("mitmdump", *start, home=home)
-    dump = await dumping.__aenter__()
-    allow(dump, descriptors)
-    try:
-        await dump.listening()
-        await dump.says("Saved: ")
-        yield dump
-    finally:
-        await dumping.__aexit__(None, None, None)
-
-
-def allow(it: RunningTool, descriptors: int | None) -> None:
-    """Let a process that has just been started open no more descriptors than these."""
-    if descriptors is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (descriptors, hard))
+    else:
+        sets = (f"deny={deny}", "endpoint=/mcp", "ssl_insecure=true", *options)
+        start = [part for option in sets for part in ("--set", option)]
+        running = tool("mitmdump", "-s", SCRIPT, "--mode", f"reverse:{url}", *start, home=home)
+    async with running as it:
+        if descriptors is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (descriptors, hard))
+        await (it.serving() if isinstance(it, RunningLauncher) else it.listening())
+        await it.says("Saved: ")
+        yield it

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-
-import pytest
 
 from tests.attacks import answers, honest, hostile_requests
 from tests.attacks.honest import plain
+from tests.attacks.hosts import hosted, in_each_host
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, speak
-from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT
-from tests.proxy import SCRIPT, tool
 from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest
 
@@ -28,22 +23,6 @@ HONEST = [
 ][::9]
 
 
-@asynccontextmanager
-async def mitmdump(upstream: Upstream, home: Path) -> AsyncIterator[int]:
-    options = [f"deny=^{DENIED}$", "endpoint=/mcp", "fail_fast=false"]
-    settings = [word for option in options for word in ("--set", option)]
-    mode = f"reverse:{upstream.url}"
-    async with tool("mitmdump", "-s", SCRIPT, "--mode", mode, *settings, home=home) as it:
-        yield await it.listening()
-
-
-@asynccontextmanager
-async def launcher(upstream: Upstream, home: Path) -> AsyncIterator[int]:
-    words = ("--upstream", f"{upstream.url}/mcp", "--deny", f"^{DENIED}$", "--keep-running")
-    async with launched(*words, home=home) as it:
-        yield await it.serving()
-
-
 async def _answers(port: int) -> bool:
     try:
         async with raw_client(port) as client:
@@ -52,11 +31,16 @@ async def _answers(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("started_as", [mitmdump, launcher])
+@in_each_host
 async def test_a_sample_of_all_exchanges_is_judged_alike_by_the_real_process(
-    started_as: Callable[[Upstream, Path], AbstractAsyncContextManager[int]], tmp_path: Path
+    host: str, tmp_path: Path
 ) -> None:
-    async with listening() as upstream, started_as(upstream, tmp_path) as port:
+    option = "keep_running" if host == "launcher" else "fail_fast=false"
+    async with (
+        listening() as upstream,
+        hosted(host, upstream.url, tmp_path, option, deny=f"^{DENIED}$") as it,
+    ):
+        port = it.port
         assert await _answers(port)
         for request in REQUESTS:
             upstream.forget()

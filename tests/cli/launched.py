@@ -11,14 +11,26 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.proxy import REPOSITORY, RunningTool
 
 ADDON = REPOSITORY / "addon"
+
+
+class Said(NamedTuple):
+    """What a command has printed."""
+
+    out: str
+    err: str
+
+
+type Typed = Callable[..., Said]
+"""How a test runs a command in its own process: see the fixture ``typed``."""
 
 
 @dataclass
@@ -80,6 +92,7 @@ def run(
     """Run a command that ends by itself."""
     return subprocess.run(
         [python, "-m", "mcp_tool_filter", *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -15,8 +15,7 @@ from typing import NoReturn
 import pytest
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.launcher import main
-from tests.cli.launched import ADDON, run, surroundings
+from tests.cli.launched import ADDON, Typed, run, surroundings
 from tests.stdio_client import upstream
 
 
@@ -144,7 +143,7 @@ def test_a_full_disk_behind_stdout_gives_two_lines(words: list[str], tmp_path: P
 
 
 def test_a_lost_folder_gives_two_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     def know_nobody(_uid: int) -> NoReturn:  # as for a container's user
         raise KeyError
@@ -152,13 +151,13 @@ def test_a_lost_folder_gives_two_lines(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert main(["clients"]) == 1
-    assert capsys.readouterr().err == "Error: The current folder is gone\nGo to another one\n"
+    assert (
+        typed("clients", status=1).err == "Error: The current folder is gone\nGo to another one\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", know_nobody)
-    assert main(["clients"]) == 1
-    assert capsys.readouterr().err == "Error: Your home folder is not known\nSet HOME\n"
+    assert typed("clients", status=1).err == "Error: Your home folder is not known\nSet HOME\n"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,11 @@ _QUIET = {
     "GEMINI_CLI_NO_RELAUNCH": "true",  # it starts itself once more with more memory
     "GEMINI_CLI_TRUST_WORKSPACE": "true",  # else it starts no server in this folder
 }
+ASKING_CODEX = """\
+{"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "test", "version": "1"}}}
+{"method": "initialized"}
+{"id": 2, "method": "mcpServerStatus/list", "params": {}}
+"""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,6 @@ class ClientProgram:
         return None
 
     def _codex_servers(self) -> list[dict[str, Any]]:
-        asked = [
-            {"id": 1, "method": "initialize", "params": {"clientInfo": _US}},
-            {"method": "initialized"},
-            {"id": 2, "method": "mcpServerStatus/list", "params": {}},
-        ]
         with subprocess.Popen(
             [str(_BIN / "codex"), "app-server"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -99,7 +99,7 @@ class ClientProgram:
         ) as process:  # fmt: skip
             assert process.stdin
             assert process.stdout
-            process.stdin.write("".join(json.dumps(message) + "\n" for message in asked))
+            process.stdin.write(ASKING_CODEX)
             process.stdin.flush()
             try:
                 for line in process.stdout:
@@ -139,9 +139,6 @@ class ClientProgram:
         kept = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
         path = [str(_BIN), str(NODE.parent), str(Path(sys.executable).parent), kept["PATH"]]
         return kept | _QUIET | {"HOME": str(self.home), "PATH": os.pathsep.join(path)}
-
-
-_US = {"name": "test", "version": "1"}
 
 
 def listed(client: ClientProgram) -> Sequence[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from .peer import NODE, PYTHON_SERVERS, SERVERS, Document, Step, need, play
+from .test_everyones_list import CLIENTS
 from .test_stdio_peers import serving
 
 FILTER = [sys.executable, "-m", "mcp_tool_filter"]
@@ -38,6 +39,7 @@ def call(name: str, **arguments: Any) -> Step:
     return {"call": name, "arguments": arguments}
 
 
+ADA = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
 KNOWN = [
     Known(
         "everything",
@@ -46,10 +48,7 @@ KNOWN = [
             call("echo", message="hello"),
             call("get-sum", a=2, b=3),
             call("get-tiny-image"),
-            {
-                **call("trigger-long-running-operation", duration=1, steps=2),
-                "progress": True,
-            },
+            call("trigger-long-running-operation", duration=1, steps=2) | {"progress": True},
             {"list": "resources"},
             {"list": "prompts"},
         ),
@@ -62,13 +61,7 @@ KNOWN = [
     Known(
         "memory",
         "delete_entities",
-        (
-            call(
-                "create_entities",
-                entities=[{"name": "Ada", "entityType": "person", "observations": ["counts"]}],
-            ),
-            call("search_nodes", query="Ada"),
-        ),
+        (call("create_entities", entities=[ADA]), call("search_nodes", query="Ada")),
     ),
     Known(
         "time",
@@ -86,7 +79,6 @@ ADDED_LATER = (
     "trigger-elicitation-request-async",
     "trigger-url-elicitation",
 )
-CLIENTS = [("mcp1", ()), ("mcp2", ("--mode", "auto")), ("ts1", ()), ("ts2", ("--mode", "auto"))]
 WAYS = [(name, flags, False) for name, flags in CLIENTS] + [("mcp1", (), True)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_tool_filter.policy.lock import Lock, parse_json, render_lock
 from tests.changing_server import write_tools
-from tests.cli.commands.served_command import Served
+from tests.cli.commands.served_command import Served, served_by
 from tests.cli.commands.test_serve import serving
 from tests.cli.launched import launched, run
 from tests.make import asking
@@ -137,8 +137,7 @@ def test_on_pages_each_hidden_tool_is_named_once(tmp_path: Path) -> None:
 
 
 def over_http(client: StdioClient) -> Served:
-    said = client.said_on_stderr("Saved:")
-    it = Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
+    it = served_by(client)
     it.opens()
     return it
 
@@ -151,7 +150,7 @@ def test_a_command_over_http_and_another_lock_while_it_runs(tmp_path: Path) -> N
         it = over_http(client)
         assert "result" in it.calls("read")
         lists(tmp_path / "t", OTHER_READ, MAIL)
-        assert [one["name"] for one in it.post(LIST).json()["result"]["tools"]] == ["mail"]
+        assert it.tools() == ["mail"]
         assert it.calls("read")["error"]["code"] == -32601
         write_lock(file, OTHER_READ)
         client.process.send_signal(signal.SIGHUP)

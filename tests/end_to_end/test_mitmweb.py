@@ -44,214 +44,217 @@ return [...document.querySelectorAll("td code")]
 """
 
 
-class TestBrowser:
-    def test_flows_are_marked_commented_and_readable(self, web: Web, page: Page) -> None:
-        web.client.tools()
-        web.client.call("file_delete")
-        web.client.call("file_read")
+def show(page: Page, web: Web, *texts: str) -> None:
+    """Open our page, and wait until it shows these."""
+    page.go(web.url(f"/mcp?token={PASSWORD}"))
+    page.wait_for("Live", *texts)
+
+
+def test_flows_are_marked_commented_and_readable(web: Web, page: Page) -> None:
+    web.client.tools()
+    web.client.call("file_delete")
+    web.client.call("file_read")
+    page.go(web.url(f"/?token={PASSWORD}"))
+    page.wait_for("/mcp", "🙈", "🚫")
+    flows = json.loads(web.api("GET", "/flows")[1])
+    [refused] = [flow for flow in flows if "not found" in flow["comment"]]
+    [listed] = [flow for flow in flows if "hidden" in flow["comment"]]
+
+    open_flow(web, page, refused["id"], "comment")
+    page.wait_for("not found: file_delete (denied by ^(file|email)_(delete|send)$)")
+    open_flow(web, page, refused["id"], "request")
+    page.wait_for("MCP", "request tools/call", "tool: file_delete")
+    open_flow(web, page, refused["id"], "response")
+    page.wait_for("MCP", "code: -32601", "Tool not found: file_delete")
+    open_flow(web, page, listed["id"], "response")
+    page.wait_for("MCP", "- file_read(path, first?)")
+    assert "- file_delete" not in page.text
+
+
+def test_an_open_stream_is_seen_while_it_goes_on(tmp_path: Path, page: Page) -> None:
+    need("mcp1")
+    sse = ("--transport", "sse")
+    with (
+        upstream("mcp1", *sse) as server,
+        mitmweb(tmp_path, server.port) as web,
+        client("mcp1", f"http://127.0.0.1:{web.client.port}/sse", *sse) as speaker,
+    ):
+        speaker.do({"list": "tools"})
         page.go(web.url(f"/?token={PASSWORD}"))
-        page.wait_for("/mcp", "🙈", "🚫")
         flows = json.loads(web.api("GET", "/flows")[1])
-        [refused] = [flow for flow in flows if "not found" in flow["comment"]]
-        [listed] = [flow for flow in flows if "hidden" in flow["comment"]]
+        [stream] = [flow for flow in flows if flow["request"]["method"] == "GET"]
+        open_flow(web, page, stream["id"], "response")
+        page.wait_for("MCP", "event 1: endpoint", "- read_file(path, lines?)")
+        assert "contents of seen.txt" not in page.text
+        speaker.do({"call": "read_file", "arguments": {"path": "seen.txt"}})
+        page.wait_for("contents of seen.txt")
+        speaker.do({"call": "drop_database"})
+        page.wait_for("Tool not found: drop_database")
+        [session] = web.state()["listeners"][0]["sessions"]
+        assert (session["revision"], session["seconds_ago"]) == (REVISION, None)
 
-        open_flow(web, page, refused["id"], "comment")
-        page.wait_for("not found: file_delete (denied by ^(file|email)_(delete|send)$)")
-        open_flow(web, page, refused["id"], "request")
-        page.wait_for("MCP", "request tools/call", "tool: file_delete")
-        open_flow(web, page, refused["id"], "response")
-        page.wait_for("MCP", "code: -32601", "Tool not found: file_delete")
-        open_flow(web, page, listed["id"], "response")
-        page.wait_for("MCP", "- file_read(path, first?)")
-        assert "- file_delete" not in page.text
 
-    def test_an_open_stream_is_seen_while_it_goes_on(self, tmp_path: Path, page: Page) -> None:
-        need("mcp1")
-        sse = ("--transport", "sse")
-        with (
-            upstream("mcp1", *sse) as server,
-            mitmweb(tmp_path, server.port) as web,
-            client("mcp1", f"http://127.0.0.1:{web.client.port}/sse", *sse) as speaker,
-        ):
-            speaker.do({"list": "tools"})
-            page.go(web.url(f"/?token={PASSWORD}"))
-            flows = json.loads(web.api("GET", "/flows")[1])
-            [stream] = [flow for flow in flows if flow["request"]["method"] == "GET"]
-            open_flow(web, page, stream["id"], "response")
-            page.wait_for("MCP", "event 1: endpoint", "- read_file(path, lines?)")
-            assert "contents of seen.txt" not in page.text
-            speaker.do({"call": "read_file", "arguments": {"path": "seen.txt"}})
-            page.wait_for("contents of seen.txt")
-            speaker.do({"call": "drop_database"})
-            page.wait_for("Tool not found: drop_database")
-            [session] = web.state()["listeners"][0]["sessions"]
-            assert (session["revision"], session["seconds_ago"]) == (REVISION, None)
+def test_the_page_updates_itself(web: Web, page: Page) -> None:
+    show(page, web, "Nothing has been refused.", "file_delete")
+    assert figure(page, "Refused") == "0"
+    web.client.call("file_delete")
+    web.client.call("file_read")
+    page.until(lambda: figure(page, "Refused") == "1", "refusal")
+    assert figure(page, "Calls") == "1"
+    assert row(page, "hidden-tool", "file_delete")[1:] == [
+        "denied by ^(file|email)_(delete|send)$",
+        "1",
+        "Show",
+    ]
+    assert row(page, "shown-tool", "file_read")[1] == "1"
+    assert page.errors() == []
 
-    def test_the_page_updates_itself(self, web: Web, page: Page) -> None:
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "Nothing has been refused.", "file_delete")
-        assert figure(page, "Refused") == "0"
-        web.client.call("file_delete")
-        web.client.call("file_read")
-        page.until(lambda: figure(page, "Refused") == "1", "refusal")
-        assert figure(page, "Calls") == "1"
-        assert row(page, "hidden-tool", "file_delete")[1:] == [
-            "denied by ^(file|email)_(delete|send)$",
-            "1",
-            "Show",
-        ]
-        assert row(page, "shown-tool", "file_read")[1] == "1"
+
+def test_rules_are_shown_with_their_hits_and_after_an_edit(tmp_path: Path, page: Page) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULES % ("no <b>etc</b>", "/etc"))
+    with (
+        running_demo() as port,
+        mitmweb(tmp_path, port, ("--set", f"rules={rules}")) as web,
+    ):
+        web.client.begin()
+        show(page, web, "Rules", "no <b>etc</b>")
+        assert row(page, "rule", "no <b>etc</b>")[1] == "0"
+        blocked = web.client.ask("tools/call", name="file_read", arguments={"path": "/etc/x"})
+        assert blocked["error"]["data"] == {"rule": "no <b>etc</b>", "action": "block"}
+        page.until(lambda: row(page, "rule", "no <b>etc</b>")[1] == "1", "hit")
+        flows = json.loads(web.api("GET", "/flows")[1])
+        assert any("no <b>etc</b>" in flow["comment"] for flow in flows)
+        rules.write_text(RULES % ("no-home", "/home"))
+        page.wait_for("no-home")
+        page.until(lambda: "no <b>etc</b>" not in rule_table(page), "edit")
         assert page.errors() == []
 
-    def test_rules_are_shown_with_their_hits_and_after_an_edit(
-        self, tmp_path: Path, page: Page
-    ) -> None:
-        rules = tmp_path / "rules.yaml"
-        rules.write_text(RULES % ("no <b>etc</b>", "/etc"))
-        with (
-            running_demo() as port,
-            mitmweb(tmp_path, port, ("--set", f"rules={rules}")) as web,
-        ):
-            web.client.begin()
-            page.go(web.url(f"/mcp?token={PASSWORD}"))
-            page.wait_for("Live", "Rules", "no <b>etc</b>")
-            assert row(page, "rule", "no <b>etc</b>")[1] == "0"
-            blocked = web.client.ask("tools/call", name="file_read", arguments={"path": "/etc/x"})
-            assert blocked["error"]["data"] == {"rule": "no <b>etc</b>", "action": "block"}
-            page.until(lambda: row(page, "rule", "no <b>etc</b>")[1] == "1", "hit")
-            flows = json.loads(web.api("GET", "/flows")[1])
-            assert any("no <b>etc</b>" in flow["comment"] for flow in flows)
-            rules.write_text(RULES % ("no-home", "/home"))
-            page.wait_for("no-home")
-            page.until(lambda: "no <b>etc</b>" not in rule_table(page), "edit")
-            assert page.errors() == []
 
-    def test_mitmweb_links_to_the_page_and_shows_comments(self, web: Web, page: Page) -> None:
-        web.client.call("file_read")
-        page.go(web.url(f"/?token={PASSWORD}"))
-        page.wait_for("tools/call file_read: forwarded")
-        width = page.run(
-            "return document.querySelector('td.col-comment').getBoundingClientRect().width"
-        )
-        assert width > 400
-        page.find("a#mcp-tool-filter").click()
-        page.wait_for("Live", "Exposed tools")
+def test_mitmweb_links_to_the_page_and_shows_comments(web: Web, page: Page) -> None:
+    web.client.call("file_read")
+    page.go(web.url(f"/?token={PASSWORD}"))
+    page.wait_for("tools/call file_read: forwarded")
+    width = page.run(
+        "return document.querySelector('td.col-comment').getBoundingClientRect().width"
+    )
+    assert width > 400
+    page.find("a#mcp-tool-filter").click()
+    page.wait_for("Live", "Exposed tools")
 
-    @pytest.mark.parametrize("width", [390, 1440])
-    def test_no_text_is_cut_and_nothing_overflows_at_the_width_of(
-        self, width: int, web: Web, page: Page
-    ) -> None:
-        """No name is broken beside empty space, and nothing reaches out of the page."""
-        web.client.call("file_read")
-        web.client.call("no_such_tool_" + "with_a_long_name_" * 5)
-        web.client.call("x" * 120)
-        page.resize(width, 900)
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "no_such_tool_")
-        assert page.run("return document.documentElement.scrollWidth") == width
-        lines = "return [...document.querySelectorAll('.hidden-tool code, .shown-tool code')]"
-        heights = page.run(f"{lines}.map(one => one.getBoundingClientRect().height)")
-        assert max(heights) < 25  # one line
-        cut = "[...document.querySelectorAll('td, th')].filter(one => one.scrollWidth > "
-        assert page.run(f"return {cut} one.clientWidth + 1).map(one => one.innerText)") == []
-        assert page.run(CUT_NAMES) == []
 
-    def test_a_keyboard_hides_a_tool_and_keeps_its_place(self, web: Web, page: Page) -> None:
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "file_read")
-        button = 'button[aria-label="Hide file_read"]'
-        page.run(f"document.querySelector('{button}').focus()")
-        page.find(button).type("\ue007")
-        page.wait_for("1 tool to hide")
-        focused = "return document.activeElement.getAttribute('aria-label')"
-        assert page.run(focused) == "Show file_read"
-        page.find('button[aria-label="Discard the changes"]').click()
-        page.find(button)
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_text_is_cut_and_nothing_overflows_at_the_width_of(
+    width: int, web: Web, page: Page
+) -> None:
+    """No name is broken beside empty space, and nothing reaches out of the page."""
+    web.client.call("file_read")
+    web.client.call("no_such_tool_" + "with_a_long_name_" * 5)
+    web.client.call("x" * 120)
+    page.resize(width, 900)
+    show(page, web, "no_such_tool_")
+    assert page.run("return document.documentElement.scrollWidth") == width
+    lines = "return [...document.querySelectorAll('.hidden-tool code, .shown-tool code')]"
+    heights = page.run(f"{lines}.map(one => one.getBoundingClientRect().height)")
+    assert max(heights) < 25  # one line
+    cut = "[...document.querySelectorAll('td, th')].filter(one => one.scrollWidth > "
+    assert page.run(f"return {cut} one.clientWidth + 1).map(one => one.innerText)") == []
+    assert page.run(CUT_NAMES) == []
 
-    def test_the_page_shows_callers_and_the_saved_context(self, web: Web, page: Page) -> None:
-        web.client.tools()
-        for name in ("file_read", "file_read", "file_delete"):
-            web.client.call(name)
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "Who calls what", "file_read 2", "Context saved: ")
-        labels = "return [...document.querySelectorAll('svg')].map(x => x.ariaLabel)"
-        assert [label.split(":")[0].split(",")[0] for label in page.run(labels)] == [
-            "Last ten minutes",
-            "Median time of the upstream",
-            "Context saved",
-        ]
 
-    def test_the_page_is_readable_in_light_and_dark_mode(
-        self, web: Web, page: Page, tmp_path: Path
-    ) -> None:
-        """With MCP_TOOL_FILTER_PICTURES in the environment it makes the README's picture."""
-        if "MCP_TOOL_FILTER_PICTURES" in os.environ:
-            _do_some_work(web.client)
-            page.resize(1440, 1100)
-        web.client.tools()
-        for name in ("file_read", "web_search", "file_delete", "drop_database", "no_such_tool"):
-            web.client.call(name)
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "no_such_tool")
-        colours = {}
-        for scheme in ("dark", "light"):
-            page.prefer(scheme)
-            colours[scheme] = page.run(COLOURS)
-        assert all(contrast(text, back) >= 4.5 for text, back in colours["light"]), colours
-        assert all(contrast(text, back) >= 4.5 for text, back in colours["dark"]), colours
-        assert colours["light"] != colours["dark"]
-        picture = PICTURE if "MCP_TOOL_FILTER_PICTURES" in os.environ else tmp_path / "page.png"
-        page.screenshot(picture)
-        assert picture.stat().st_size > 10_000
+def test_a_keyboard_hides_a_tool_and_keeps_its_place(web: Web, page: Page) -> None:
+    show(page, web, "file_read")
+    button = 'button[aria-label="Hide file_read"]'
+    page.run(f"document.querySelector('{button}').focus()")
+    page.find(button).type("\ue007")
+    page.wait_for("1 tool to hide")
+    focused = "return document.activeElement.getAttribute('aria-label')"
+    assert page.run(focused) == "Show file_read"
+    page.find('button[aria-label="Discard the changes"]').click()
+    page.find(button)
 
-    def test_messages_appear_at_once_and_link_to_their_flow(self, web: Web, page: Page) -> None:
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "Nothing has passed yet." if not web.state()["recent"] else "ms")
-        web.client.call("file_read")
-        web.client.call("file_delete")
-        page.wait_for("tools/call file_read", "refused (^(file|email)_(delete|send)$)")
-        [flow] = [one["flow"] for one in web.state()["recent"] if one["verdict"] == "refused"][:1]
-        assert page.run(f"return !!document.querySelector('a[href*=\"{flow}\"]')")
-        steps = web.state()["steps"]
-        assert sum(step["calls"] for step in steps) >= 1
-        assert sum(step["refused"] for step in steps) >= 1
 
-    def test_a_click_hides_a_tool_and_can_be_undone(self, web: Web, page: Page) -> None:
-        before = web.option("deny")
-        page.go(web.url(f"/mcp?token={PASSWORD}"))
-        page.wait_for("Live", "file_read")
-        page.find('button[aria-label="Hide file_read"]').click()
-        page.wait_for("1 tool to hide, 0 to show", "--deny '^file_read$'")
-        assert "file_read" in web.client.tools()  # nothing has changed so far
-        page.find('button[aria-label="Apply the changes"]').click()
-        page.until(lambda: "file_read" not in web.client.tools(), "hidden tool")
-        page.wait_for("The patterns were changed on this page.")
-        page.find('button[aria-label="Undo the last change"]').click()
-        page.until(lambda: "file_read" in web.client.tools(), "shown tool")
-        assert ",".join(web.option("deny")) == ",".join(before)
-        assert page.errors() == []
+def test_the_page_shows_callers_and_the_saved_context(web: Web, page: Page) -> None:
+    web.client.tools()
+    for name in ("file_read", "file_read", "file_delete"):
+        web.client.call(name)
+    show(page, web, "Who calls what", "file_read 2", "Context saved: ")
+    labels = "return [...document.querySelectorAll('svg')].map(x => x.ariaLabel)"
+    assert [label.split(":")[0].split(",")[0] for label in page.run(labels)] == [
+        "Last ten minutes",
+        "Median time of the upstream",
+        "Context saved",
+    ]
 
-    def test_without_the_token_the_page_says_how_to_get_in(self, web: Web, page: Page) -> None:
-        page.go(web.url("/mcp"))
-        page.wait_for("This page needs mitmweb's token")
-        assert "file_delete" not in page.text
 
-    def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(
-        self, web: Web, page: Page
-    ) -> None:
-        before = web.client.tools()
-        edit_deny(web, page, "[")
-        page.until(lambda: web.state()["refused_edit"], "refused edit")
-        page.go(web.url("/mcp"))
-        page.wait_for("not adopted", 'Invalid regex pattern in deny list: "["', "file_delete")
-        assert web.client.tools() == before
+def test_the_page_is_readable_in_light_and_dark_mode(web: Web, page: Page, tmp_path: Path) -> None:
+    """With MCP_TOOL_FILTER_PICTURES in the environment it makes the README's picture."""
+    if "MCP_TOOL_FILTER_PICTURES" in os.environ:
+        _do_some_work(web.client)
+        page.resize(1440, 1100)
+    web.client.tools()
+    for name in ("file_read", "web_search", "file_delete", "drop_database", "no_such_tool"):
+        web.client.call(name)
+    show(page, web, "no_such_tool")
+    colours = {}
+    for scheme in ("dark", "light"):
+        page.prefer(scheme)
+        colours[scheme] = page.run(COLOURS)
+    assert all(contrast(text, back) >= 4.5 for text, back in colours["light"]), colours
+    assert all(contrast(text, back) >= 4.5 for text, back in colours["dark"]), colours
+    assert colours["light"] != colours["dark"]
+    picture = PICTURE if "MCP_TOOL_FILTER_PICTURES" in os.environ else tmp_path / "page.png"
+    page.screenshot(picture)
+    assert picture.stat().st_size > 10_000
 
-        edit_deny(web, page, "^table_")
-        page.until(lambda: web.option("deny") == ["^table_"], "edit")
-        assert "file_delete" in web.client.tools()
-        page.go(web.url("/mcp"))
-        page.wait_for("Live", "denied by ^table_")
-        assert "not adopted" not in page.text
+
+def test_messages_appear_at_once_and_link_to_their_flow(web: Web, page: Page) -> None:
+    show(page, web, "Nothing has passed yet." if not web.state()["recent"] else "ms")
+    web.client.call("file_read")
+    web.client.call("file_delete")
+    page.wait_for("tools/call file_read", "refused (^(file|email)_(delete|send)$)")
+    [flow] = [one["flow"] for one in web.state()["recent"] if one["verdict"] == "refused"][:1]
+    assert page.run(f"return !!document.querySelector('a[href*=\"{flow}\"]')")
+    steps = web.state()["steps"]
+    assert sum(step["calls"] for step in steps) >= 1
+    assert sum(step["refused"] for step in steps) >= 1
+
+
+def test_a_click_hides_a_tool_and_can_be_undone(web: Web, page: Page) -> None:
+    before = web.option("deny")
+    show(page, web, "file_read")
+    page.find('button[aria-label="Hide file_read"]').click()
+    page.wait_for("1 tool to hide, 0 to show", "--deny '^file_read$'")
+    assert "file_read" in web.client.tools()  # nothing has changed so far
+    page.find('button[aria-label="Apply the changes"]').click()
+    page.until(lambda: "file_read" not in web.client.tools(), "hidden tool")
+    page.wait_for("The patterns were changed on this page.")
+    page.find('button[aria-label="Undo the last change"]').click()
+    page.until(lambda: "file_read" in web.client.tools(), "shown tool")
+    assert ",".join(web.option("deny")) == ",".join(before)
+    assert page.errors() == []
+
+
+def test_without_the_token_the_page_says_how_to_get_in(web: Web, page: Page) -> None:
+    page.go(web.url("/mcp"))
+    page.wait_for("This page needs mitmweb's token")
+    assert "file_delete" not in page.text
+
+
+def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(web: Web, page: Page) -> None:
+    before = web.client.tools()
+    edit_deny(web, page, "[")
+    page.until(lambda: web.state()["refused_edit"], "refused edit")
+    page.go(web.url("/mcp"))
+    page.wait_for("not adopted", 'Invalid regex pattern in deny list: "["', "file_delete")
+    assert web.client.tools() == before
+
+    edit_deny(web, page, "^table_")
+    page.until(lambda: web.option("deny") == ["^table_"], "edit")
+    assert "file_delete" in web.client.tools()
+    page.go(web.url("/mcp"))
+    page.wait_for("Live", "denied by ^table_")
+    assert "not adopted" not in page.text
 
 
 COLOURS = """

@@ -9,12 +9,24 @@ import pytest
 from .expected import assert_all_worked
 from .filtering import HOSTS, Filter
 from .pairs import PAIRS, Pair, Server, steps
-from .peer import SCRIPTS, Step, Upstream, conformance, need, play, upstream
+from .peer import SCRIPTS, Document, Step, Upstream, conformance, need, play, upstream
 
 DENIED = ("delete_file", "drop_database")
 TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
 EXPOSED = [name for name in TOOLS if name not in DENIED]
-DENIED_CALLS: list[Step] = [{"call": name, "arguments": {"path": "a"}} for name in DENIED]
+
+
+def scenario(pair: Pair) -> list[Step]:
+    denied: list[Step] = [{"call": name, "arguments": {"path": "a"}} for name in DENIED]
+    return [*steps(pair).values(), *denied]
+
+
+def assert_filtered(pair: Pair, document: Document, calls: list[str]) -> None:
+    assert_all_worked(pair, document, tools=EXPOSED)
+    refused = [outcome["error"] for outcome in document.outcomes[-len(DENIED) :]]
+    assert [error["code"] for error in refused] == [-32601] * len(DENIED)
+    assert [error["message"].rpartition(": ")[2] for error in refused] == list(DENIED)
+    assert not {*DENIED, "no_such_tool"} & {*calls}
 
 
 @dataclass
@@ -49,15 +61,8 @@ def test_a_pair_works_and_the_denied_tools_are_gone(running: Running, pair: Pair
     need(pair.client.name)
     already_called = len(running.upstream.calls())
     url = running.filter.url(running.upstream.path)
-    scenario = [*steps(pair).values(), *DENIED_CALLS]
-
-    document = play(pair.client.name, url, scenario, *pair.client.flags)
-
-    assert_all_worked(pair, document, tools=EXPOSED)
-    refused = [outcome["error"] for outcome in document.outcomes[-len(DENIED) :]]
-    assert [error["code"] for error in refused] == [-32601, -32601]
-    assert [error["message"].rpartition(": ")[2] for error in refused] == list(DENIED)
-    assert not {*DENIED, "no_such_tool"} & {*running.upstream.calls()[already_called:]}
+    document = play(pair.client.name, url, scenario(pair), *pair.client.flags)
+    assert_filtered(pair, document, running.upstream.calls()[already_called:])
 
 
 @pytest.mark.parametrize("host", HOSTS)

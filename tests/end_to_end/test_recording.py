@@ -2,59 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.adapters.recordings.replay import replay
-from tests.end_to_end.filtering import mitmdump
-from tests.end_to_end.peer import client, need, upstream
-from tests.proxy import REPOSITORY
-from tests.raw_upstream import TIMEOUT, free_port
+from tests.end_to_end.filtering import launcher, mitmdump
+from tests.end_to_end.peer import Step, client, need, play, upstream
+from tests.proxy import tool
 
-BIN = Path(sys.executable).parent
 SSE = ("--transport", "sse")
-
-
-@contextmanager
-def running(home: Path, *command: str | Path) -> Iterator[str]:
-    """Run a proxy until the end of the block; its origin."""
-    port = free_port()
-    given = [*command, "--port" if "-m" in command else "--listen-port", str(port)]
-    given += [] if "-m" in command else ["--set", f"confdir={home}", "-q"]
-    process = subprocess.Popen(
-        given,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon")},
-    )
-    try:
-        wait_until_it_listens(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wait_until_it_listens(port: int) -> None:
-    end = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, "it does not start"
-            time.sleep(0.05)
 
 
 def messages(stream: bytes) -> list[object]:
@@ -96,11 +57,10 @@ def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
 def test_the_launcher_records_the_same(tmp_path: Path) -> None:
     need("mcp1")
     file = tmp_path / "session.flow"
-    launcher: list[str | Path] = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_"]
     with (
         upstream("mcp1", *SSE) as server,
-        running(tmp_path, *launcher, "--upstream", server.url, "--record", file) as at,
-        client("mcp1", at + server.path, *SSE) as speaker,
+        launcher(server.origin, deny="^delete_", record=str(file)) as between,
+        client("mcp1", between.url(server.path), *SSE) as speaker,
     ):
         speaker.do({"list": "tools"})
         speaker.do({"call": "delete_file"})
@@ -111,18 +71,19 @@ def test_the_launcher_records_the_same(tmp_path: Path) -> None:
     assert messages(heard) == messages(recording.flows[0].heard)
 
 
-def test_a_recording_made_without_the_filter_can_be_replayed(tmp_path: Path) -> None:
+async def test_a_recording_made_without_the_filter_can_be_replayed(tmp_path: Path) -> None:
     """A user has a dump already and wants to know what a policy would have done."""
     need("mcp1")
     file = tmp_path / "plain.flow"
-    with (
-        upstream("mcp1", "--json") as server,
-        running(tmp_path, BIN / "mitmdump", "--mode", f"reverse:{server.origin}", "-w", file) as at,
-        client("mcp1", at + server.path) as speaker,
-    ):
-        speaker.do({"list": "tools"})
-        speaker.do({"call": "delete_file"})
-        speaker.do({"call": "read_file", "arguments": {"path": "a"}})
+    with upstream("mcp1", "--json") as server:
+        words = ("--mode", f"reverse:{server.origin}", "-w", str(file))
+        async with tool("mitmdump", *words, home=tmp_path) as it:
+            url = f"http://127.0.0.1:{await it.listening()}{server.path}"
+            read: Step = {"call": "read_file", "arguments": {"path": "a"}}
+            steps: list[Step] = [{"list": "tools"}, {"call": "delete_file"}, read]
+            await asyncio.to_thread(play, "mcp1", url, steps)
+            it.interrupt()
+            await it.exit_code()
     transcript = replay(read_recording(file), deny="^delete_")
     assert "delete_file" in transcript.listed_before
     assert "delete_file" not in transcript.listed_after

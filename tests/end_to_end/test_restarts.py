@@ -7,19 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    ExitStack,
-    asynccontextmanager,
-    closing,
-    suppress,
-)
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -28,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
-from tests.proxy import REPOSITORY, SCRIPT
+from tests.attacks.hosts import hosted, in_each_host
 from tests.raw_client import MCP_HEADERS, Answer, post, raw_client
 from tests.raw_upstream import TIMEOUT, free_port
 
@@ -95,52 +87,6 @@ class Traffic:
         ]
 
 
-@asynccontextmanager
-async def mitmdump(origin: str, home: Path) -> AsyncIterator[tuple[int, Path]]:
-    port, words = free_port(), ["-s", SCRIPT]
-    for option in (f"confdir={home}", "deny=^delete_", "endpoint=/mcp", "fail_fast=false"):
-        words += ["--set", option]
-    words += ["--mode", f"reverse:{origin}@{port}", "--listen-host", "127.0.0.1"]
-    program = "from mitmproxy.tools.main import mitmdump; mitmdump()"
-    async with running(["-c", program, *words], home) as stderr:
-        yield port, stderr
-
-
-@asynccontextmanager
-async def launcher(origin: str, home: Path) -> AsyncIterator[tuple[int, Path]]:
-    port = free_port()
-    words = ["-m", "mcp_tool_filter", "-u", f"{origin}/mcp", "--deny", "^delete_"]
-    async with running([*words, "--port", str(port), "--keep-running", "-q"], home) as stderr:
-        yield port, stderr
-
-
-@asynccontextmanager
-async def running(words: list[str], home: Path) -> AsyncIterator[Path]:
-    """Run Python until the end of the block; it must not end before."""
-    stderr = home / "stderr"
-    with stderr.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=file,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon"), "PYTHONUNBUFFERED": "1"},
-        )
-    try:
-        yield stderr
-        assert process.returncode is None, stderr.read_text()
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0, stderr.read_text()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-type Filtered = Callable[[str, Path], AbstractAsyncContextManager[tuple[int, Path]]]
-
-
 class DevServer:
     """A real server on a port that it keeps, killed and started again."""
 
@@ -174,20 +120,20 @@ class DevServer:
 
 
 @pytest.mark.parametrize("server", ["mcp1", "ts2"])
-@pytest.mark.parametrize("filtered", [mitmdump, launcher])
+@in_each_host
 async def test_only_calls_in_flight_are_lost_at_a_restart(
-    filtered: Filtered, server: str, tmp_path: Path
+    host: str, server: str, tmp_path: Path
 ) -> None:
+    option = "keep_running" if host == "launcher" else "fail_fast=false"
     with closing(DevServer(server)) as upstream:
-        async with filtered(upstream.origin, tmp_path) as (port, stderr):
+        async with hosted(host, upstream.origin, tmp_path, option, deny="^delete_") as it:
 
             async def say(text: str, times: int) -> None:
                 async with asyncio.timeout(TIMEOUT):
-                    while stderr.read_text().count(text) < times:
+                    while it.stderr.count(text) < times:
                         await asyncio.sleep(0.02)
 
-            await reachable(port)
-            traffic = Traffic(port)
+            traffic = Traffic(it.port)
             for number in range(CLIENTS):
                 traffic.clients.append(asyncio.create_task(traffic.call(number)))
             for number in range(1, RESTARTS + 1):
@@ -197,7 +143,9 @@ async def test_only_calls_in_flight_are_lost_at_a_restart(
             await traffic.goes_on()
             traffic.done.set()
             await asyncio.gather(*traffic.clients)
-        said = stderr.read_text()
+            it.interrupt()
+            assert await it.exit_code() == 0, it.stderr
+        said = it.stderr
         assert traffic.failures(upstream.away) == []
     errors = [said["error"] for _, _, said in traffic.calls if "error" in said]
     assert errors
@@ -207,13 +155,3 @@ async def test_only_calls_in_flight_are_lost_at_a_restart(
     assert said.count("waiting for it to come back") == RESTARTS
     assert said.count("is back") == RESTARTS
     assert "Traceback" not in said
-
-
-async def reachable(port: int) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            with suppress(ConnectionRefusedError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return
-            await asyncio.sleep(0.02)

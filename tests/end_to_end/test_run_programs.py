@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,8 @@ import pytest
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import certified
 
-from .client_programs import PROGRAMS, ClientProgram
+from .client_programs import ASKING_CODEX, PROGRAMS, ClientProgram
 from .peer import need
-
-ASKED = [
-    {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "test", "version": "1"}}},
-    {"method": "initialized"},
-    {"id": 2, "method": "mcpServerStatus/list", "params": {}},
-]
 
 
 def command_of(program: str) -> Sequence[str]:
@@ -44,7 +37,7 @@ def run(client: ClientProgram, *flags: str) -> str:
         assert process.stdout
         assert process.stderr
         if client.name == "codex":
-            process.stdin.write("".join(json.dumps(message) + "\n" for message in ASKED))
+            process.stdin.write(ASKING_CODEX)
             process.stdin.flush()
             next((line for line in process.stdout if '"id":2' in line), None)
         process.stdin.close()

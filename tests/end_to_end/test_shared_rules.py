@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -14,7 +13,7 @@ import pytest
 
 from tests.adapters.rules.test_redis_state import Server
 from tests.cli.commands.relaying import text_in
-from tests.cli.commands.served_command import Served
+from tests.cli.commands.served_command import served_by
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
@@ -164,9 +163,7 @@ def asked_over_stdio(client: StdioClient, tool: str = "env") -> str:
 
 
 def asked_over_http(client: StdioClient, tool: str = "env") -> str:
-    found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", client.said_on_stderr("Saved:"))
-    assert found
-    server = Served(int(found[1]), client)
+    server = served_by(client)
     server.opens()
     text = text_in(server.calls(tool, name="TOKEN"))
     client.process.terminate()  # what is to be stored is stored before the end

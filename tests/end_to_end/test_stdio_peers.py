@@ -5,10 +5,7 @@ In each one a pair does what it does without a filter, but for the denied tools.
 """
 
 import json
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -16,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from .expected import assert_all_worked
-from .pairs import Client, Pair, Server, steps
-from .peer import Document, Step, command_of, need, play, upstream
-from .test_peers_filtered import DENIED, DENIED_CALLS, EXPOSED
+from .filtering import started
+from .pairs import Client, Pair, Server
+from .peer import command_of, need, play, upstream
+from .test_peers_filtered import assert_filtered, scenario
 
 DENY = "^delete_.*$,^drop_"
 FILTER = [sys.executable, "-m", "mcp_tool_filter", "--deny", DENY]
@@ -55,17 +52,6 @@ WEB_CLIENTS = [
     Client("ts2", mode="legacy"),
     Client("ts2", mode="auto"),
 ]
-
-
-def scenario(pair: Pair) -> list[Step]:
-    return [*steps(pair).values(), *DENIED_CALLS]
-
-
-def assert_filtered(pair: Pair, document: Document, calls: list[str]) -> None:
-    assert_all_worked(pair, document, tools=EXPOSED)
-    refused = [outcome["error"] for outcome in document.outcomes[-len(DENIED) :]]
-    assert [error["code"] for error in refused] == [-32601] * len(DENIED)
-    assert not {*DENIED, "no_such_tool"} & {*calls}
 
 
 def calls_in(journal: Path) -> list[str]:
@@ -109,21 +95,5 @@ def test_a_pair_works_with_a_command_behind_http(pair: Pair, tmp_path: Path) -> 
 @contextmanager
 def serving(command: list[str], deny: str = DENY) -> Iterator[str]:
     """Serve a command over HTTP; yield the origin."""
-    words = [*FILTER[:-1], deny, "--port", "0", "--", *command]
-    with tempfile.TemporaryFile("w+") as rest:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=rest, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stderr
-        try:
-            report = ""
-            while not (found := re.search(r"MCP tool filter: (http://\S+:\d+)/mcp", report)):
-                line = process.stderr.readline()
-                assert line, report
-                report += line
-            while "Saved" not in line:
-                line = process.stderr.readline()
-            yield found[1]
-        finally:
-            process.terminate()
-            process.communicate(timeout=20)
+    with started([*FILTER[:-1], deny, "--port", "0", "--", *command], 1) as it:
+        yield it.url("")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.launched import launched, run
+from tests.cli.launched import launched, run, surroundings
 from tests.collector import Collector, attributes, collector
 from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
 from tests.mcp_upstream import saying
-from tests.proxy import REPOSITORY
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.session_upstream import session_upstream
-from tests.stdio_client import upstream
+from tests.stdio_client import filtered, upstream
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
@@ -262,15 +260,12 @@ async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path:
 
 def test_our_span_reaches_the_upstream_over_stdio_too(tmp_path: Path) -> None:
     with collector() as sent_to:
-        command = [sys.executable, "-m", "mcp_tool_filter", "-d", "^rm$", "--otel", "--"]
+        words = ("-d", "^rm$", "--otel", "--", *upstream(journal=tmp_path / "seen"))
         said = [call("read_file", 1, traceparent=CONTEXT), call("rm", 2)]
-        done = subprocess.run(
-            [*command, *upstream(journal=tmp_path / "seen")],
-            input=b"".join(line + b"\n" for line in said), capture_output=True, check=True,
-            timeout=60, cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")} | sent_to.environment,
-        )  # fmt: skip
-        assert len(done.stdout.splitlines()) == 2
+        with filtered(*words, home=tmp_path, environment=sent_to.environment) as client:
+            client.say(*said)
+            assert client.leaves() == 0
+        assert len(client.raw) == 2
         read, refused = sent_to.wait_for(2)
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, PARENT)
     assert attributes(read)["network.transport"] == "pipe"
@@ -296,24 +291,20 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path) -> None:
         "from mcp_tool_filter.cli.launcher import main;"
         "sys.exit(main(['-d', 'x', '--otel', '--', 'true']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == (
-        "Error: Traces need OpenTelemetry\nInstall it: pip install 'mcp-tool-filter[otel]'\n"
-    )
+    said = "Error: Traces need OpenTelemetry\nInstall it: pip install 'mcp-tool-filter[otel]'\n"
+    assert python(tmp_path, script) == (1, "", said)
 
 
-def test_tracing_is_not_imported_unless_it_is_on() -> None:
+def python(home: Path, script: str) -> tuple[int, str, str]:
+    words, env = [sys.executable, "-c", script], surroundings(home)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=env)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_tracing_is_not_imported_unless_it_is_on(tmp_path: Path) -> None:
     script = (
         "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.stdio,"
         "mcp_tool_filter.adapters.stdio.relay;"
         "print([n for n in sys.modules if n.startswith(('opentelemetry', 'google.protobuf'))])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
-    )  # fmt: skip
-    assert done.stdout == "[]\n"
+    assert python(tmp_path, script)[:2] == (0, "[]\n")

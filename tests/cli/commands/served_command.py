@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ DENY = ("--deny", "^delete_")
 TOOLS = ("--tools", "read_file,delete_file,crash,sleep,ask,noise,say,flood,big,env")
 
 INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
+
+READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 META = (
     '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -54,48 +56,51 @@ class Served:
     process: StdioClient
     session: str | None = None
     more: dict[str, str] = field(default_factory=dict)
+    path: str = "/mcp"
 
-    def send(self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        try:
-            connection.request(method, path, body, self._headers(headers))
-            response = connection.getresponse()
+    def send(self, method: str, path: str = "", body: bytes = b"", **headers: str) -> Answer:
+        with self.asking(method, path or self.path, body, **headers) as response:
             fields = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, fields, response.read())
-        finally:
-            connection.close()
+
+    @contextmanager
+    def asking(
+        self, method: str, path: str, body: bytes = b"", **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Ask; yields the answer as soon as its head is there."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        with closing(connection):
+            connection.request(method, path, body, self.headers(headers))
+            response = connection.getresponse()
+            try:
+                yield response
+            finally:
+                if connection.sock:  # a stream goes on
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+                response.close()
 
     def post(self, message: bytes, **headers: str) -> Answer:
         return self.send("POST", body=message, **headers)
 
     def opens(self) -> Any:
         answer = self.post(INITIALIZE)
-        self.session = answer.headers["mcp-session-id"]
-        assert self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}').status == 202
+        self.session = answer.headers.get("mcp-session-id")
+        assert self.post(READY).status == 202, answer
         return answer.messages()[-1]  # events if the command has started slowly
 
     def calls(self, tool: str, /, *, id: str = "1", **arguments: object) -> Any:
         return self.post(calling(tool, id=id, arguments=json.dumps(arguments))).messages()[-1]
 
+    def tools(self) -> list[str]:
+        listed = self.post(asking("tools/list", id="2")).messages()[-1]
+        return [tool["name"] for tool in listed["result"]["tools"]]
+
     @contextmanager
     def stream(self, path: str = "/mcp") -> Iterator[Iterator[str]]:
         """Open a stream; yields its data lines."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        headers = self._headers({"accept": "text/event-stream"})
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        assert response.status == 200
-        lines = iter(response.readline, b"")
-        try:
-            yield (line[6:-1].decode() for line in lines if line.startswith(b"data: "))
-        finally:
-            if connection.sock:
-                connection.sock.shutdown(socket.SHUT_RDWR)
-            response.close()
-            connection.close()
-
-    def usual(self) -> dict[str, str]:
-        return self._headers({})
+        with self.asking("GET", path, accept="text/event-stream") as response:
+            assert response.status == 200
+            yield data_in(response)
 
     def another(self) -> Served:
         return Served(self.port, self.process)
@@ -115,7 +120,7 @@ class Served:
             time.sleep(0.02)
         return len(self.children()) == count
 
-    def _headers(self, given: dict[str, str]) -> dict[str, str]:
+    def headers(self, given: dict[str, str]) -> dict[str, str]:
         usual = {
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
@@ -125,11 +130,21 @@ class Served:
         return usual | session | self.more | named
 
 
+def data_in(response: http.client.HTTPResponse) -> Iterator[str]:
+    lines = iter(response.readline, b"")
+    return (line[6:-1].decode() for line in lines if line.startswith(b"data: "))
+
+
+def served_by(process: StdioClient) -> Served:
+    """Wait until it serves."""
+    said = process.said_on_stderr("Saved:")
+    found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", said)
+    assert found, said
+    return Served(int(found[1]), process)
+
+
 @contextmanager
 def served(home: Path, *flags: str, words: tuple[str, ...] = ()) -> Iterator[Served]:
     command = upstream(*TOOLS, *flags)
     with filtered(*DENY, "--port", "0", *words, "--", *command, home=home) as process:
-        said = process.said_on_stderr("Saved:")
-        found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", said)
-        assert found, said
-        yield Served(int(found[1]), process)
+        yield served_by(process)

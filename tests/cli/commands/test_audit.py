@@ -20,6 +20,7 @@ from mcp_tool_filter.cli.commands.audit import _entries, paths_of
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.observers.audit.entry import START, hash_of, link, render
 from tests.adapters.watch.writing import eventually
+from tests.cli.launched import Typed
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.stdio_client import filtered, upstream
 
@@ -70,29 +71,27 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_entries_before_a_given_time_can_be_left_out(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_entries_before_a_given_time_can_be_left_out(file: Path, typed: Typed) -> None:
     argv = [str(file), "--json", "--since", "2026-11-18T10:30:00+00:00"]
-    assert json.loads(said(argv, capsys))["entries"] == 2
-    assert json.loads(said([str(file), "--json", "--since", "1s"], capsys))["entries"] == 0
+    assert json.loads(typed("audit", *argv).out)["entries"] == 2
+    assert json.loads(typed("audit", str(file), "--json", "--since", "1s").out)["entries"] == 0
 
 
 def test_compressed_files_are_read_before_the_current_one(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, typed: Typed
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     aside = tmp_path / "audit.jsonl.1.gz"
     aside.write_bytes(gzip.compress(b"".join(lines[:2])))
     file.write_bytes(b"".join(lines[2:]))
-    assert "5 lines, none changed" in said(["verify", str(aside), str(file)], capsys)
-    assert json.loads(said([str(aside), str(file), "--json"], capsys))["entries"] == 4
+    assert "5 lines, none changed" in typed("audit", "verify", str(aside), str(file)).out
+    assert json.loads(typed("audit", str(aside), str(file), "--json").out)["entries"] == 4
 
 
 @pytest.mark.parametrize("number", range(len(ENTRIES) - 1))
 @pytest.mark.parametrize("change", ["changed", "gone"])
 def test_verify_names_the_line_after_a_change(
-    number: int, change: str, file: Path, capsys: pytest.CaptureFixture[str]
+    number: int, change: str, file: Path, typed: Typed
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     if change == "gone":
@@ -100,18 +99,16 @@ def test_verify_names_the_line_after_a_change(
     else:
         lines[number] = lines[number].replace(b"2026", b"2027")
     file.write_bytes(b"".join(lines))
-    assert main(["audit", "verify", str(file)]) == 1
-    assert capsys.readouterr().out.startswith("line ")
+    assert typed("audit", "verify", str(file), status=1).out.startswith("line ")
 
 
 def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
-    file: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
     """Removing the first lines, or a whole file, must be detected."""
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[2:]))
-    assert main(["audit", "verify", str(file)]) == 1
-    out = capsys.readouterr().out
+    out = typed("audit", "verify", str(file), status=1).out
     assert "line 1: the line before it is missing" in out
     assert main(["audit", "verify", str(file), "--after", out.split("--after ")[1][:64]]) == 0
     assert main(["audit", "verify", str(file), "--after", "0" * 64]) == 1
@@ -121,8 +118,10 @@ def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
     aside = file.with_name("audit.jsonl.20261118T100000Z-1.gz")
     aside.write_bytes(gzip.compress(b"".join(lines[:2])))
     capsys.readouterr()
-    assert main(["audit", "verify", str(file)]) == 0
-    assert f"follows the last line of {aside}, which was not checked" in capsys.readouterr().out
+    assert (
+        f"follows the last line of {aside}, which was not checked"
+        in typed("audit", "verify", str(file)).out
+    )
     assert main(["audit", "verify", str(aside), str(file)]) == 0
 
 
@@ -164,21 +163,20 @@ def test_a_file_is_followed_with_its_replacement_and_a_new_part(file: Path) -> N
 @pytest.mark.parametrize("argv", [[], ["verify"], ["suggest"], ["--json"], ["--follow"]])
 @pytest.mark.parametrize("text", ["# Read me\n", '{"name": "package"}\n', "\x00\xff\n\n"])
 def test_a_file_that_is_no_audit_log_gives_one_sentence(
-    argv: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], text: str, tmp_path: Path, typed: Typed
 ) -> None:
     other = tmp_path / "other"
     other.write_text(text)
-    assert main(["audit", *argv, str(other)]) == 2
-    out, err = capsys.readouterr()
+    out, err = typed("audit", *argv, str(other), status=2)
     assert out == ""
     assert f"{other} is not an audit log" in err
 
 
 @pytest.mark.parametrize("change", ["none", "cut", "changed"])
 def test_a_hash_kept_elsewhere_reveals_a_change_of_the_last_line(
-    change: str, file: Path, capsys: pytest.CaptureFixture[str]
+    change: str, file: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
-    text = said(["verify", str(file)], capsys)
+    text = typed("audit", "verify", str(file)).out
     assert "Not checked: whether the last line was changed" in text
     last = text.split("the last hash is ")[1][:64]
     lines = file.read_bytes().splitlines(keepends=True)
@@ -191,9 +189,7 @@ def test_a_hash_kept_elsewhere_reveals_a_change_of_the_last_line(
     assert (f"No line has the hash {last}" in capsys.readouterr().out) is (change != "none")
 
 
-def test_files_can_be_named_in_any_order(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_can_be_named_in_any_order(file: Path, tmp_path: Path, typed: Typed) -> None:
     """A shell sorts the file in use before those that were put aside."""
     lines = file.read_bytes().splitlines(keepends=True)
     names = ["20261118T100000Z", "20261118T100000Z-1", "20261118T100000Z-10.gz"]
@@ -203,19 +199,19 @@ def test_files_can_be_named_in_any_order(
         aside.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
     file.write_bytes(b"".join(lines[3:]))
     argv = ["verify", *map(str, sorted(tmp_path.glob("audit.jsonl*")))]
-    assert "5 lines, none changed" in said(argv, capsys)
+    assert "5 lines, none changed" in typed("audit", *argv).out
     last = tmp_path / f"audit.jsonl.{names[-1]}"
-    assert f"The first line follows the last line of {last}" in said(["verify", str(file)], capsys)
+    assert (
+        f"The first line follows the last line of {last}" in typed("audit", "verify", str(file)).out
+    )
 
 
-def test_text_of_a_log_is_escaped_for_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_of_a_log_is_escaped_for_the_terminal(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "audit.jsonl"
     bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z\x1b[2J")
     file.write_bytes(line_of(bad) + line_of(bad | {"verdict": "refused"}))
     for argv in ([str(file)], ["suggest", str(file)], ["suggest", str(file), "--policy"]):
-        assert "\x1b" not in said(argv, capsys)
+        assert "\x1b" not in typed("audit", *argv).out
 
 
 async def test_a_refused_tool_is_not_reported_as_unused(
@@ -235,48 +231,46 @@ async def test_a_refused_tool_is_not_reported_as_unused(
     assert (found["never_called"], found["only_refused"]) == (["unused"], ["rm"])
 
 
-def test_a_log_with_one_cut_line_is_still_a_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_with_one_cut_line_is_still_a_log(tmp_path: Path, typed: Typed) -> None:
     cut = tmp_path / "audit.jsonl"
     cut.write_bytes(line_of(entry("a", "2026-11-18T09:00:00.000Z"))[:60])
-    assert main(["audit", "verify", str(cut)]) == 1
-    assert "line 1: it was cut off while it was written" in capsys.readouterr().out
+    assert (
+        "line 1: it was cut off while it was written"
+        in typed("audit", "verify", str(cut), status=1).out
+    )
 
 
-def test_a_summary_counts_as_people_write(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = said([str(file)], capsys)
+def test_a_summary_counts_as_people_write(file: Path, tmp_path: Path, typed: Typed) -> None:
+    text = typed("audit", str(file)).out
     assert text.startswith("4 entries from 2026-11-18T")
     assert "\nslowest calls\n  " in text
     assert "  3  s1: read 2, slow 1\n" in text
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    assert said([str(empty)], capsys) == "0 entries\n0 sessions, 0 calls without an answer\n"
-    assert "0 lines, none changed" in said(["verify", str(empty)], capsys)
+    assert typed("audit", str(empty)).out == "0 entries\n0 sessions, 0 calls without an answer\n"
+    assert "0 lines, none changed" in typed("audit", "verify", str(empty)).out
     one = tmp_path / "one.jsonl"
     one.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
-    assert said([str(one)], capsys).startswith("1 entry from ")
-    assert "\n1 session, " in said([str(one)], capsys)
+    assert typed("audit", str(one)).out.startswith("1 entry from ")
+    assert "\n1 session, " in typed("audit", str(one)).out
 
 
-def test_the_parts_of_other_processes_are_read_together(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_of_other_processes_are_read_together(file: Path, typed: Typed) -> None:
     part = file.with_name("audit.jsonl.pid4711")
     part.write_bytes(line_of(entry("other", "2026-11-18T13:00:00.000Z")))
-    summary = json.loads(said([str(file), "--json"], capsys))
+    summary = json.loads(typed("audit", str(file), "--json").out)
     assert summary["calls"] == {"read": 2, "slow": 1, "other": 1}
-    text = said(["verify", str(file)], capsys)
+    text = typed("audit", "verify", str(file)).out
     assert "5 lines, none changed" in text
     assert "audit.jsonl.pid4711: 1 lines, none changed" in text
-    assert said(["verify", *map(str, sorted(file.parent.iterdir()))], capsys) == text
+    assert typed("audit", "verify", *map(str, sorted(file.parent.iterdir()))).out == text
     last = text.split("pid4711: 1 lines, none changed; the last hash is ")[1][:64]
-    assert "is there" in said(["verify", str(file), "--last", last], capsys)
+    assert "is there" in typed("audit", "verify", str(file), "--last", last).out
     part.write_bytes(part.read_bytes().replace(b'"prev":"0', b'"prev":"1'))
-    assert main(["audit", "verify", str(file)]) == 1
-    assert "audit.jsonl.pid4711: line 1: the line before it is missing" in capsys.readouterr().out
+    assert (
+        "audit.jsonl.pid4711: line 1: the line before it is missing"
+        in typed("audit", "verify", str(file), status=1).out
+    )
 
 
 def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None:
@@ -309,7 +303,7 @@ def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None
 
 
 def test_files_are_checked_in_the_order_of_their_links(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, typed: Typed
 ) -> None:
     """The clock was set back between two rotations; one file was not removed after its copy."""
     lines = file.read_bytes().splitlines(keepends=True)
@@ -318,13 +312,13 @@ def test_files_are_checked_in_the_order_of_their_links(
     (tmp_path / "audit.jsonl.20261118T120000Z.gz").write_bytes(gzip.compress(b"".join(lines[:2])))
     file.write_bytes(lines[4])
     named = sorted(map(str, tmp_path.iterdir()))
-    assert "5 lines, none changed" in said(["verify", *named], capsys)
-    assert json.loads(said([*named, "--json"], capsys))["entries"] == 4
+    assert "5 lines, none changed" in typed("audit", "verify", *named).out
+    assert json.loads(typed("audit", *named, "--json").out)["entries"] == 4
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "no gzip", "empty"])
 def test_a_damaged_file_hides_no_other(
-    damage: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     packed = bytearray(gzip.compress(lines[0] * 500))
@@ -339,8 +333,7 @@ def test_a_damaged_file_hides_no_other(
             0 if argv[1:] == [str(aside)] and damage == "empty" else 1
         )
     capsys.readouterr()
-    assert main(["audit", str(aside), str(file), "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = typed("audit", str(aside), str(file), "--json")
     assert json.loads(out)["calls"]["slow"] == 1
     assert (f"{aside} cannot be read to its end" in err) or damage == "empty"
-    said(["suggest", str(aside), str(file)], capsys)
+    typed("audit", "suggest", aside, file)

@@ -8,21 +8,23 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.relaying import text_in
+from tests.cli.commands.relaying import text_in, written_in
 from tests.cli.commands.served_command import (
     DENY,
     INITIALIZE,
     META,
     TOOLS,
     Served,
+    data_in,
     served,
+    served_by,
 )
 from tests.cli.launched import run
 from tests.make import asking, calling
@@ -54,8 +56,7 @@ def test_the_report_names_the_command(serving: Served) -> None:
 
 
 def test_a_session_over_streamable_http(client: Served) -> None:
-    tools = client.post(asking("tools/list", id="2")).json()["result"]["tools"]
-    assert "delete_file" not in [tool["name"] for tool in tools]
+    assert "delete_file" not in client.tools()
     assert client.calls("delete_file", id='"x"')["error"] == {
         "code": -32601,
         "message": "Tool not found: delete_file",
@@ -80,27 +81,19 @@ def test_messages_before_an_answer_come_before_it(client: Served) -> None:
 
 
 def test_a_request_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
-    with client.stream() as said:
-        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)
-        connection.request("POST", "/mcp", calling("ask"), client.usual())
+    with client.stream() as said, ThreadPoolExecutor() as aside:
+        asked = aside.submit(client.calls, "ask")
         assert json.loads(next(said))["method"] == "roots/list"
         answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
         assert client.post(answer).status == 202
-        response = connection.getresponse()
-        assert b"roots" in response.read()
-        connection.close()
+        assert "roots" in text_in(asked.result())
 
 
 def test_a_cancelled_request_ends_without_an_answer(client: Served) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=TIMEOUT)
-    connection.request(
-        "POST", "/mcp", calling("sleep", arguments='{"seconds":1.5}'), client.usual()
-    )
-    response = connection.getresponse()
-    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    assert client.post(cancel).status == 202
-    assert response.read() == b""
-    connection.close()
+    with client.asking("POST", "/mcp", calling("sleep", arguments='{"seconds":1.5}')) as response:
+        cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+        assert client.post(cancel).status == 202
+        assert response.read() == b""
     assert client.post(asking("ping", id="2")).json()["id"] == 2
 
 
@@ -246,9 +239,14 @@ def stateless(method: str, id: int, **params: object) -> tuple[bytes, dict[str, 
 
 
 PROGRESSING = """
-import json, os, sys, time
+import json, os, sys, threading, time
 def say(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def finish(id):
+    open(sys.argv[1] + ".called", "w").write("yes")
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    say(id=id, result={"resultType": "complete", "content": []})
 for line in sys.stdin:
     asked = json.loads(line)
     method, params = asked["method"], asked.get("params", {})
@@ -264,9 +262,7 @@ for line in sys.stdin:
         token = params["_meta"]["progressToken"]
         say(method="notifications/progress", params={"progressToken": token, "progress": 1})
         say(method="notifications/message", params={"level": "info", "data": "half"})
-        while not os.path.exists(sys.argv[1]):
-            time.sleep(0.01)
-        say(id=asked["id"], result={"resultType": "complete", "content": []})
+        threading.Thread(target=finish, args=(asked["id"],), daemon=True).start()
     elif method == "notifications/cancelled":
         open(sys.argv[2], "w").write(line)
     elif "id" in asked:
@@ -278,18 +274,10 @@ for line in sys.stdin:
 def progressing(home: Path) -> Iterator[Served]:
     program = home / "program.py"
     program.write_text(PROGRESSING)
-    words = (
-        "--",
-        sys.executable,
-        str(program),
-        str(home / "go"),
-        str(home / "cancelled"),
-        str(home / "listed"),
-    )
-    with filtered(*DENY, "--port", "0", *words, home=home) as process:
-        port = re.search(r"http://127.0.0.1:(\d+)/", process.said_on_stderr("Saved:"))
-        assert port
-        one = Served(int(port[1]), process)
+    files = (str(home / name) for name in ("go", "cancelled", "listed"))
+    command = (sys.executable, str(program), *files)
+    with filtered(*DENY, "--port", "0", "--", *command, home=home) as process:
+        one = served_by(process)
         for method in ("server/discover", "tools/list"):
             body, headers = stateless(method, 1)
             assert one.post(body, **headers).status == 200
@@ -298,17 +286,13 @@ def progressing(home: Path) -> Iterator[Served]:
 
 def test_progress_and_logs_of_a_stateless_request_come_as_they_happen(tmp_path: Path) -> None:
     with progressing(tmp_path) as serving:
-        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=TIMEOUT)
         body, headers = stateless("tools/call", 7, name="work", arguments={})
-        connection.request("POST", "/mcp", body, {**serving.usual(), **headers})
-        response = connection.getresponse()
-        said = (line for line in iter(response.readline, b"") if line.startswith(b"data: "))
-        progress, log = json.loads(next(said)[6:]), json.loads(next(said)[6:])
-        assert progress["params"] == {"progressToken": "token-7", "progress": 1}
-        assert log["params"]["data"] == "half"
-        (tmp_path / "go").touch()
-        assert json.loads(next(said)[6:])["id"] == 7
-        connection.close()
+        with serving.asking("POST", "/mcp", body, **headers) as response:
+            said = map(json.loads, data_in(response))
+            assert next(said)["params"] == {"progressToken": "token-7", "progress": 1}
+            assert next(said)["params"]["data"] == "half"
+            (tmp_path / "go").touch()
+            assert next(said)["id"] == 7
 
 
 def test_a_client_of_another_kind_gets_a_list_of_its_own(tmp_path: Path) -> None:
@@ -330,15 +314,10 @@ def test_a_stateless_client_cancels_by_leaving(accept: str, tmp_path: Path) -> N
     with progressing(tmp_path) as serving:
         connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=TIMEOUT)
         body, headers = stateless("tools/call", 7, name="work", arguments={})
-        connection.request("POST", "/mcp", body, {**serving.usual(), **headers, "accept": accept})
-        time.sleep(0.5)
-        connection.close()
-        time.sleep(0.5)
-        (tmp_path / "go").touch()
-        end = time.monotonic() + TIMEOUT
-        while not (tmp_path / "cancelled").exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        with closing(connection):
+            connection.request("POST", "/mcp", body, serving.headers({**headers, "accept": accept}))
+            written_in(tmp_path / "go.called")
+        assert '"requestId"' in written_in(tmp_path / "cancelled")
 
 
 def test_the_number_of_children_is_bounded(tmp_path: Path) -> None:

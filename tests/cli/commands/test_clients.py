@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
+from tests.cli.launched import Typed
 from tests.stdio_client import UPSTREAM
 
 CLAUDE = """\
@@ -58,33 +59,28 @@ def file_in(home: Path) -> str:
     return (home / ".claude.json").read_text()
 
 
-def test_all_servers_are_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_servers_are_listed(home: Path, typed: Typed) -> None:
     (home / ".codex").mkdir()
     (home / ".codex" / "config.toml").write_text('[mcp_servers.x]\ncommand = "x"\n')
-    assert main(["clients"]) == 0
-    out = capsys.readouterr().out
+    out = typed("clients").out
     assert "claude-code\tuser\tfiles\tno\tnpx -y files …" in out
     assert "claude-code\tuser\ttickets\tno\thttps://tickets.example/mcp" in out
     assert "codex\tuser\tx\tno\tx" in out
-    assert main(["clients", "--json"]) == 0
-    out = capsys.readouterr().out
+    out = typed("clients", "--json").out
     assert [one["server"] for one in json.loads(out)] == ["files", "tickets", "x"]
     assert "s3cret" not in out
 
 
 def test_a_server_whose_filter_only_reports_does_not_look_protected(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, typed: Typed
 ) -> None:
     flags = ("--deny", "^rm_", "--yes")
     assert main(["wrap", "claude-code", "files", *flags, "--shadow"]) == 0
-    assert main(["wrap", "claude-code", "tickets", *flags]) == 0
-    capsys.readouterr()
-    assert main(["clients"]) == 0
-    out = capsys.readouterr().out
+    typed("wrap", "claude-code", "tickets", *flags)
+    out = typed("clients").out
     assert "claude-code\tuser\tfiles\tshadow\t" in out
     assert "claude-code\tuser\ttickets\tyes\t" in out
-    assert main(["clients", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(typed("clients", "--json").out)
     assert [(one["filtered"], one["shadow"]) for one in listed] == [(True, True), (True, False)]
     assert main(["wrap", "claude-code", "files", *flags]) == 0
     assert "--shadow" not in file_in(home)
@@ -130,12 +126,7 @@ SHARED = '{"mcpServers": {"x": {"type": "local", "command": "/none/x"}}}'
     ],
 )
 def test_wrap_and_unwrap_leave_the_file_as_it_was(
-    words: tuple[str, ...],
-    file: str,
-    text: str,
-    kept: str,
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], file: str, text: str, kept: str, home: Path, typed: Typed
 ) -> None:
     """Also if two clients share the file, and another one undoes it."""
     (home / ".copilot").mkdir()
@@ -143,16 +134,14 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(text)
     wrapping = ["wrap", *words, "--deny", "^a"]
-    assert main([*wrapping, "--dry-run"]) == 0
-    assert "+" in capsys.readouterr().out
+    assert "+" in typed(*wrapping, "--dry-run").out
     assert (path.read_text(), backups(home)) == (text, [])
     assert main([*wrapping, "--yes"]) == 0
     assert kept in path.read_text()
     assert "s3cret" not in path.read_text().partition('"args"')[2].partition("]")[0]
     (backup,) = backups(home)
     assert (backup.read_text(), stat.S_IMODE(backup.stat().st_mode)) == (text, 0o600)
-    assert main(["clients"]) == 0
-    said = capsys.readouterr()
+    said = typed("clients")
     assert f"{words[0]}\t" in said.out
     assert f"\t{words[1]}\tyes\t" in said.out
     assert "s3cret" not in said.out + said.err
@@ -185,7 +174,7 @@ def test_there_is_one_backup_of_a_file_while_it_has_wrapped_entries(home: Path) 
 
 
 def test_what_a_client_saves_meanwhile_is_kept(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     """Claude Code counts its starts in this file, for example while we wait for an answer."""
     file = home / ".claude.json"
@@ -201,8 +190,7 @@ def test_what_a_client_saves_meanwhile_is_kept(
     assert main(["wrap", "claude-code", "files", "--deny", "^rm_"]) == 0
     assert json.loads(file.read_text())["numStartups"] == 4
     assert "--deny" in file.read_text()
-    assert main(["unwrap", "claude-code", "files"]) == 1
-    assert "was edited in the meantime" in capsys.readouterr().err
+    assert "was edited in the meantime" in typed("unwrap", "claude-code", "files", status=1).err
     assert '"other"' in file.read_text()
 
 
@@ -276,14 +264,11 @@ def test_values_that_only_the_client_knows_can_be_anything(url: str, home: Path)
     assert url in json.loads(file.read_text())["mcpServers"]["x"]["args"]
 
 
-def test_a_change_is_shown_without_what_a_terminal_would_obey(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_is_shown_without_what_a_terminal_would_obey(home: Path, typed: Typed) -> None:
     """The author of a project's file may want to hide the command that it runs."""
     file = home / ".claude.json"
     file.write_text('{"mcpServers": {\n// \x1b[2K \x9b2K \u202e\n"x": {"command": "npx"}}}\n')
-    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    shown = typed("wrap", "claude-code", "x", "--deny", "^a", "--dry-run").out
     assert "// \\x1b[2K \\x9b2K \\u202e" in shown
 
 
@@ -296,16 +281,14 @@ def test_a_change_is_shown_without_what_a_terminal_would_obey(
     ],
 )
 def test_a_broken_file_does_not_hide_the_others(
-    text: str, why: str, home: Path, capsys: pytest.CaptureFixture[str]
+    text: str, why: str, home: Path, typed: Typed
 ) -> None:
     (home / ".gemini").mkdir()
     (home / ".gemini" / "settings.json").write_text(text)
-    assert main(["clients"]) == 0
-    said = capsys.readouterr()
+    said = typed("clients")
     assert f"settings.json cannot be read: {why}" in said.err
     assert "tickets" in said.out
-    assert main(["unwrap", "claude-code", "files"]) == 0
-    assert "settings.json" not in capsys.readouterr().err
+    assert "settings.json" not in typed("unwrap", "claude-code", "files").err
 
 
 def real_servers(home: Path) -> Path:
@@ -347,42 +330,35 @@ def real_servers(home: Path) -> Path:
     ],
 )
 def test_the_server_is_asked_what_is_hidden_before_the_file_is_saved(
-    flags: list[str],
-    said: list[str],
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], said: list[str], home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_servers(home)
     monkeypatch.setenv("STARTS", str(home / "starts"))
     words = ["wrap", "claude-code", "s", *flags, "--yes"]
-    assert main([*words, "--scope", "user"]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = typed(*words, "--scope", "user").err.splitlines()
     assert lines[: len(said)] == said
     assert lines[len(said)].startswith("Saved ")
     [warning] = [line for line in lines if ".mcp.json, without the filter" in line]
     assert "add --scope project, or --scope all" in warning
-    assert main([*words, "--scope", "all"]) == 0
-    assert "without the filter. " not in capsys.readouterr().err
+    assert "without the filter. " not in typed(*words, "--scope", "all").err
     assert "--deny" in (home / "project" / ".mcp.json").read_text()
 
 
-def test_a_server_that_does_not_answer_is_wrapped_with_a_note(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_does_not_answer_is_wrapped_with_a_note(home: Path, typed: Typed) -> None:
     real_servers(home)
-    assert main(["wrap", "claude-code", "gone", "--deny", "a", "--yes", "--scope", "user"]) == 0
-    assert "gone was not asked for its tools, or did not answer" in capsys.readouterr().err
+    assert (
+        "gone was not asked for its tools, or did not answer"
+        in typed("wrap", "claude-code", "gone", "--deny", "a", "--yes", "--scope", "user").err
+    )
 
 
 def test_an_entry_that_could_not_start_with_strict_is_not_saved(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     real_servers(home)
     monkeypatch.setenv("STARTS", str(home / "starts"))
     words = ["wrap", "claude-code", "s", "--deny", "no_such", "--yes", "--scope", "user"]
-    assert main([*words, "--flag=--strict"]) == 1
-    said = capsys.readouterr().err
+    said = typed(*words, "--flag=--strict", status=1).err
     assert 'The pattern "no_such" matches no tool' in said
     assert "Saved" not in said
     assert main(words) == 0
@@ -411,12 +387,14 @@ def test_all_servers_of_a_client_can_be_wrapped_and_restored(
 
 
 def test_a_server_listed_twice_needs_a_scope(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
     text = '{"mcpServers": {"files": {"command": "x"}}}'
     (home / "project" / ".mcp.json").write_text(text)
-    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--yes"]) == 2
-    assert "--scope user or --scope project" in capsys.readouterr().err
+    assert (
+        "--scope user or --scope project"
+        in typed("wrap", "claude-code", "files", "--deny", "^a", "--yes", status=2).err
+    )
     assert (
         main(["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]) == 0
     )
@@ -427,67 +405,58 @@ def test_a_server_listed_twice_needs_a_scope(
     assert (home / "project" / ".mcp.json").read_text() == text
     both = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "all"]
     assert main(both) == 0
-    assert main(["unwrap", "claude-code", "files", "--yes"]) == 2
-    assert "--scope user or --scope project" in capsys.readouterr().err
+    assert (
+        "--scope user or --scope project"
+        in typed("unwrap", "claude-code", "files", "--yes", status=2).err
+    )
 
 
 def test_other_files_are_not_named_if_nothing_has_changed(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "project" / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "x"}}}')
     monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", lambda: False)
-    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--scope", "user"]) == 1
-    assert capsys.readouterr().err.endswith("Nothing changed\n")
+    assert typed(
+        "wrap", "claude-code", "files", "--deny", "^a", "--scope", "user", status=1
+    ).err.endswith("Nothing changed\n")
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_no_secret_of_another_server_is_shown(
-    indent: int | None, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_secret_of_another_server_is_shown(indent: int | None, home: Path, typed: Typed) -> None:
     """They stand in the same line of the file, or in the lines around the change."""
     other = {"command": "x", "env": {"KEY": "n3ighbour"}}
     servers = {"before": other, "files": {"command": "y"}, "after": other}
     file = {"mcpServers": servers, "projects": {"/p": {"mcpServers": {"far": other}}}}
     (home / ".claude.json").write_text(json.dumps(file, indent=indent))
     for command in (["wrap", "--deny", "^a"], ["unwrap"]):
-        assert main([command[0], "claude-code", "files", *command[1:], "--yes"]) == 0
-        said = capsys.readouterr()
+        said = typed(command[0], "claude-code", "files", *command[1:], "--yes")
         assert "mcp-tool-filter" in said.out
         assert "n3ighbour" not in said.out + said.err
 
 
-def test_a_scope_without_this_server_names_those_that_have_it(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scope_without_this_server_names_those_that_have_it(home: Path, typed: Typed) -> None:
     argv = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]
-    assert main(argv) == 2
-    err = capsys.readouterr().err
+    err = typed(*argv, status=2).err
     assert "claude-code does not list files in scope project\nTry --scope user" in err
     assert file_in(home) == CLAUDE
 
 
-def test_a_secret_among_the_arguments_is_not_shown(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_among_the_arguments_is_not_shown(home: Path, typed: Typed) -> None:
     secret = {"command": "x", "args": ["--token", "n3ighbour", "--port", "8080"]}
     servers = {"files": {"command": "y"}, "after": secret}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     assert main(["clients"]) == 0
     assert main(["wrap", "claude-code", "after", "--deny", "^a", "--yes"]) == 0
-    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--yes"]) == 0
-    said = capsys.readouterr()
+    said = typed("wrap", "claude-code", "files", "--deny", "^a", "--yes")
     assert "n3ighbour" not in said.out + said.err
     assert "8080" in said.out
 
 
-def test_the_nearest_of_two_project_files_counts(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_nearest_of_two_project_files_counts(home: Path, typed: Typed) -> None:
     (home / ".mcp.json").write_text('{"mcpServers": {"both": {"command": "far"}}}')
     near = home / "project" / ".mcp.json"
     near.write_text('{"mcpServers": {"both": {"command": "near"}}}')
-    assert main(["clients"]) == 0
-    assert "far" not in capsys.readouterr().out
+    assert "far" not in typed("clients").out
     assert main(["wrap", "claude-code", "both", "--deny", "^a", "--yes"]) == 0
     assert "--deny" in near.read_text()
     assert "--deny" not in (home / ".mcp.json").read_text()

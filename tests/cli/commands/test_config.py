@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from mcp_tool_filter.cli.commands.config import ServerCommand, ServerUrl, snippet_for
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.table import CLIENTS
+from tests.cli.launched import Typed
 
 URL = "http://localhost:3000/mcp"
 MINE = "http://127.0.0.1:6273/mcp"
@@ -91,12 +92,11 @@ ASKED = [("-u", URL), ("-u", URL.replace("/mcp", "/sse")), WORDS]
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_is_told_about_a_url_an_older_url_and_a_command(
-    client: str, capsys: pytest.CaptureFixture[str]
+    client: str, typed: Typed
 ) -> None:
     """A secret stands where the client keeps variables, and in no argument."""
     for number, (name, words) in enumerate(zip((NAME, NAME, "files-filtered"), ASKED, strict=True)):
-        assert main(["config", client, *words]) == 0
-        said = capsys.readouterr()
+        said = typed("config", client, *words)
         if client in COMMANDS:
             assert shlex.split(said.out) == COMMANDS[client][number]
         else:
@@ -109,12 +109,11 @@ def test_each_client_is_told_about_a_url_an_older_url_and_a_command(
 
 
 def test_the_filters_own_command_is_printed_to_stderr_without_secrets(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "hunter1")
     words = ["-d", "^a b", "-H", "X-Key: hunter2", "-H", "Authorization: Bearer ${TOKEN}"]
-    assert main(["config", "cursor", "-u", f"{URL}?key=hunter3", *words, "--port", "9"]) == 0
-    said = capsys.readouterr().err
+    said = typed("config", "cursor", "-u", f"{URL}?key=hunter3", *words, "--port", "9").err
     assert "--deny '^a b'" in said
     assert "--header 'Authorization: Bearer ${TOKEN}'" in said
     assert "--header 'X-Key: …'" in said
@@ -124,10 +123,13 @@ def test_the_filters_own_command_is_printed_to_stderr_without_secrets(
     assert "(set KEY to the values from your URL)" in said
 
 
-def test_the_command_works_in_a_shell_that_has_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_works_in_a_shell_that_has_the_key(typed: Typed) -> None:
     url = f"{URL}?api-key=a$b&q='x\"`"
-    assert main(["config", "cursor", "-u", url, "-d", "^a$"]) == 0
-    line = capsys.readouterr().err.splitlines()[-1].replace("mcp-tool-filter", "printf '%s\\n'", 1)
+    line = (
+        typed("config", "cursor", "-u", url, "-d", "^a$")
+        .err.splitlines()[-1]
+        .replace("mcp-tool-filter", "printf '%s\\n'", 1)
+    )
     variables = {"API_KEY": "a$b", "Q": "'x\"`"}
     ended = subprocess.run(
         ["sh", "-c", line], env=variables, capture_output=True, text=True, check=True
@@ -141,9 +143,8 @@ def test_a_wildcard_address_becomes_the_loopback_for_clients(
     assert MINE in snippet(capsys, "cursor", "-u", URL, "--host", "0.0.0.0")
 
 
-def test_the_path_is_guessed_without_an_upstream(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "cursor", "-u", "http://127.0.0.1:1"]) == 0
-    said = capsys.readouterr()
+def test_the_path_is_guessed_without_an_upstream(typed: Typed) -> None:
+    said = typed("config", "cursor", "-u", "http://127.0.0.1:1")
     assert MINE in said.out
     assert "the path /mcp is assumed" in said.err
 
@@ -157,22 +158,24 @@ def test_the_path_is_guessed_without_an_upstream(capsys: pytest.CaptureFixture[s
         (["cursor"], "Missing --upstream URL"),
     ],
 )
-def test_missing_arguments_are_named(
-    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", *words]) == 2
-    assert part in capsys.readouterr().err
+def test_missing_arguments_are_named(words: list[str], part: str, typed: Typed) -> None:
+    assert part in typed("config", *words, status=2).err
 
 
 def test_a_client_that_is_installed_is_not_taken_for_a_servers_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    typed: Typed,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = tmp_path / "codex"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert snippet(capsys, "codex", "-u", URL).startswith("codex mcp add")
-    assert main(["config", "cursor", "codex", "-u", URL]) == 2
-    assert "A server's command comes after --" in capsys.readouterr().err
+    assert (
+        "A server's command comes after --"
+        in typed("config", "cursor", "codex", "-u", URL, status=2).err
+    )
 
 
 def test_help_names_the_clients(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,21 +11,22 @@ import pytest
 from mcp_tool_filter.cli.commands.demo import TOOLS, DemoUpstream, demo_upstream
 from tests.cli.launched import launched, run
 from tests.raw_client import Answer, get, post, raw_client
+from tests.shapes import message
 
 
-def test_an_agent_sees_half_of_the_tools_and_calls_no_other(tmp_path: Path) -> None:
-    ended = run("demo", home=tmp_path)
+@pytest.mark.parametrize(
+    ("words", "count", "refused"),
+    [([], 10, "shell_execute"), (["--deny", "^file_"], 15, "file_search")],
+)
+def test_an_agent_sees_fewer_tools_and_calls_no_other(
+    words: list[str], count: int, refused: str, tmp_path: Path
+) -> None:
+    ended = run("demo", *words, home=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "The agent saw 20 tools" in ended.stdout
-    assert "now it sees 10 tools" in ended.stdout
-    assert "Tool not found: shell_execute\n  (the call did not reach the server)" in ended.stdout
-    assert "file_read was called with" in ended.stdout
-
-
-def test_the_demo_accepts_other_patterns(tmp_path: Path) -> None:
-    ended = run("demo", "--deny", "^file_", home=tmp_path)
-    assert "now it sees 15 tools" in ended.stdout
-    assert "Tool not found: file_search" in ended.stdout
+    assert f"now it sees {count} tools" in ended.stdout
+    assert f"Tool not found: {refused}\n  (the call did not reach the server)" in ended.stdout
+    assert words or "file_read was called with" in ended.stdout
 
 
 def test_the_demo_refuses_unusable_patterns(tmp_path: Path) -> None:
@@ -44,17 +45,16 @@ async def test_the_demo_can_stay_open_for_other_clients(tmp_path: Path) -> None:
         assert await it.exit_code() == 0
 
 
-DISCOVER = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "server/discover",
-    "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}},
-}
+def of_revision(revision: str) -> dict[str, object]:
+    return {"_meta": {"io.modelcontextprotocol/protocolVersion": revision}}
 
 
-async def ask(upstream: DemoUpstream, message: object) -> Answer:
+DISCOVER = message("server/discover", **of_revision("2026-07-28"))
+
+
+async def ask(upstream: DemoUpstream, said: object) -> Answer:
     async with raw_client(upstream.port) as client:
-        return await client.ask(post(json.dumps(message).encode()))
+        return await client.ask(post(json.dumps(said).encode()))
 
 
 async def test_the_demos_server_speaks_the_newest_revision() -> None:
@@ -65,31 +65,20 @@ async def test_the_demos_server_speaks_the_newest_revision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "status", "code"),
+    ("said", "status", "code"),
     [
-        ({"jsonrpc": "2.0", "id": 1, "method": "no/such"}, 200, -32601),
+        (message("no/such"), 200, -32601),
         ({**DISCOVER, "method": "no/such"}, 404, -32601),
-        (
-            {
-                **DISCOVER,
-                "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "1999-01-01"}},
-            },
-            400,
-            -32022,
-        ),
-        (
-            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}},
-            200,
-            -32602,
-        ),
+        ({**DISCOVER, "params": of_revision("1999-01-01")}, 400, -32022),
+        (message("tools/call", name="x"), 200, -32602),
         (["no message"], 400, -32600),
     ],
 )
 async def test_the_demos_server_refuses_like_a_real_one(
-    message: object, status: int, code: int
+    said: object, status: int, code: int
 ) -> None:
     async with demo_upstream() as upstream:
-        answer = await ask(upstream, message)
+        answer = await ask(upstream, said)
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
 
 

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 
 from tests.cli.commands.relaying import names_in, text_in
-from tests.cli.commands.served_command import Served
+from tests.cli.commands.served_command import served_by
 from tests.cli.launched import run
 from tests.make import asking, calling
 from tests.session_upstream import TOOLS, session_upstream
-from tests.stdio_client import StdioClient, filtered, upstream
+from tests.stdio_client import filtered, upstream
 
 HINTS = {
     "read_file": {"readOnlyHint": True},
@@ -128,11 +128,6 @@ def test_a_pipe_asks_in_the_clients_session(tmp_path: Path) -> None:
         assert server.methods().count("POST tools/list") == 2
 
 
-def served(client: StdioClient) -> Served:
-    said = client.said_on_stderr("Saved:")
-    return Served(int(said.partition("127.0.0.1:")[2].partition("/")[0]), client)
-
-
 def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path) -> None:
     """The first one lists its tools, for the report; that of the session does not."""
     once = tmp_path / "once"
@@ -140,7 +135,7 @@ def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path)
     script = f"[ -e {once} ] && exec {ends}; touch {once}; exec {lists}"
     words = ("--deny-hint", "open-world", "--port", "0", "--", "sh", "-c", script)
     with filtered(*words, home=tmp_path) as client:
-        one = served(client)
+        one = served_by(client)
         one.more["Authorization"] = "Bearer ann"  # not our own asker, so its list is unknown
         one.opens()
         [answer] = one.post(calling("delete_file")).messages()

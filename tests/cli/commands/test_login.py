@@ -1,9 +1,12 @@
-"""``mcp-tool-filter login`` and ``logout``, as a person types them."""
+"""Commands that log in, with a browser that a script plays."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,48 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.cli.commands.logging_in import CALL, command, run, shows_no_secret, store_of
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.cli.launched import launched
+from tests.login_browser import browser_command
+from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.proxy import SCRIPT, RunningTool, certified, tool
+from tests.proxy import REPOSITORY, SCRIPT, RunningTool, certified, tool
 from tests.raw_client import post, raw_client
+
+CALL = b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"read_file"}}'
+
+
+def command(*args: str, home: Path, browser: str = "", **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mcp_tool_filter", *args],
+        cwd=REPOSITORY / "addon",
+        env={
+            **os.environ,
+            "XDG_CONFIG_HOME": str(home),
+            "BROWSER": browser or browser_command(),
+            **more,
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*args: str, home: Path, browser: str = "", **more: str) -> tuple[int, str, str]:
+    process = command(*args, home=home, browser=browser, **more)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def store_of(home: Path) -> LoginStore:
+    return LoginStore(home / "mcp-tool-filter" / "logins")
+
+
+def shows_no_secret(upstream: OAuthUpstream, *texts: str) -> bool:
+    found = upstream.all_secrets()
+    assert found
+    return not any(secret in text for text in texts for secret in found)
 
 
 def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
@@ -261,3 +301,80 @@ def test_logout_can_end_all_logins(tmp_path: Path) -> None:
         assert status == 0
         assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}
         assert "There are no logins" in run("logout", "--all", home=tmp_path)[2]
+
+
+FAKE_KEYRING = """
+import json, os, pathlib
+from keyring import errors
+_file = pathlib.Path(os.environ["FAKE_KEYRING"])
+
+def _all():
+    if not _file.exists():
+        return {}
+    if _file.read_text() == "locked":
+        raise errors.KeyringError("it is locked")
+    return json.loads(_file.read_text())
+
+def get_password(service, name):
+    return _all().get(f"{service} {name}")
+
+def set_password(service, name, password):
+    _file.write_text(json.dumps(_all() | {f"{service} {name}": password}))
+
+def delete_password(service, name):
+    kept = _all()
+    del kept[f"{service} {name}"]
+    _file.write_text(json.dumps(kept))
+"""
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> dict[str, str]:
+    """Variables with which a process finds a keyring that keeps all in a file."""
+    package = tmp_path / "fake" / "keyring"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE_KEYRING)
+    (package / "errors.py").write_text("class KeyringError(Exception):\n    pass\n")
+    kept = str(tmp_path / "kept.json")
+    return {"PYTHONPATH": str(tmp_path / "fake"), "FAKE_KEYRING": kept}
+
+
+def test_tokens_can_be_stored_in_the_systems_keyring(
+    tmp_path: Path, keyring: dict[str, str]
+) -> None:
+    with oauth_upstream() as upstream:
+        listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
+        status, _, err = run("login", upstream.url, "--keyring", home=tmp_path, **keyring)
+        assert status == 0, err
+        path = store_of(tmp_path).path_of(upstream.url)
+        kept = Path(keyring["FAKE_KEYRING"])
+        for _ in range(2):  # the second time with a renewal
+            assert shows_no_secret(upstream, path.read_text())
+            assert "access-" in kept.read_text()
+            assert run(*listing, home=tmp_path, **keyring)[0] == 0
+            upstream.end_access()
+        assert upstream.renewals == 1
+        assert run("login", "--list", home=tmp_path, **keyring)[1].split("\t")[1] == "renews itself"
+        kept.write_text("locked")
+        status, _, err = run(*listing, home=tmp_path, **keyring)
+        assert err == "Error: Cannot use the system's keyring\nit is locked\n"
+        kept.write_text("{}")
+        status, _, err = run(*listing, home=tmp_path, **keyring)
+        assert f"Type: mcp-tool-filter login {upstream.url}" in err
+
+
+@pytest.mark.parametrize("then", ["logout", "login"])
+def test_logging_out_or_in_again_removes_secrets_from_the_keyring(
+    tmp_path: Path, keyring: dict[str, str], then: str
+) -> None:
+    with oauth_upstream() as upstream:
+        assert run("login", upstream.url, "--keyring", home=tmp_path, **keyring)[0] == 0
+        assert run(then, upstream.url, home=tmp_path, **keyring)[0] == 0
+        assert json.loads(Path(keyring["FAKE_KEYRING"]).read_text()) == {}
+
+
+def test_a_missing_keyring_package_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "keyring.py").write_text("raise ImportError")
+    args = ("login", "http://127.0.0.1:1/mcp", "--keyring")
+    status, _, err = run(*args, home=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (status, err.splitlines()[1]) == (1, "Type: pip install 'mcp-tool-filter[keyring]'")

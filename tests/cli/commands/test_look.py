@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import urwid
 
 from mcp_tool_filter.cli.commands.look import Tool
 from mcp_tool_filter.cli.picker import Picker, Row
-from tests.cli.launched import launched
+from tests.cli.launched import ADDON, launched, run
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.raw_upstream import TIMEOUT, Peer, raw_upstream
@@ -71,26 +70,15 @@ async def test_json_has_a_stable_form(words: tuple[str, ...], tmp_path: Path) ->
         "revision": "2025-06-18",
         "tools": [
             {
-                "name": "read_file",
-                "exposed": True,
-                "why": "exposed",
-                "pattern": None,
-                "bytes": len(TOOLS[0]),
-            },
-            {
-                "name": "rm_rf",
-                "exposed": False,
-                "why": "denied",
-                "pattern": "^rm_",
-                "bytes": len(TOOLS[1]),
-            },
-            {
-                "name": "a\x1b[31m",
-                "exposed": False,
-                "why": "not allowed",
-                "pattern": None,
-                "bytes": len(TOOLS[2]),
-            },
+                "name": json.loads(raw)["name"],
+                "exposed": why == "exposed",
+                "why": why,
+                "pattern": pattern,
+                "bytes": len(raw),
+            }
+            for raw, why, pattern in zip(
+                TOOLS, ("exposed", "denied", "not allowed"), (None, "^rm_", None), strict=True
+            )
         ],
         "savedBytes": len(TOOLS[1]) + len(TOOLS[2]),
         "unmatchedPatterns": ["^nothing"],
@@ -125,10 +113,9 @@ async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: P
         'skill\tskill://hide/SKILL.md\tdenied by "^hide$"',
         "skill\tskill://a/SKILL.md\texposed",
     ]
-    warnings = [
-        'Warning: the pattern "^gone" matches no prompt',
-        'Warning: the pattern "^no$" matches no skill',
-    ]  # "^nix" may match an expansion of a template
+    # "^nix" may match an expansion of a template
+    unmatched = {"^gone": "prompt", "^no$": "skill"}
+    warnings = [f'Warning: the pattern "{one}" matches no {of}' for one, of in unmatched.items()]
     assert stderr.splitlines()[1:] == [
         "Prompts: 2, of which 1 denied, 1 exposed",
         "Resources: 4, of which 2 denied, 2 exposed",
@@ -151,13 +138,10 @@ async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: P
 
 async def test_strict_wants_every_pattern_to_match_something(tmp_path: Path) -> None:
     status, _, stderr = await ask_command(tmp_path, "--list-tools", "--strict")
-    assert (status, stderr.splitlines()) == (
-        1,
-        [
-            'Error: The pattern "^gone" matches no prompt',
-            "With the option strict, every pattern must match a prompt",
-        ],
+    said = (
+        'Error: The pattern "^gone" matches no prompt\nWith the option strict, every pattern must'
     )
+    assert (status, stderr) == (1, f"{said} match a prompt\n")
     status, stdout, _ = await ask_command(tmp_path, "doctor")
     assert status == 1
     assert 'FAIL The pattern "^no$" matches no skill' in stdout
@@ -185,10 +169,8 @@ async def test_a_dry_run_reads_the_rules_as_a_start_does(tmp_path: Path) -> None
 
 async def test_another_format_is_refused(tmp_path: Path) -> None:
     status, _, stderr = await said(tmp_path, "--list-tools", "--format", "xml")
-    assert (status, stderr) == (
-        2,
-        "Error: There is no format xml\nIt must be one of: table, json, names\n",
-    )
+    what, why = "Error: There is no format xml", "It must be one of: table, json, names"
+    assert (status, stderr) == (2, f"{what}\n{why}\n")
 
 
 async def test_an_unreachable_upstream_gives_exit_status_1(tmp_path: Path) -> None:
@@ -237,7 +219,6 @@ async def test_an_interrupt_gives_no_output_and_the_usual_status(
         assert (await it.exit_code(), it.stderr) == (status, "")
 
 
-ADDON = Path(__file__).parents[3] / "addon"
 READS, DELETES = {"readOnlyHint": True}, {"destructiveHint": True}
 HINTS = {"read_file": READS, "delete_file": DELETES, "delete_user": DELETES}
 NAMES = ("read_file", "write_file", "delete_file", "delete_user")
@@ -246,20 +227,6 @@ NAMES = ("read_file", "write_file", "delete_file", "delete_user")
 @pytest.fixture
 def server() -> list[str]:
     return upstream("--tools", ",".join(NAMES), "--hints", json.dumps(HINTS))
-
-
-def picked(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run pick as a script does."""
-    command = [sys.executable, "-m", "mcp_tool_filter", "pick", *words]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ADDON)},
-    )
 
 
 @pytest.mark.parametrize(
@@ -271,23 +238,21 @@ def picked(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_script_gets_the_pattern_of_the_tools_it_names(
-    names: list[str], pattern: str, server: list[str]
+    names: list[str], pattern: str, server: list[str], tmp_path: Path
 ) -> None:
-    done = picked(*names, "--", *server)
-    assert done.stdout == f"--deny {pattern}\n"
-    assert done.returncode == 0
+    done = run("pick", *names, "--", *server, home=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"--deny {pattern}\n")
 
 
-def test_an_unknown_tool_name_is_a_mistake(server: list[str]) -> None:
-    done = picked("--names", "delete_fil", "--", *server)
-    assert "did you mean delete_file?" in done.stderr
-    assert done.returncode == 2
-
-
-def test_pick_without_a_terminal_says_how_to_name_tools(server: list[str]) -> None:
-    done = picked("--", *server)
-    assert "--names a,b" in done.stderr
-    assert done.returncode == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--names", "delete_fil"], "did you mean delete_file?"), ([], "--names a,b")],
+)
+def test_pick_needs_names_of_tools_or_a_terminal(
+    words: list[str], said: str, server: list[str], tmp_path: Path
+) -> None:
+    done = run("pick", *words, "--", *server, home=tmp_path)
+    assert (done.returncode, said in done.stderr) == (2, True)
 
 
 class Terminal:
@@ -367,17 +332,22 @@ def test_an_interrupt_restores_the_terminal(
     assert modes[0] == modes[1] != ""
 
 
+def picking(terminal: Terminal, home: Path, entry: Mapping[str, object]) -> Path:
+    """Type ``wrap --pick`` for an entry of Gemini's file."""
+    file = home / ".gemini" / "settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"mcpServers": {"files": entry}}))
+    words = f"HOME={home} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
+    terminal.press(f"cd {home}; clear; {words} files --pick --yes", "Enter")
+    return file
+
+
 def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
     server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
     """A pattern stays as it was typed: it may be meant for later tools."""
-    file = tmp_path / ".gemini" / "settings.json"
-    file.parent.mkdir()
     old = ["--deny", "^delete_", "--deny", "^write", "--message-limit", "1MB", "--", *server]
-    entry = {"command": "mcp-tool-filter", "args": old}
-    file.write_text(json.dumps({"mcpServers": {"files": entry}}))
-    words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
-    terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
+    file = picking(terminal, tmp_path, {"command": "mcp-tool-filter", "args": old})
     screen = terminal.wait(lambda screen: "1 of 4 tools remain" in screen)
     assert re.search(r"\[ {4}\] read_file +\d+ +read-only", screen)
     assert re.search(r"\[hide\] delete_file +\d+ +destructive", screen)
@@ -393,16 +363,12 @@ def test_a_wrapped_entry_comes_with_its_hidden_tools_marked(
 def test_picked_patterns_are_written_to_the_clients_file(
     server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
-    folder = tmp_path / ".gemini"
-    folder.mkdir()
     entry = {"command": server[0], "args": server[1:], "env": {"KEY": "k"}}
-    (folder / "settings.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
-    words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
-    terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
+    file = picking(terminal, tmp_path, entry)
     terminal.wait(lambda screen: "4 of 4 tools remain" in screen)
     terminal.press("Down", "Space", "Enter")
     terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
-    written = json.loads((folder / "settings.json").read_text())["mcpServers"]["files"]
+    written = json.loads(file.read_text())["mcpServers"]["files"]
     assert written["args"] == ["--deny", "^write_file$", "--", *server]
     assert written["env"] == {"KEY": "k"}
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
+from mcp_tool_filter.cli.commands.stdio import open_recorder, say_beside_client
+from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.policy.verdict import Forward
 from tests.cli.commands.relaying import DENY, gone, names_in, pid_in, text_in
 from tests.cli.launched import run, surroundings
-from tests.make import asking, calling
+from tests.make import answering, asking, calling
 from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import StdioClient, filtered, upstream
 
@@ -403,3 +409,226 @@ def test_strict_leaves_no_command_running(tmp_path: Path) -> None:
         client.say(asking("tools/list", id="2"))
         assert client.ends() == 1
         assert gone(pid_in(pid))
+
+
+def resident(pid: int) -> int:
+    """Return how many bytes a process holds in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_client_that_stops_reading_slows_the_command(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "mcp_tool_filter", "--", *upstream()]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=write, env=surroundings(tmp_path)
+    ) as process:
+        os.close(write)
+        assert process.stdin
+        process.stdin.write(asking("ping") + b"\n")
+        process.stdin.flush()
+        os.read(read, 1000)
+        before = resident(process.pid)
+        process.stdin.write(calling("flood", arguments='{"messages":40000}') + b"\n")
+        process.stdin.flush()
+        time.sleep(1.0)
+        assert resident(process.pid) - before < 8_000_000
+        last, count = b"", 0
+        while count < 40_001 and (chunk := os.read(read, 1 << 20)):
+            count += chunk.count(b"\n")
+            last = (last + chunk)[-1000:]
+        process.stdin.close()  # not before: the command would have 5 s for the rest
+        assert b'"flood"' in last
+        assert process.wait(timeout=TIMEOUT) == 0
+    os.close(read)
+
+
+def test_a_command_that_never_reads_slows_the_client(tmp_path: Path) -> None:
+    with filtered(*DENY, "--", *upstream("--deaf"), home=tmp_path) as client:
+        client.say(calling("delete_file"))
+        assert "error" in client.hears()  # the filter answers: it has started
+        before = resident(client.process.pid)
+        written = [0]
+        thread = threading.Thread(target=write_much, args=(client, written), daemon=True)
+        thread.start()
+        time.sleep(0.7)
+        assert written[0] < 2_000_000
+        assert resident(client.process.pid) - before < 8_000_000
+        client.process.terminate()
+        assert client.ends() == 128 + signal.SIGTERM
+        thread.join()
+
+
+def write_much(client: StdioClient, written: list[int]) -> None:
+    line = calling("read_file", arguments=json.dumps({"x": "y" * 10_000}))
+    try:
+        for _ in range(5_000):
+            client.say(line)
+            written[0] += len(line)
+    except OSError:
+        pass
+
+
+def test_nothing_deadlocks_when_both_sides_write_much(tmp_path: Path) -> None:
+    with filtered(*DENY, "--", *upstream(), home=tmp_path) as client:
+        count = 3000
+        for number in range(count):
+            name = "delete_file" if number % 3 == 0 else "read_file"
+            arguments = json.dumps({"x": "y" * 1000})
+            client.say(calling(name, id=str(number), arguments=arguments))
+        answers = [client.hears() for _ in range(count)]
+        assert client.leaves() == 0
+        assert sorted(answer["id"] for answer in answers) == list(range(count))
+        assert sum("error" in answer for answer in answers) == count // 3
+        in_order = [answer["id"] for answer in answers if "result" in answer]
+        assert in_order == sorted(in_order)
+
+
+SAID: list[dict[str, object]] = [
+    {"id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"}}},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+    {"id": 3, "method": "tools/call", "params": {"name": "read_file", "arguments": {"a": 1}}},
+    {"id": 4, "method": "tools/call", "params": {"name": "delete_file"}},
+]  # fmt: skip
+
+
+def session(home: Path, *flags: str) -> str:
+    """Say it all over stdio, one message after the other; return what stderr got."""
+    with filtered("--deny", "^delete_", *flags, "--", *upstream(), home=home) as client:
+        for one in SAID:
+            client.say(json.dumps({"jsonrpc": "2.0", **one}).encode())
+            if "id" in one:
+                assert client.hears()["id"] == one["id"]
+        assert client.leaves() == 0
+    return client.stderr()
+
+
+def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    session(tmp_path, "--audit-log", str(file))
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert [(one["method"], one.get("tool"), one["verdict"]) for one in entries] == [
+        ("tools/list", None, "forwarded"),
+        ("tools/call", "read_file", "forwarded"),
+        ("tools/call", "delete_file", "refused"),
+    ]
+    assert {one["transport"] for one in entries} == {"stdio"}
+    assert entries[0]["answer_why"] == "hidden"
+    assert entries[1]["answered"]
+    assert main(["audit", "verify", str(file)]) == 0
+
+
+def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
+    file, rules = tmp_path / "audit.jsonl", tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor: {rules: [{id: tell, conditions: [tool_equals: read_file],"
+        ' actions: [log: {message: "a is ${params.arguments.a}"}]}]}'
+    )
+    session(tmp_path, "--audit-log", str(file), "--rules", str(rules))
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    (told,) = [one for one in entries if "event" in one]
+    assert (told["event"], told["rule"], told["message"]) == ("rule", "tell", "a is 1")
+    assert len(entries) == 4
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_activity_lines_are_shown_only_on_request(is_shown: bool, tmp_path: Path) -> None:
+    """Clients show stderr to their users."""
+    stderr = session(tmp_path, *(["-v"] if is_shown else []))
+    assert ("tools/call read_file: ok" in stderr) is is_shown
+    assert ("Ran 0 min" in stderr) is is_shown
+
+
+def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    words = ("-d", "x", "--audit-log", str(tmp_path / "none" / "a"), "--", "true")
+    done = run(*words, home=tmp_path)
+    assert done.returncode == 1
+    assert "Error: Cannot write the audit log" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def record(path: str) -> None:
+    recorder = open_recorder(path)
+    recorder.from_client(asking("ping"), Forward())
+    recorder.from_upstream(answering("{}"), Forward())
+    recorder.end()
+
+
+def test_a_recording_is_private_and_is_replaced_or_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "s.flow"
+    counts = []
+    for path in (str(file), str(file), f"+{file}"):
+        record(path)
+        counts.append(len(read_flows(file)))
+    assert counts == [1, 1, 2]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_text_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """stdout belongs to the client's messages."""
+    say_beside_client("hidden: 3 tools")
+    assert capsys.readouterr() == ("", "hidden: 3 tools\n")
+
+
+def test_a_client_may_close_our_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        say_beside_client("nobody reads this")
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            closed.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
+
+
+CHANGED = "notifications/tools/list_changed"
+BEFORE = "change,stays,goes,stays,delete_a"
+AFTER = "change,stays,comes,stays,delete_b"
+
+
+def is_found(client: StdioClient, name: str, id: str) -> bool:
+    answer = client.calls(name, id=id)
+    if "result" in answer:
+        return True
+    assert answer["error"] == {"code": -32601, "message": f"Tool not found: {name}"}
+    return False
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["usual", "quiet"])
+@pytest.mark.parametrize("source", ["auto", "cache"])
+@pytest.mark.parametrize("new_tools", ["hide", "judge"])
+def test_a_client_sees_removed_tools_go_and_new_ones_only_with_judge(
+    new_tools: str, source: str, quiet: tuple[str, ...], tmp_path: Path
+) -> None:
+    judges = new_tools == "judge"
+    flags = (*quiet, *DENY, "--new-tools", new_tools, "--tools-list", source)
+    with filtered(*flags, "--", *upstream("--tools", BEFORE), home=tmp_path) as client:
+        client.opens()
+        for id in ("1", "2"):
+            assert names_in(client.asks("tools/list", id=id)) == ["change", "stays", "goes"]
+        client.say(
+            b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"change",'
+            b'"arguments":{"tools":"%s"}}}' % AFTER.encode()
+        )
+        assert client.hears()["method"] == CHANGED
+        assert client.hears()["id"] == 3
+        for id in ("4", "5"):
+            assert names_in(client.asks("tools/list", id=id)) == [
+                "change",
+                "stays",
+                *["comes"] * judges,
+            ]
+        assert is_found(client, "stays", "6")
+        assert not is_found(client, "goes", "7")
+        assert is_found(client, "comes", "8") is judges
+        assert not is_found(client, "delete_b", "9")
+        assert client.leaves() == 0
+        said = client.stderr()
+    new = "new tool comes: hidden until you restart the filter; with --new-tools judge"
+    assert said.count(new) == (not judges)
+    assert said.count("lists stays twice") == 1
+    assert "new tool delete_b" not in said

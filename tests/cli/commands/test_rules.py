@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -17,24 +18,21 @@ from mcp_tool_filter.rules.interceptors import to_plain
 from mcp_tool_filter.rules.policy import InvalidRules, Policy, json_schema, load_policy
 from mcp_tool_filter.rules.source import YamlNode, read_source
 from mcp_tool_filter.rules.subject import Evaluated
+from tests.cli.launched import Typed
 from tests.rules.judging import call, request, rules, single
 
 SEED = "tests/rules/seed.yaml"
 CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
 
 
-def test_check_accepts_the_example_of_the_specification(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["rules", "check", SEED]) == 0
-    assert capsys.readouterr().out == f"{SEED}: 3 rules, no mistakes\n"
+def test_check_accepts_the_example_of_the_specification(typed: Typed) -> None:
+    assert typed("rules", "check", SEED).out == f"{SEED}: 3 rules, no mistakes\n"
 
 
-def test_check_reports_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_every_mistake(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("interceptor:\n  chian: {}\n  rules: [{id: a}]\n")
-    assert main(["rules", "check", str(file)]) == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = typed("rules", "check", str(file), status=1).err.splitlines()
     assert lines == [
         f"Error: Invalid rules file: {file} has 2 mistakes",
         f"{file}:2:3: interceptor: unknown key 'chian'; did you mean 'chain'?",
@@ -43,7 +41,7 @@ def test_check_reports_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_words_of_the_file_are_not_those_of_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, typed: Typed
 ) -> None:
     """``ignore_case`` is an option, too, but in the file it has no dashes."""
     file = tmp_path / "p.yaml"
@@ -52,21 +50,17 @@ def test_the_words_of_the_file_are_not_those_of_the_command_line(
         "      conditions: [tool_matches: '(?i)a', param_matches: {felt: a}]\n"
     )
     for args in (["rules", "check", str(file)], ["--rules", str(file), "--", "true"]):
-        assert main(args) == 1
-        told = capsys.readouterr().err
+        told = typed(*args, status=1).err
         assert "write ignore_case: true beside the pattern" in told
         assert "--ignore-case" not in told
 
 
-def test_check_warns_of_rules_that_can_never_match(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_warns_of_rules_that_can_never_match(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         "interceptor: {rules: [{id: a, actions: [allow]}, {id: b, actions: [block: x]}]}"
     )
-    assert main(["rules", "check", str(file)]) == 0
-    assert "'b' can never match" in capsys.readouterr().err
+    assert "'b' can never match" in typed("rules", "check", str(file)).err
 
 
 SCHEMA = json_schema()
@@ -77,9 +71,8 @@ def plain(node: YamlNode) -> object:
     return to_plain(node.to_json())
 
 
-def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(SCHEMA))
+def test_the_schema_is_printed(typed: Typed) -> None:
+    assert json.loads(typed("rules", "schema").out) == json.loads(json.dumps(SCHEMA))
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -237,33 +230,26 @@ cases:
 """
 
 
-def test_test_prints_a_line_for_each_case(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_test_prints_a_line_for_each_case(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "cases.yaml"
     file.write_text(CASES)
-    assert main(["rules", "test", SEED, str(file)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed("rules", "test", SEED, str(file)).out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "3"]
     file.write_text(CASES.replace("expect: pass", "expect: drop"))
-    assert main(["rules", "test", SEED, str(file)]) == 1
-    assert "FAIL  fine" in capsys.readouterr().out
+    assert "FAIL  fine" in typed("rules", "test", SEED, str(file), status=1).out
 
 
-def test_test_ends_with_2_without_usable_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_test_ends_with_2_without_usable_files(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "cases.yaml"
     file.write_text("cases: [{expect: maybe, message: {a: 1}}]")
-    assert main(["rules", "test", SEED, str(file)]) == 2
-    shown = capsys.readouterr().err
+    shown = typed("rules", "test", SEED, str(file), status=2).err
     assert f"{file}:1:18: cases[0].expect: expected pass, block, drop or modify" in shown
     assert "cases[0].message: this is no message" in shown
     assert main(["rules", "test", SEED, str(tmp_path / "nothing")]) == 2
     assert main(["rules", "test", str(tmp_path / "nothing"), str(file)]) == 2
 
 
-def test_a_case_may_be_about_a_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_may_be_about_a_response(tmp_path: Path, typed: Typed) -> None:
     rules, cases = tmp_path / "p.yaml", tmp_path / "cases.yaml"
     rules.write_text(
         "interceptor: {rules: [{id: a, conditions: [tool_equals: read, result_exists: x],"
@@ -273,35 +259,29 @@ def test_a_case_may_be_about_a_response(tmp_path: Path, capsys: pytest.CaptureFi
         "cases: [{message: {jsonrpc: '2.0', id: 1, method: tools/call, params: {name: read}},"
         " response: {jsonrpc: '2.0', id: 1, result: {x: sk-1}}, expect: modify, rule: a}]"
     )
-    assert main(["rules", "test", str(rules), str(cases)]) == 0
-    assert '"x":"***"' in capsys.readouterr().out
+    assert '"x":"***"' in typed("rules", "test", str(rules), str(cases)).out
 
 
 # rules explain
 
 
-def test_explain_shows_which_rules_were_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "explain", SEED, CALL.replace("delete", "read")]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_explain_shows_which_rules_were_evaluated(typed: Typed) -> None:
+    assert typed("rules", "explain", SEED, CALL.replace("delete", "read")).out.splitlines() == [
         "tools/call (method interceptor): let it pass",
         "block-dangerous-tools: did not match",
         "  yes method_equals: tools/call",
         '  no  param_in: {"field":"name","values":["execute_command","delete_file"]}',
         "Outcome: pass",
     ]
-    assert main(["rules", "explain", SEED, CALL]) == 0
-    shown = capsys.readouterr().out
+    shown = typed("rules", "explain", SEED, CALL).out
     assert "block by tools/call: -32001 \"Tool 'delete_file' not allowed\"" in shown
 
 
-def test_explain_refuses_text_that_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "explain", SEED, "{}"]) == 2
-    assert "no message" in capsys.readouterr().err
+def test_explain_refuses_text_that_is_no_message(typed: Typed) -> None:
+    assert "no message" in typed("rules", "explain", SEED, "{}", status=2).err
 
 
-def test_explain_says_why_a_message_cannot_be_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_says_why_a_message_cannot_be_judged(tmp_path: Path, typed: Typed) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(
         "interceptor:\n  rules:\n    - id: inside\n"
@@ -311,8 +291,7 @@ def test_explain_says_why_a_message_cannot_be_judged(
     twice = '"params":{"name":"read","arguments":{"path":"/etc","path":"/work"}}'
 
     said = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call",{twice}}}'
-    assert main(["rules", "explain", str(rules), said]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = typed("rules", "explain", str(rules), said).out.splitlines()
     assert shown[:-1] == [
         "inside: cannot be judged",
         '  ?   param_matches: {"field":"arguments.path","pattern":"^/work"}',
@@ -321,3 +300,55 @@ def test_explain_says_why_a_message_cannot_be_judged(
         'Outcome: block by inside: -32600 "Invalid Request" '
         "(clients do not see this: the key 'path' appears twice or in another spelling)"
     )
+
+
+README = Path(__file__).parents[3] / "README.md"
+DOCS = README.parent / "addon" / "mcp_tool_filter" / "docs"
+COOKBOOK = sorted(
+    path for path in (DOCS / "rules").glob("*.yaml") if not path.name.endswith(".cases.yaml")
+)
+
+
+@pytest.mark.parametrize("example", COOKBOOK, ids=lambda path: path.stem)
+def test_a_cookbook_example_does_what_it_says(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = example.with_suffix(".cases.yaml")
+    assert main(["rules", "test", str(example), str(cases)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("example", COOKBOOK, ids=lambda path: path.stem)
+def test_the_page_names_each_example(example: Path) -> None:
+    assert f"(rules/{example.name})" in (DOCS / "rules.md").read_text()
+
+
+def test_the_cookbook_has_examples() -> None:
+    assert len(COOKBOOK) >= 11
+
+
+def test_the_rule_in_the_readme_keeps_files_inside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "policy.yaml").write_text(shown)
+    inside = ["/home/me/project", "/home/me/project/notes/a b.txt"]
+    outside = [
+        "/etc/passwd",
+        "/home/me/project/../.ssh/id",
+        "/home/me/projects",
+        ["/home/me/project"],
+        1,
+    ]
+    paths = [(path, "pass") for path in inside] + [(path, "block") for path in outside]
+    cases = [
+        {"name": str(path), "message": reading(path), "expect": expected}
+        for path, expected in paths
+    ]
+    (tmp_path / "cases.yaml").write_text(json.dumps({"cases": cases}))
+    words = ["rules", "test", str(tmp_path / "policy.yaml"), str(tmp_path / "cases.yaml")]
+    assert main(words) == 0, capsys.readouterr()
+
+
+def reading(path: object) -> dict[str, object]:
+    params = {"name": "read_file", "arguments": {"path": path}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +24,47 @@ from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.commands.serve import _plans as plans_of
 from tests.browser import Page, browser
 from tests.cli.commands.relaying import text_in
-from tests.cli.commands.served_command import INITIALIZE, Answer
-from tests.cli.launched import run, surroundings
-from tests.cli.test_config_file import sources
+from tests.cli.commands.served_command import INITIALIZE, READY, Answer, Served
+from tests.cli.launched import RunningLauncher, launched, run
+from tests.cli.test_settings import sources
 from tests.end_to_end.logins import PLACES
 from tests.login_browser import browse
 from tests.make import asking, calling
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, free_port
+from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
 from tests.session_upstream import session_upstream
-from tests.stdio_client import upstream
-
-JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+from tests.stdio_client import StdioClient, filtered, upstream
+from tests.websocket import accept, connect
 
 
 @dataclass
 class Serving:
     """A running ``serve``."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    client: StdioClient
     file: Path
     port: int = 0
 
     @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.client.process
+
+    @property
     def stderr(self) -> str:
-        return self.log.read_text()
+        return self.client.stderr()
 
     def says(self, pattern: str, times: int = 1) -> re.Match[str]:
         """Wait until stderr has this."""
         end = time.monotonic() + TIMEOUT
-        while time.monotonic() < end and self.process.poll() is None:
-            if len(found := list(re.finditer(pattern, self.stderr))) >= times:
-                return found[-1]
+        ended = False
+        while len(found := list(re.finditer(pattern, self.stderr))) < times:
+            is_over = ended or time.monotonic() > end
+            assert not is_over, f"{pattern}\n{self.stderr}"
+            if ended := self.process.poll() is not None:
+                self.client.ends()  # so that all that it has said is read
             time.sleep(0.02)
-        found = list(re.finditer(pattern, self.stderr))
-        assert len(found) >= times, f"{pattern}\n{self.stderr}"
         return found[-1]
 
     def reads(self, text: str, pattern: str) -> None:
@@ -71,38 +75,13 @@ class Serving:
         self.says(pattern, before + 1)
 
     def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        with closing(connection):
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body, JSON | named)
-            response = connection.getresponse()
-            fields = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, fields, response.read())
+        return Served(self.port, self.client).send(method, path, body, **headers)
 
-    def at(self, name: str) -> Client:
+    def at(self, name: str) -> Served:
         """Open a session with a server."""
-        answer = self.send("POST", f"/{name}/mcp", INITIALIZE)
-        session = answer.headers.get("mcp-session-id", "")
-        client = Client(self, f"/{name}/mcp", {"mcp_session_id": session} if session else {})
-        assert client.post(READY).status == 202, answer
+        client = Served(self.port, self.client, path=f"/{name}/mcp")
+        client.opens()
         return client
-
-
-@dataclass
-class Client:
-    serving: Serving
-    path: str
-    headers: dict[str, str]
-
-    def post(self, message: bytes) -> Answer:
-        return self.serving.send("POST", self.path, message, **self.headers)
-
-    def tools(self) -> list[str]:
-        answer = self.post(asking("tools/list")).messages()[-1]
-        return [one["name"] for one in answer["result"]["tools"]]
-
-    def calls(self, tool: str, arguments: str = "{}") -> Any:
-        return self.post(calling(tool, arguments=arguments)).messages()[-1]
 
 
 @contextmanager
@@ -111,30 +90,13 @@ def serving(
 ) -> Iterator[Serving]:
     file = folder / "servers.toml"
     file.write_text(text)
-    words = ["serve", "--config", str(file), "--port", "0", *flags]
-    with filtering(folder, words, variables) as running:
+    words = ("serve", "--config", str(file), "--port", "0", *flags)
+    with filtered(*words, home=folder, environment=variables) as client:
+        running = Serving(client, file)
         running.says(report)
         if found := re.search(r"MCP tool filter: http://127\.0\.0\.1:(\d+) -> ", running.stderr):
             running.port = int(found[1])
         yield running
-
-
-@contextmanager
-def filtering(
-    folder: Path, words: Sequence[str], variables: dict[str, str] | None = None
-) -> Iterator[Serving]:
-    log = folder / "stderr"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mcp_tool_filter", *words],
-            stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
-            env=surroundings(folder, variables),
-        )  # fmt: skip
-    try:
-        yield Serving(process, log, folder / "servers.toml")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def command(tools: str, *more: str) -> str:
@@ -173,15 +135,15 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
             assert "delete_file" not in far.tools()
             assert hidden_in(team.calls("write_file"))
             assert hidden_in(far.calls("delete_file"))
-            assert "blue" in text_in(files.calls("env", '{"name":"COLOUR"}'))
+            assert "blue" in text_in(files.calls("env", name="COLOUR"))
             assert "result" in far.calls("read_file")
             assert remote.calls()[0].headers["x-key"] == "secret"
             for one, other in ((files, "Team.x-1"), (far, "files"), (files, "remote")):
-                stolen = Client(it, f"/{other}/mcp", one.headers).post(asking("tools/list"))
-                assert stolen.status == 404
+                stolen = replace(one, path=f"/{other}/mcp")
+                assert stolen.post(asking("tools/list")).status == 404
             assert "secret" not in it.stderr
             it.process.send_signal(signal.SIGTERM)
-            assert it.process.wait(TIMEOUT) == 0
+            assert it.client.ends() == 0
         lines = [json.loads(one) for one in (tmp_path / "audit.jsonl").read_text().splitlines()]
         named = [(one.get("server"), one.get("tool")) for one in lines if one.get("tool")]
         assert ("Team.x-1", "write_file") in named
@@ -200,25 +162,25 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
         "/.well-known/oauth-protected-resource/../files/mcp",
     ],
 )  # fmt: skip
-def test_other_paths_belong_to_nobody(path: str, two: Serving) -> None:
-    answer = two.send("POST", path, INITIALIZE)
+def test_other_paths_belong_to_nobody(path: str, both: Serving) -> None:
+    answer = both.send("POST", path, INITIALIZE)
     assert (answer.status, answer.json()["error"]["code"]) == (404, -32600), answer
-    assert two.send("GET", path).status == 404
+    assert both.send("GET", path).status == 404
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     text = f"[servers.files]\n{command('a')}[servers.far]\n{command('b')}"
     with serving(tmp_path_factory.mktemp("two"), text) as it:
         yield it
 
 
-def test_pages_of_other_sites_are_kept_out_of_all_servers(two: Serving) -> None:
+def test_pages_of_other_sites_are_kept_out_of_all_servers(both: Serving) -> None:
     for path in ("/files/mcp", "/nobody/mcp"):
-        assert two.send("POST", path, INITIALIZE, host="evil.example").status == 403
-        assert two.send("POST", path, INITIALIZE, origin="http://evil.example").status == 403
-    url = f"http://127.0.0.1:{two.port}/files/mcp"
-    assert two.send("POST", url, INITIALIZE).status == 200, "a target may be a whole URL"
+        assert both.send("POST", path, INITIALIZE, host="evil.example").status == 403
+        assert both.send("POST", path, INITIALIZE, origin="http://evil.example").status == 403
+    url = f"http://127.0.0.1:{both.port}/files/mcp"
+    assert both.send("POST", url, INITIALIZE).status == 200, "a target may be a whole URL"
 
 
 def test_the_older_transport_is_below_the_servers_name(tmp_path: Path) -> None:
@@ -238,25 +200,14 @@ def test_the_older_transport_is_below_the_servers_name(tmp_path: Path) -> None:
         with serving(folder, text) as it:
             it.says("legacy: .*: 2 tools, 1 hidden")
             for path in ("/legacy/old/sse", "/legacy/mcp", "/near/sse"):
-                name = path.split("/")[1]
-                names = names_over_sse(it, path, rf"/{name}/[^ ]*messages\?sessionId=[\w-]")
-                assert names == ["read_file"]
-
-
-def names_over_sse(it: Serving, path: str, endpoint: str) -> list[str]:
-    connection = http.client.HTTPConnection("127.0.0.1", it.port, timeout=TIMEOUT)
-    with closing(connection):
-        connection.request("GET", path, headers={"accept": "text/event-stream"})
-        response = connection.getresponse()
-        assert response.status == 200
-        lines = (one[6:-1].decode() for one in iter(response.readline, b"") if one[:5] == b"data:")
-        post = next(lines)
-        assert re.match(endpoint, post), post
-        for message in (INITIALIZE, READY, asking("tools/list", id="2")):
-            assert it.send("POST", post, message).status == 202
-        answers = (json.loads(one) for one in lines)
-        found = next(one for one in answers if one.get("id") == 2)
-        return [one["name"] for one in found["result"]["tools"]]
+                with Served(it.port, it.client).stream(path) as lines:
+                    post = next(lines)
+                    assert re.match(rf"/{path.split('/')[1]}/[^ ]*messages\?sessionId=[\w-]", post)
+                    for message in (INITIALIZE, READY, asking("tools/list", id="2")):
+                        assert it.send("POST", post, message).status == 202
+                    answers = (json.loads(one) for one in lines)
+                    found = next(one for one in answers if one.get("id") == 2)
+                    assert [one["name"] for one in found["result"]["tools"]] == ["read_file"]
 
 
 SAME = [
@@ -346,9 +297,11 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
         here = it.at("here")
         assert here.calls("crash")["error"]["code"] == -32000
         assert it.at("here").tools() == ["crash", "read_file"], "another process for a new session"
-        (folder := tmp_path / "far").mkdir()
-        flags = ("--port", str(port)) if port else ()
-        with far_away(folder, flags) as far:
+        # A real upstream on a port that it keeps.
+        command_of = upstream("--tools", "read_file,delete_file")
+        words = ("--deny", "^$", "--port", str(port), "--", *command_of)
+        with filtered(*words, home=tmp_path) as far:
+            far.said_on_stderr("Saved:")
             assert "delete_file" in it.at("far").tools()
             it.says("  far: .*: 2 tools, 0 hidden")
             far.process.kill()
@@ -357,18 +310,9 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
             assert answer.json()["error"]["code"] == -32000
             it.says("Warning: far: Lost connection to upstream MCP")
             assert it.at("here").tools()
-        with far_away(folder, flags):
+        with filtered(*words, home=tmp_path):
             it.says("far: The upstream is back")
             assert "delete_file" in it.at("far").tools()
-
-
-@contextmanager
-def far_away(folder: Path, flags: Sequence[str]) -> Iterator[Serving]:
-    """A real upstream on a port that it keeps."""
-    words = ["--deny", "^$", *flags, "--", *upstream("--tools", "read_file,delete_file")]
-    with filtering(folder, words) as running:
-        running.says("Saved:")
-        yield running
 
 
 @pytest.mark.parametrize(
@@ -382,7 +326,7 @@ def far_away(folder: Path, flags: Sequence[str]) -> Iterator[Serving]:
 )
 def test_with_strict_the_process_ends(text: str, said: str, tmp_path: Path) -> None:
     with serving(tmp_path, text, "--strict", report="Error: ") as it:
-        assert it.process.wait(TIMEOUT) in (1, 2)
+        assert it.client.ends() in (1, 2)
         assert said in it.stderr
 
 
@@ -487,7 +431,7 @@ def test_what_cannot_be_served_is_one_clear_error(
     text: str, flags: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     with serving(tmp_path, text, *flags, report="Error: ") as it:
-        assert it.process.wait(TIMEOUT) == 2
+        assert it.client.ends() == 2
         assert said in it.stderr
         assert len(it.stderr.splitlines()) == 2
 
@@ -685,7 +629,7 @@ def test_metrics_name_the_server(tmp_path: Path) -> None:
         for client in (files, other, other):
             client.calls("read_file")
         port = int(it.says(r"Metrics: http://127\.0\.0\.1:(\d+)/metrics")[1])
-        at = Serving(it.process, it.log, it.file, port)
+        at = Served(port, it.client)
         own, others = (
             at.send("GET", "/metrics", b"", **headers).body.decode()
             for headers in ({"authorization": "Bearer t0ken"}, {})
@@ -708,7 +652,7 @@ def board_of(it: Serving) -> Callable[..., dict[str, Any]]:
     """Return what changes something on the page; KeyError for what it does not know."""
     found = it.says(r"Dashboard: http://127\.0\.0\.1:(\d+)(/mcp\?token=\S+)")
     port, path = int(found[1]), found[2]
-    page = Serving(it.process, it.log, it.file, port)
+    page = Served(port, it.client)
     cookie = page.send("GET", path).headers["set-cookie"].partition(";")[0]
 
     def change(name: str, **said: object) -> dict[str, Any]:
@@ -726,6 +670,186 @@ def test_processes_end_with_it(tmp_path: Path) -> None:
         task = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children")
         (child,) = map(int, task.read_text().split())
         it.process.terminate()
-        assert it.process.wait(TIMEOUT) == 0
+        assert it.client.ends() == 0
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
+
+
+JSON = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+]
+
+
+@asynccontextmanager
+async def two(
+    folder: Path, respond: Respond | None = None, top: str = ""
+) -> AsyncIterator[tuple[RunningLauncher, int, McpUpstream, McpUpstream]]:
+    """Serve two upstreams with the tools a and b: one denies a, the other b."""
+    tools = [tool("a"), tool("b")]
+    async with AsyncExitStack() as opened:
+        one = await opened.enter_async_context(mcp_upstream(tools=tools, respond=respond))
+        other = await opened.enter_async_context(mcp_upstream(tools=tools))
+        file = folder / "servers.toml"
+        file.write_text(
+            f"{top}\n[servers.one]\nurl = '{one.url}'\ndeny = '^a$'\n"
+            f"[servers.other]\nurl = '{other.url}'\ndeny = '^b$'\n"
+        )
+        it = await opened.enter_async_context(launched("serve", "--config", str(file), home=folder))
+        found = await it.says(r"MCP tool filter: http://\S*:(\d+) -> 2 servers")
+        yield it, int(found[1]), one, other
+
+
+async def test_over_http2_each_stream_goes_to_its_server(tmp_path: Path) -> None:
+    async with two(tmp_path) as (_, port, one, other), h2_client(port) as client:
+        numbers = {
+            (name, called): client.ask(body=calling(called), path=f"/{name}/mcp", headers=JSON)
+            for name in ("one", "other")
+            for called in ("a", "b")
+        }
+        for (name, called), number in numbers.items():
+            stream = await client.over(number)
+            is_refused = (name, called) in {("one", "a"), ("other", "b")}
+            assert (b"Tool not found" in stream.data) is is_refused, (name, called)
+        assert [len(each.of("tools/call")) for each in (one, other)] == [1, 1]
+        for path in ("/one/../other/mcp", "/one/%2e%2e/other/mcp", "//other/mcp", "other/mcp", "*"):
+            stream = await client.over(client.ask(body=calling("a"), path=path, headers=JSON))
+            assert stream.headers.get(b":status") in (b"400", b"404", None), path
+        assert [len(each.of("tools/call")) for each in (one, other)] == [1, 1]
+
+
+async def test_one_connection_may_ask_several_servers(tmp_path: Path) -> None:
+    """Answers come in the order of the requests; a whole URL may be the target."""
+    async with two(tmp_path) as (_, port, one, other), raw_client(port) as client:
+        paths = ["/one/mcp", "/other/mcp", "/one/mcp", "http://localhost/other/mcp"]
+        for called, refused in (("a", [True, False] * 2), ("b", [False, True] * 2)):
+            await client.say(b"".join(post(calling(called), path=path) for path in paths))
+            answers = [await client.answer() for _ in paths]
+            assert [b"Tool not found" in each.body for each in answers] == refused
+        assert [len(each.of("tools/call")) for each in (one, other)] == [2, 2]
+        target = "http://localhost/one/../other/mcp"
+        assert (await client.ask(post(calling("a"), path=target))).status == 404
+        assert len(other.of("tools/call")) == 2
+
+
+async def test_whatever_else_can_be_a_target_belongs_to_nobody(tmp_path: Path) -> None:
+    async with two(tmp_path) as (_, port, one, other):
+        for line in (b"OPTIONS *", b"CONNECT other:80", b"GET one/mcp", b"POST ?/one/mcp"):
+            async with raw_client(port) as client:
+                request = line + b" HTTP/1.1\r\n" + MCP_HEADERS + b"\r\n"
+                assert (await client.ask(request)).status in (400, 404), line
+        assert not one.asked
+        assert not other.asked
+
+
+async def test_a_websocket_is_filtered_by_its_server(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        assert request.line.startswith("GET /mcp ")
+        end = await accept(peer.reader, peer.writer, request.head)
+        while (message := await end.hear()) is not None:
+            heard.append(message)
+            await end.say(RESULT)
+
+    async with two(tmp_path, respond) as (_, port, _, _), raw_client(port) as client:
+        end = await connect(client.reader, client.writer, "/one/mcp")
+        await end.say(calling("a"))
+        assert b"Tool not found" in (await end.hear() or b"")
+        await end.say(calling("b"))
+        assert b'"result"' in (await end.hear() or b"")
+        assert heard == [calling("b")]
+
+
+async def test_a_server_card_names_the_server_here_and_no_hidden_tool(tmp_path: Path) -> None:
+    origin = ""
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        tools = [json.loads(tool(name)) for name in ("a", "b")]
+        card = {"name": "x", "remotes": [{"type": "streamable-http", "url": origin}]}
+        await peer.say(answer(json.dumps(card | {"tools": tools}).encode()))
+
+    async with two(tmp_path, respond) as (_, port, one, _), raw_client(port) as client:
+        origin = f"{one.url}/mcp"
+        found = await client.ask(get(path="/one/.well-known/mcp/server-card"))
+        card = json.loads(found.body)
+        [remote] = card["remotes"]
+        assert re.fullmatch(r"http://[^/]+/one/mcp", remote["url"])
+        assert [each["name"] for each in card["tools"]] == ["b"]
+
+
+async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> None:
+    """The other one answers while every call of the first one waits, and takes all connections that
+    it can get."""
+    may_answer = asyncio.Event()
+    waiting: list[RawRequest] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        waiting.append(request)
+        await may_answer.wait()
+        if b'"id":0,' in request.body:
+            peer.writer.transport.abort()
+            return
+        await peer.say(answer(RESULT))
+
+    async with AsyncExitStack() as opened:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))
+        try:
+            it, port, _, _ = await opened.enter_async_context(two(tmp_path, respond))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        clients = [await opened.enter_async_context(raw_client(port)) for _ in range(40)]
+        for number, client in enumerate(clients):
+            await client.say(post(calling("b", id=str(number)), path="/one/mcp"))
+        async with asyncio.timeout(TIMEOUT):
+            while len(waiting) < len(clients):
+                await asyncio.sleep(0.01)
+        for flood in [await opened.enter_async_context(h2_client(port)) for _ in range(3)]:
+            asked = [flood.ask(body=calling("b"), path="/one/mcp", headers=JSON) for _ in range(80)]
+        assert b"-32000" in (await flood.over(asked[-1])).data, "there are no more"
+        async with raw_client(port) as client:
+            for _ in range(20):
+                found = await client.ask(post(calling("a"), path="/other/mcp"))
+                assert b'"result"' in found.body
+        assert not may_answer.is_set()
+        may_answer.set()
+        answers = [await client.answer() for client in clients]
+        assert [b'"result"' in one.body for one in answers] == [False] + [True] * 39
+        it.process.terminate()
+        assert await it.exit_code() == 0
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_open_calls_are_answered_when_a_server_or_the_process_ends(
+    drains: bool, tmp_path: Path
+) -> None:
+    """A call of a removed server gets an error; SIGTERM waits for the others as --drain says."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        asked.set()
+        await may_answer.wait()
+        await peer.say(answer(RESULT))
+
+    async with two(tmp_path, respond, "drain = 20") as (it, port, _, _), raw_client(port) as client:
+        await client.say(post(calling("b"), path="/one/mcp"))
+        async with asyncio.timeout(TIMEOUT):
+            await asked.wait()
+        if drains:
+            it.process.terminate()
+            may_answer.set()
+            assert b'"result"' in (await client.answer()).body
+            assert await it.exit_code() == 0
+            return
+        file = tmp_path / "servers.toml"
+        file.write_text(
+            "drain = 20\n[servers.other]" + file.read_text().split("[servers.other]")[1]
+        )
+        it.process.send_signal(signal.SIGHUP)
+        error = json.loads((await client.answer()).body)["error"]
+        assert error["code"] == -32000
+        assert not may_answer.is_set()
+        async with raw_client(port) as other:
+            assert b'"result"' in (await other.ask(post(calling("a"), path="/other/mcp"))).body
+        may_answer.set()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from tests.cli.launched import run
+from tests.cli.launched import Typed, run
 from tests.session_upstream import session_upstream
 from tests.stdio_client import UPSTREAM, StdioClient, started
 
@@ -75,7 +75,7 @@ def wrapped_into(home: Path, file: Path, *more: str, server: str = "files") -> N
 
 
 def test_a_command_moves_into_the_default_file_and_back(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
     wrapped_into(home, default_of(home), "--deny", "^delete_")
     said = capsys.readouterr()
@@ -91,8 +91,7 @@ def test_a_command_moves_into_the_default_file_and_back(
         assert [tool["name"] for tool in tools] == ["read_file", "env"]
         assert "env-s3cret" in json.dumps(client.calls("env", name="TOKEN"))
         assert client.leaves() == 0
-    assert main(["clients"]) == 0
-    assert f"cursor\tuser\tfiles\tyes\t{sys.executable}" in capsys.readouterr().out
+    assert f"cursor\tuser\tfiles\tyes\t{sys.executable}" in typed("clients").out
     assert main(["unwrap", "cursor", "files", "--yes"]) == 0
     assert file_of(home).read_text() == CURSOR
     assert default_of(home).read_text() == ""
@@ -153,9 +152,7 @@ def test_a_name_that_is_taken_gets_a_number_and_only_our_section_goes(home: Path
     assert default_of(home).read_text() == mine + '\n[servers.z]\nurl = "http://z"\n'
 
 
-def test_a_section_that_a_person_wrote_is_not_removed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_section_that_a_person_wrote_is_not_removed(home: Path, typed: Typed) -> None:
     """Nor can a project's file get the secrets of a section by naming it."""
     wrapped_into(home, default_of(home))
     sections = default_of(home).read_text()
@@ -163,12 +160,10 @@ def test_a_section_that_a_person_wrote_is_not_removed(
     project = home / "project" / ".cursor" / "mcp.json"
     stolen = {"mcpServers": {"x": {"command": "mcp-tool-filter", "args": ["--server", "files"]}}}
     project.write_text(json.dumps(stolen))
-    assert main(["unwrap", "cursor", "x", "--yes"]) == 0
-    assert "filtered, but not by wrap" in capsys.readouterr().err
+    assert "filtered, but not by wrap" in typed("unwrap", "cursor", "x", "--yes").err
     assert json.loads(project.read_text()) == stolen
     assert default_of(home).read_text() == sections
-    assert main(["unwrap", "cursor", "files", "--yes"]) == 0
-    assert "which another entry starts" in capsys.readouterr().err
+    assert "which another entry starts" in typed("unwrap", "cursor", "files", "--yes").err
     assert default_of(home).read_text() == sections
 
 
@@ -186,12 +181,11 @@ def test_the_section_goes_also_if_two_clients_read_the_same_file(home: Path) -> 
 
 
 def test_a_dry_run_and_a_mistake_change_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], typed: Typed
 ) -> None:
     file = home / "x.toml"
     words = ["wrap", "cursor", "files", "--into", str(file)]
-    assert main([*words, "--dry-run"]) == 0
-    said = capsys.readouterr()
+    said = typed(*words, "--dry-run")
     assert "+[servers.files]" in said.out
     assert "s3cret" not in said.out + said.err
     assert not file.exists()
@@ -204,9 +198,9 @@ def test_a_dry_run_and_a_mistake_change_nothing(
     ):
         file.write_text(content)
         assert main([*words, "--yes", *more]) in (1, 2), content
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        assert said.err.startswith("Error: ")
+        err = capsys.readouterr().err
+        assert "Traceback" not in err
+        assert err.startswith("Error: ")
         assert (file.read_text(), file_of(home).read_text()) == (content, CURSOR)
     file.unlink()
     os.mkfifo(file)

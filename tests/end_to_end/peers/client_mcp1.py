@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,54 +10,20 @@ from typing import Any
 import scenario
 from mcp import ClientSession, types
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
-from pydantic import BaseModel
-from python_sdk_client import AskedPlayer, plain
+from python_sdk_client import AskedPlayer, command_in, plain
 
 
 class Player(AskedPlayer):
-    session: ClientSession
-
-    async def perform(self, step: scenario.Step, progress: Any) -> dict[str, Any]:
-        return plain(await self._request(step, progress))
-
-    async def _request(self, step: scenario.Step, progress: Any) -> BaseModel:
-        session = self.session
-        match step:
-            case {"list": what}:
-                lists = {
-                    "tools": session.list_tools,
-                    "resources": session.list_resources,
-                    "templates": session.list_resource_templates,
-                    "prompts": session.list_prompts,
-                }
-                cursor = step.get("cursor")
-                params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
-                return await lists[what](params=params)
-            case {"call": name}:
-                return await session.call_tool(
-                    name, step.get("arguments"), progress_callback=progress
-                )
-            case {"read": uri}:
-                return await session.read_resource(uri)
-            case {"prompt": name}:
-                return await session.get_prompt(name, step.get("arguments"))
-            case {"complete": prompt, "argument": argument, "value": value}:
-                reference = types.PromptReference(type="ref/prompt", name=prompt)
-                return await session.complete(reference, {"name": argument, "value": value})
-            case {"ping": _}:
-                return await session.send_ping()
-            case {"level": level}:
-                return await session.set_logging_level(level)
-            case _:
-                raise NotImplementedError(f"this SDK cannot {step}")
+    def page(self, cursor: str | None) -> dict[str, Any]:
+        return {"params": types.PaginatedRequestParams(cursor=cursor) if cursor else None}
 
     async def cancel(self, step: scenario.Step, after: float) -> None:
         # Leaving call_tool tells the server nothing: whoever cancels has to say so.
         request_id = self.session._request_id
-        task = asyncio.create_task(self._request(step, None))
+        task = asyncio.create_task(self.request(step, None))
         await asyncio.sleep(after)
         notice = types.CancelledNotification(
             params=types.CancelledNotificationParams(requestId=request_id, reason="no longer")
@@ -78,17 +42,12 @@ class Player(AskedPlayer):
 async def streams(args: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
     headers = scenario.headers_of(args)
     if args.transport == "stdio":
-        command, *words = json.loads(args.url)
-        server = StdioServerParameters(command=command, args=words, env=dict(os.environ))
-        async with stdio_client(server) as (read, write):
+        async with stdio_client(command_in(args.url)) as (read, write):
             yield read, write, lambda: None
     elif args.transport == "sse":
-        session_ids: list[str] = []
-        async with sse_client(args.url, headers, on_session_created=session_ids.append) as (
-            read,
-            write,
-        ):
-            yield read, write, lambda: session_ids[-1] if session_ids else None
+        ids: list[str] = []
+        async with sse_client(args.url, headers, on_session_created=ids.append) as (read, write):
+            yield read, write, lambda: ids[-1] if ids else None
     else:
         async with (
             create_mcp_http_client(headers) as http,

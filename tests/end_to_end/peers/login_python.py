@@ -4,13 +4,13 @@ login_python.py URL [SECONDS]: after so many seconds, when its token has expired
 """
 
 import asyncio
-from urllib.parse import parse_qs, urlsplit
 
 from login_visit import arguments, tell, visit
 from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientMetadata
+from scripted_browser import ScriptedBrowser
 
 try:
     import httpx2 as httpx  # of the SDK 2.3
@@ -44,45 +44,21 @@ class Memory:
         self.client = client
 
 
-class Browser:
-    """Follows redirects until one leads back to the client."""
-
-    back: dict[str, list[str]]
-    visited: list[str]
-
-    def __init__(self) -> None:
-        self.back, self.visited = {}, []
-
-    async def open(self, url: str) -> None:
-        self.visited = []
-        async with httpx.AsyncClient() as http:
-            while not url.startswith(CALLBACK):
-                self.visited.append(url)
-                answer = await http.get(url)
-                url = answer.headers["location"]
-        self.back = parse_qs(urlsplit(url).query)
-
-    def said(self, name: str) -> str | None:
-        return self.back.get(name, [None])[0]
-
-
 async def main() -> None:
     url, seconds = arguments()
-    browser = Browser()
+    browser = ScriptedBrowser()
+
+    async def show(page):
+        await asyncio.to_thread(browser.follow, page)
 
     async def come_back():
         said = browser.said
         return AuthorizationCodeResult(code=said("code"), state=said("state"), iss=said("iss"))
 
-    provider = OAuthClientProvider(
-        url,
-        OAuthClientMetadata(
-            client_name="login", redirect_uris=[CALLBACK], token_endpoint_auth_method="none"
-        ),
-        Memory(),
-        browser.open,
-        come_back,
+    about = OAuthClientMetadata(
+        client_name="login", redirect_uris=[CALLBACK], token_endpoint_auth_method="none"
     )
+    provider = OAuthClientProvider(url, about, Memory(), show, come_back)
     async with (
         httpx.AsyncClient(auth=provider, timeout=20) as http,
         streamable_http_client(url, http_client=http) as streams,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 import scenario
+from mcp.client.stdio import StdioServerParameters
 from pydantic import BaseModel
 
 try:
@@ -14,7 +17,35 @@ except ImportError:
 
 
 class AskedPlayer(scenario.Player):
-    """Answers what a server asks, and remembers it."""
+    """Asks through ``session``; answers what a server asks, and remembers it."""
+
+    session: Any
+
+    async def perform(self, step: scenario.Step, progress: Any) -> dict[str, Any]:
+        return plain(await self.request(step, progress))
+
+    async def request(self, step: scenario.Step, progress: Any) -> BaseModel:
+        session = self.session
+        match step:
+            case {"list": what}:
+                what = "resource_templates" if what == "templates" else what
+                return await getattr(session, f"list_{what}")(**self.page(step.get("cursor")))
+            case {"call": name}:
+                given = step.get("arguments")
+                return await session.call_tool(name, given, progress_callback=progress)
+            case {"read": uri}:
+                return await session.read_resource(uri)
+            case {"prompt": name}:
+                return await session.get_prompt(name, step.get("arguments"))
+            case {"complete": prompt, "argument": argument, "value": value}:
+                reference = types.PromptReference(type="ref/prompt", name=prompt)
+                return await session.complete(reference, {"name": argument, "value": value})
+            case _:
+                raise NotImplementedError(f"this SDK cannot {step}")
+
+    def page(self, cursor: str | None) -> dict[str, Any]:
+        """Return the arguments that ask for this page of a list."""
+        return {"cursor": cursor}
 
     async def on_sampling(self, _: Any, params: Any) -> types.CreateMessageResult:
         self.asked.append({"method": "sampling/createMessage", "params": plain(params)})
@@ -28,6 +59,12 @@ class AskedPlayer(scenario.Player):
     async def on_roots(self, _: Any) -> types.ListRootsResult:
         self.asked.append({"method": "roots/list", "params": None})
         return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///home/ada"}]})
+
+
+def command_in(url: str) -> StdioServerParameters:
+    """Return the command that stands where others have a URL."""
+    command, *words = json.loads(url)
+    return StdioServerParameters(command=command, args=words, env=dict(os.environ))
 
 
 def plain(model: BaseModel) -> dict[str, Any]:

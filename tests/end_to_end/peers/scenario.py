@@ -5,7 +5,7 @@
     {"call": name, "arguments": {…}, "progress": true}
     {"read": uri}   {"prompt": name, "arguments": {…}}
     {"complete": prompt, "argument": name, "value": begun}
-    {"ping": true}   {"level": "debug"}   {"sleep": ms}
+    {"sleep": ms}
     {"listen": ["tools", "prompts", "resources"]}    2026-07-28: open until the client leaves
     {"await": "notifications/…"}                     until it has been seen, since the start
     {"cancel": step, "after": ms}                    begin the step, then take it back

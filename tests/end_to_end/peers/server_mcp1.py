@@ -67,12 +67,9 @@ class Fixtures(Server):
                 steps = given.get("steps", 3)
                 for step in range(1, steps + 1):
                     if context.meta and context.meta.progressToken is not None:
+                        token, told = context.meta.progressToken, f"step {step}"
                         await session.send_progress_notification(
-                            context.meta.progressToken,
-                            step,
-                            total=steps,
-                            message=f"step {step}",
-                            related_request_id=str(own_call),
+                            token, step, total=steps, message=told, related_request_id=str(own_call)
                         )
                     await asyncio.sleep(given.get("ms", 0) / 1000)
                 return text(f"{steps} steps")
@@ -93,11 +90,6 @@ class Fixtures(Server):
             case "roots":
                 roots = (await session.list_roots()).roots
                 return text("roots: " + " ".join(str(root.uri) for root in roots))
-            case "log":
-                await session.send_log_message(
-                    "info", given.get("text", ""), logger="log", related_request_id=own_call
-                )
-                return text("logged")
             case "add_tool":
                 self.offer.add(given["name"], given.get("description", "New"))
                 await session.send_tool_list_changed()

@@ -29,13 +29,8 @@ from python_sdk_server import KeptEvents, serve_stdio, sse_app
 
 ASK_FOR_ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}}
 
-CACHEABLE = (
-    "tools/list",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-    "prompts/list",
-)
+LISTS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
+CACHEABLE = (*LISTS, "resources/read")
 
 type Context = ServerRequestContext[Any, Any]
 
@@ -92,18 +87,9 @@ class Fixtures(Server):
                 request = question(name, given)
                 if modern:
                     asked = {"asked": request.model_dump(mode="json", by_alias=True)}
-                    state = f"state of {name}"
-                    return {
-                        "resultType": "input_required",
-                        "inputRequests": asked,
-                        "requestState": state,
-                    }
+                    kind = {"resultType": "input_required", "requestState": f"state of {name}"}
+                    return kind | {"inputRequests": asked}
                 return self.conclude({"asked": await self.ask(context, request)})
-            case "log":
-                await session.send_log_message(
-                    "info", given.get("text", ""), "log", related_request_id=context.request_id
-                )
-                return text("logged")
             case "add_tool":
                 self.offer.add(given["name"], given.get("description", "New"))
                 await self.bus.publish(ToolsListChanged())
