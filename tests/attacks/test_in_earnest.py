@@ -47,23 +47,23 @@ async def test_a_sample_of_all_exchanges_is_judged_alike_by_the_real_process(
             await speak(port, request.raw, answers=request.answers)
             assert not shows(upstream.raw, DENIED), request.name
         for answer in ANSWERS:
-            heard = await _heard(upstream, port, answer.asked, answer.said, answer.ends)
+            heard = await _heard(upstream, port, answer)
             assert not shows(heard, DENIED, MARK), answer.name
         for exchange in HONEST:
-            heard = await _heard(upstream, port, exchange.asked, exchange.said, exchange.ends)
+            heard = await _heard(upstream, port, exchange, patient=True)
             assert plain(heard) == plain(b"".join(exchange.said)), exchange.name
         assert await _answers(port)
 
 
 async def _heard(
-    upstream: Upstream, port: int, asked: bytes, said: tuple[bytes, ...], ends: bool
+    upstream: Upstream, port: int, one: answers.Attack | honest.Exchange, *, patient: bool = False
 ) -> bytes:
     async def respond(_request: RawRequest, link: Link) -> None:
-        for piece in said:
+        for piece in one.said:
             await link.say(piece)
-        if ends:
+        if one.ends:
             link.writer.write_eof()
 
     upstream.forget()
     upstream.respond = respond
-    return await speak(port, asked, is_busy=upstream.is_busy_saying)
+    return await speak(port, one.asked, patient=patient, is_busy=upstream.is_busy_saying)

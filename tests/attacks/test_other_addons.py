@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,141 +23,93 @@ from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest, answer
 from tests.websocket import accept, connect
 
-
-class StreamsAnswers:
-    """The first thing one reads about event streams and mitmproxy."""
-
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.stream = True
+type Hook = Callable[[HTTPFlow], None]
 
 
-class CallsForAnswers:
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.stream = lambda data: data
+class On:
+    """An addon that does this in these hooks."""
+
+    def __init__(self, **hooks: Callable[..., None]) -> None:
+        vars(self).update(hooks)
 
 
-class StreamsRequests:
-    def requestheaders(self, flow: HTTPFlow) -> None:
-        flow.request.stream = True
+def with_answer(**values: object) -> Hook:
+    def hook(flow: HTTPFlow) -> None:
+        for name, value in values.items():
+            if flow.response:
+                setattr(flow.response, name, value)
+
+    return hook
 
 
-class Answers:
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+def answering(kind: str, *paths: str) -> Hook:
+    """Answer, on these paths or all, with the list."""
 
-    def request(self, flow: HTTPFlow) -> None:
-        if flow.request.path == "/mcp":
-            body = event(TOOLS) if "event" in self._kind else TOOLS
-            flow.response = Response.make(200, body, {"content-type": self._kind})
+    def hook(flow: HTTPFlow) -> None:
+        if not paths or flow.request.path in paths:
+            body = event(TOOLS) if "event" in kind else TOOLS
+            flow.response = Response.make(200, body, {"content-type": kind})
 
-
-class AnswersEarly(Answers):
-    def requestheaders(self, flow: HTTPFlow) -> None:
-        super().request(flow)
-
-    def request(self, flow: HTTPFlow) -> None:
-        """It has answered already."""
+    return hook
 
 
-class Says101:
-    def request(self, flow: HTTPFlow) -> None:
-        if flow.request.path == "/mcp":
-            flow.response = Response.make(101, b"", {"upgrade": "x", "connection": "upgrade"})
+def stream_request(flow: HTTPFlow) -> None:
+    flow.request.stream = True
 
 
-class ChoosesTcp:
-    """Wants the bytes of each connection as they come."""
-
-    def next_layer(self, layer: NextLayer) -> None:
-        if layer.context.layers:
-            layer.layer = TCPLayer(layer.context)
+def say_101(flow: HTTPFlow) -> None:
+    if flow.request.path == "/mcp":
+        flow.response = Response.make(101, b"", {"upgrade": "x", "connection": "upgrade"})
 
 
-class PutsTcpInside:
-    def next_layer(self, layer: NextLayer) -> None:
-        if layer.layer:
-            layer.layer = TCPLayer(layer.context)
+def choose_tcp(layer: NextLayer) -> None:
+    """Want the bytes of each connection as they come."""
+    if layer.context.layers:
+        layer.layer = TCPLayer(layer.context)
 
 
-class Halts:
-    """Keeps a hook from all addons behind it."""
-
-    def __init__(self, *hooks: str) -> None:
-        for hook in hooks:
-            setattr(self, hook, self._halt)
-
-    def _halt(self, _data: object) -> None:
-        raise AddonHalt
+def put_tcp_inside(layer: NextLayer) -> None:
+    if layer.layer:
+        layer.layer = TCPLayer(layer.context)
 
 
-def _lists(flow: HTTPFlow, kind: str = "application/json") -> Response:
-    return Response.make(200, event(TOOLS) if "event" in kind else TOOLS, {"content-type": kind})
+def halt(_data: object) -> None:
+    """Keep a hook from all addons behind."""
+    raise AddonHalt
 
 
-class ReplacesAnswers:
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def response(self, flow: HTTPFlow) -> None:
-        flow.response = _lists(flow, self._kind)
+def halting(*hooks: str) -> On:
+    return On(**dict.fromkeys(hooks, halt))
 
 
-class ReplacesHeads:
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        flow.response = _lists(flow)
+def pack_answer(flow: HTTPFlow) -> None:
+    if flow.response:
+        flow.response.headers["content-encoding"] = "gzip"
+        flow.response.content = TOOLS
 
 
-class ChangesAnswers:
-    def response(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.content = TOOLS
+def change_head(flow: HTTPFlow) -> None:
+    if flow.response:
+        flow.response.headers["content-type"] = "text/event-stream"
+        flow.response.headers["x-tools"] = f"{DENIED} {MARK} inputSchema"
 
 
-class PacksAnswers:
-    def response(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.headers["content-encoding"] = "gzip"
-            flow.response.content = TOOLS
+def change_callable(flow: HTTPFlow) -> None:
+    """Wait until a stream is under way."""
+    change = with_answer(stream=lambda _data: event(TOOLS))
+    asyncio.get_running_loop().call_soon(change, flow)
 
 
-class ChangesHeads:
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.headers["content-type"] = "text/event-stream"
-            flow.response.headers["x-tools"] = f"{DENIED} {MARK} inputSchema"
+def change_call(flow: HTTPFlow) -> None:
+    flow.response = None
+    flow.request.content = CALL
 
 
-class ChangesCallables:
-    """Waits until a stream is under way."""
-
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        asyncio.get_running_loop().call_soon(self._change, flow)
-
-    def _change(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.stream = lambda _data: event(TOOLS)
-
-
-class AddsTrailers:
-    def response(self, flow: HTTPFlow) -> None:
-        if flow.response:
-            flow.response.trailers = Headers([(b"x-tools", f"{DENIED} {MARK}".encode())])
-
-
-class ChangesCalls:
-    def request(self, flow: HTTPFlow) -> None:
-        flow.response = None
-        flow.request.content = CALL
-
-
-class ReplacesCalls:
-    def request(self, flow: HTTPFlow) -> None:
-        flow.response = None
-        other = flow.request.copy()
-        other.content = CALL
-        flow.request = other
+def replace_call(flow: HTTPFlow) -> None:
+    flow.response = None
+    other = flow.request.copy()
+    other.content = CALL
+    flow.request = other
 
 
 class ChangesCallsWhenConnected:
@@ -173,44 +126,52 @@ class ChangesCallsWhenConnected:
             flow.request.content = CALL
 
 
-class TakesRefusalsAway:
-    def request(self, flow: HTTPFlow) -> None:
-        flow.response = None
+def take_refusal_away(flow: HTTPFlow) -> None:
+    flow.response = None
 
 
-OTHERS = {
-    "chooses TCP": ChoosesTcp(),
-    "puts TCP inside": PutsTcpInside(),
-    "halts next_layer": Halts("next_layer"),
-    "halts requestheaders": Halts("requestheaders"),
-    "halts request": Halts("request"),
-    "halts responseheaders": Halts("responseheaders"),
-    "halts response": Halts("response"),
-    "halts all": Halts("requestheaders", "request", "responseheaders", "response"),
-    "replaces answers by JSON": ReplacesAnswers("application/json"),
-    "replaces answers by a stream": ReplacesAnswers("text/event-stream"),
-    "replaces answers by text": ReplacesAnswers("text/plain"),
-    "replaces heads": ReplacesHeads(),
-    "changes answers": ChangesAnswers(),
-    "packs answers": PacksAnswers(),
-    "changes heads": ChangesHeads(),
-    "changes callables": ChangesCallables(),
-    "adds trailers": AddsTrailers(),
-    "changes calls": ChangesCalls(),
-    "replaces calls": ReplacesCalls(),
+JSON, STREAM = "application/json", "text/event-stream"
+SHOWN = Headers([(b"x-tools", f"{DENIED} {MARK}".encode())])
+OTHERS: dict[str, object] = {
+    "chooses TCP": On(next_layer=choose_tcp),
+    "puts TCP inside": On(next_layer=put_tcp_inside),
+    "halts next_layer": halting("next_layer"),
+    "halts requestheaders": halting("requestheaders"),
+    "halts request": halting("request"),
+    "halts responseheaders": halting("responseheaders"),
+    "halts response": halting("response"),
+    "halts all": halting("requestheaders", "request", "responseheaders", "response"),
+    "replaces answers by JSON": On(response=answering(JSON)),
+    "replaces answers by a stream": On(response=answering(STREAM)),
+    "replaces answers by text": On(response=answering("text/plain")),
+    "replaces heads": On(responseheaders=answering(JSON)),
+    "changes answers": On(response=with_answer(content=TOOLS)),
+    "packs answers": On(response=pack_answer),
+    "changes heads": On(responseheaders=change_head),
+    "changes callables": On(responseheaders=change_callable),
+    "adds trailers": On(response=with_answer(trailers=SHOWN)),
+    "changes calls": On(request=change_call),
+    "replaces calls": On(request=replace_call),
     "changes calls when connected": ChangesCallsWhenConnected(),
-    "takes refusals away": TakesRefusalsAway(),
-    "streams answers": StreamsAnswers(),
-    "calls for answers": CallsForAnswers(),
-    "streams requests": StreamsRequests(),
-    "answers in JSON": Answers("application/json"),
-    "answers in a stream": Answers("text/event-stream"),
-    "answers early in JSON": AnswersEarly("application/json"),
-    "answers early in a stream": AnswersEarly("text/event-stream"),
-    "says 101": Says101(),
+    "takes refusals away": On(request=take_refusal_away),
+    "streams answers": On(responseheaders=with_answer(stream=True)),
+    "calls for answers": On(responseheaders=with_answer(stream=lambda data: data)),
+    "streams requests": On(requestheaders=stream_request),
+    "answers in JSON": On(request=answering(JSON, "/mcp")),
+    "answers in a stream": On(request=answering(STREAM, "/mcp")),
+    "answers early in JSON": On(requestheaders=answering(JSON, "/mcp")),
+    "answers early in a stream": On(requestheaders=answering(STREAM, "/mcp")),
+    "says 101": On(request=say_101),
 }
 
 
+def in_order(other: object, is_first: bool) -> list[object]:
+    """Put another addon before ours, or behind it."""
+    return [other, ToolFilter()] if is_first else [ToolFilter(), other]
+
+
+PLACES = pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
+TEXTS = On(request="text", responseheaders="text", response="text")  # type: ignore[arg-type]  # no hooks
 ASKED_LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
 CALLING = {name for name in OTHERS if "calls" in name}
 
@@ -220,7 +181,7 @@ CALLING = {name for name in OTHERS if "calls" in name}
     [("GET", stream(event(TOOLS))), ("tools/list", answer(TOOLS))],
     ids=["stream", "JSON"],
 )
-@pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
+@PLACES
 @pytest.mark.parametrize("other", sorted(OTHERS.keys() - CALLING))
 async def test_no_definition_gets_past_the_filter(
     other: str, is_first: bool, said: bytes, what: str, tmp_path: Path
@@ -228,41 +189,29 @@ async def test_no_definition_gets_past_the_filter(
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(said)
 
-    addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]  # any addon
-    async with raised(tmp_path, *addons) as (upstream, running):
+    async with raised(tmp_path, *in_order(OTHERS[other], is_first)) as (upstream, running):
         upstream.respond = respond
         heard = await speak(running.port, ASKED[what])
         assert not shows(heard, DENIED, MARK), heard
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
+@PLACES
 @pytest.mark.parametrize("other", OTHERS)
 async def test_no_call_gets_past_the_filter(other: str, is_first: bool, tmp_path: Path) -> None:
-    addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]  # any addon
-    async with raised(tmp_path, *addons) as (upstream, running):
+    async with raised(tmp_path, *in_order(OTHERS[other], is_first)) as (upstream, running):
         await speak(running.port, post(CALL))
         assert not shows(upstream.raw, DENIED)
 
 
-class HasTextForAHook:
-    """An addon that names a value as mitmproxy names a hook."""
-
-    request = "text"
-    responseheaders = "text"
-    response = "text"
+def fail(_flow: HTTPFlow) -> None:
+    raise ValueError("as modify_body does for each event stream")
 
 
-class Raises:
-    def _raise(self, _flow: HTTPFlow) -> None:
-        raise ValueError("as modify_body does for each event stream")
-
-    requestheaders = request = responseheaders = response = _raise
+RAISES = On(requestheaders=fail, request=fail, responseheaders=fail, response=fail)
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
-@pytest.mark.parametrize("other", [HasTextForAHook(), Raises()])
+@PLACES
+@pytest.mark.parametrize("other", [TEXTS, RAISES])
 async def test_a_broken_addon_costs_no_client_its_answer(
     other: object, is_first: bool, tmp_path: Path
 ) -> None:
@@ -271,9 +220,7 @@ async def test_a_broken_addon_costs_no_client_its_answer(
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(answer(TOOLS))
 
-    addons: list[object] = [ToolFilter()]
-    addons.insert(0 if is_first else 1, other)
-    async with raised(tmp_path, *addons) as (upstream, running):
+    async with raised(tmp_path, *in_order(other, is_first)) as (upstream, running):
         upstream.respond = respond
         heard = await speak(running.port, ASKED["tools/list"])
         assert b"HTTP/1.1 200" in heard
@@ -296,30 +243,30 @@ async def test_an_addon_added_later_lets_nothing_pass(other: str, tmp_path: Path
         assert not shows(upstream.raw, DENIED)
 
 
-class Speaks:
-    """Changes what a WebSocket says, after it was judged."""
+def with_message(**values: object) -> On:
+    """Change what a WebSocket says, after it was judged."""
 
-    def __init__(self, says: bytes) -> None:
-        self._says = says
-
-    def websocket_message(self, flow: HTTPFlow) -> None:
+    def hook(flow: HTTPFlow) -> None:
         assert flow.websocket
-        flow.websocket.messages[-1].content = self._says
+        for name, value in values.items():
+            setattr(flow.websocket.messages[-1], name, value)
+
+    return On(websocket_message=hook)
 
 
-class TakesDropsBack:
-    def websocket_message(self, flow: HTTPFlow) -> None:
-        assert flow.websocket
-        flow.websocket.messages[-1].dropped = False
+ON_SOCKETS = {
+    "says a call": with_message(content=CALL),
+    "says a list": with_message(content=TOOLS),
+    "takes drops back": with_message(dropped=False),
+    "halts": halting("websocket_message"),
+}
 
 
-@pytest.mark.parametrize(
-    "other", [Speaks(CALL), Speaks(TOOLS), TakesDropsBack(), Halts("websocket_message")]
-)
-@pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
+@pytest.mark.parametrize("other", ON_SOCKETS)
+@PLACES
 @pytest.mark.parametrize("said", [CALL, ASKED_LIST], ids=["call", "list"])
 async def test_unjudged_websocket_messages_do_not_pass(
-    other: object, is_first: bool, said: bytes, tmp_path: Path
+    other: str, is_first: bool, said: bytes, tmp_path: Path
 ) -> None:
     heard: list[bytes] = []
 
@@ -329,9 +276,7 @@ async def test_unjudged_websocket_messages_do_not_pass(
             heard.append(await end.hear() or b"")
             await end.say(TOOLS)
 
-    addons: list[object] = [ToolFilter()]
-    addons.insert(0 if is_first else 1, other)
-    async with raised(tmp_path, *addons) as (upstream, running):
+    async with raised(tmp_path, *in_order(ON_SOCKETS[other], is_first)) as (upstream, running):
         upstream.respond = respond
         async with raw_client(running.port) as client:
             end = await connect(client.reader, client.writer)

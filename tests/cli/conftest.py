@@ -10,10 +10,12 @@ from tests.cli.launched import Said, Typed
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Run a command in this process, which ends with this status; return what it printed."""
+    """Run a command in this process, which ends with this status.
+
+    It returns what was printed since a test has looked, also by commands before it.
+    """
 
     def typed(*words: object, status: int = 0) -> Said:
-        capsys.readouterr()
         assert main([str(word) for word in words]) == status, capsys.readouterr().err
         return Said(*capsys.readouterr())
 
