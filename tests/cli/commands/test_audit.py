@@ -226,6 +226,7 @@ async def test_a_refused_tool_is_not_reported_as_unused(
         text = await asyncio.to_thread(said, argv, capsys)
         found = json.loads(await asyncio.to_thread(said, [*argv, "--json"], capsys))
     assert "Never called: 1 of 3 tools" in text
+    assert "Hide them (and those below, which are already refused)" in text
     assert "Called and always refused: 1 tool" in text
     assert "rm" in text.partition("--deny ")[2].partition("\n")[0]
     assert (found["never_called"], found["only_refused"]) == (["unused"], ["rm"])

@@ -132,8 +132,10 @@ async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: P
     _, stdout, stderr = await ask_command(tmp_path, "--dry-run")
     assert '  Prompts: 2, of which 1 denied, 1 exposed\n    "^secret": secret\n' in stdout
     assert [line in stdout + stderr for line in warnings] == [True, True]
-    _, stdout, _ = await ask_command(tmp_path, "--dry-run", "--shadow")
+    _, stdout, stderr = await ask_command(tmp_path, "--dry-run", "--shadow")
     assert "  Skills: 2, all exposed; 1 would be denied\n" in stdout
+    _, _, of_list = await ask_command(tmp_path, "--list-tools", "--shadow")
+    assert ["Warning: nothing is enforced" in one for one in (stderr, of_list)] == [True, True]
 
 
 async def test_strict_wants_every_pattern_to_match_something(tmp_path: Path) -> None:
@@ -242,6 +244,7 @@ def test_a_script_gets_the_pattern_of_the_tools_it_names(
 ) -> None:
     done = run("pick", *names, "--", *server, home=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"--deny {pattern}\n")
+    assert " hidden, " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.cli.commands.relaying import text_in
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import TIMEOUT
-from tests.session_upstream import session_upstream
+from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
 
 RULES = """
@@ -53,13 +53,27 @@ interceptor:
 """
 
 
+def ruled_by(home: Path, *rules: str) -> tuple[str, str]:
+    """Write a file with these rules; return the flag that names it."""
+    path = home / "rules.yaml"
+    path.write_text(f"interceptor: {{rules: [{', '.join(rules)}]}}")
+    return "--rules", str(path)
+
+
 def rules(home: Path) -> tuple[str, str]:
     script = home / "check.sh"
     script.write_text("#!/bin/sh\ngrep -q yes || { echo no; exit 1; }\n")
     script.chmod(0o755)
-    path = home / "rules.yaml"
-    path.write_text(RULES)
-    return "--rules", str(path)
+    (home / "rules.yaml").write_text(RULES)
+    return "--rules", str(home / "rules.yaml")
+
+
+IS_URL = pytest.mark.parametrize("is_url", [False, True])
+
+
+def before(is_url: bool, http: SessionUpstream, *flags: str) -> tuple[str, ...]:
+    """Return the words that start the filter before a URL, or before a command."""
+    return ("--stdio", "-u", http.url, *flags) if is_url else (*flags, "--", *upstream())
 
 
 def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
@@ -90,18 +104,12 @@ def test_waiting_messages_are_passed_on_after_the_end_of_input(tmp_path: Path) -
         assert json.loads(client.raw[-1])["id"] == 8
 
 
-HELD = """
-interceptor:
-  rules:
-    - {id: late, on: response, conditions: [tool_equals: read_file], actions: [delay: 1500ms]}
-"""
+HELD = "{id: late, on: response, conditions: [tool_equals: read_file], actions: [delay: 1500ms]}"
 
 
 @pytest.mark.parametrize("crashes", [False, True])
 def test_an_answer_that_a_rule_holds_at_the_end_is_delivered(crashes: bool, tmp_path: Path) -> None:
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(HELD)
-    with filtered("--rules", str(policy), "--", *upstream(), home=tmp_path) as client:
+    with filtered(*ruled_by(tmp_path, HELD), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         client.say(calling("read_file", id="8"), calling("crash" if crashes else "argv", id="9"))
         assert (client.ends() if crashes else client.leaves()) == int(crashes)
@@ -110,12 +118,9 @@ def test_an_answer_that_a_rule_holds_at_the_end_is_delivered(crashes: bool, tmp_
 
 
 def test_a_signal_does_not_wait_for_a_rule(tmp_path: Path) -> None:
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(HELD.replace("1500ms", "5m"))
-    journal = tmp_path / "journal"
-    with filtered(
-        "--rules", str(policy), "--", *upstream(journal=journal), home=tmp_path
-    ) as client:
+    rule, journal = HELD.replace("1500ms", "5m"), tmp_path / "journal"
+    words = (*ruled_by(tmp_path, rule), "--", *upstream(journal=journal))
+    with filtered(*words, home=tmp_path) as client:
         client.opens()
         client.say(calling("read_file", id="8"))
         while b"read_file" not in journal.read_bytes():
@@ -124,13 +129,11 @@ def test_a_signal_does_not_wait_for_a_rule(tmp_path: Path) -> None:
         client.ends()
 
 
-PRETTY = """
-interceptor:
-  rules:
-    - {id: in, conditions: [tool_equals: read_file], actions: [run_script: &pretty
-        {path: ./pretty.py, decides: true}]}
-    - {id: out, on: response, conditions: [tool_equals: read_file], actions: [run_script: *pretty]}
-"""
+SCRIPTED = "actions: [run_script: {path: ./pretty.py, decides: true}]"
+PRETTY = (
+    f"{{id: in, conditions: [tool_equals: read_file], {SCRIPTED}}}",
+    f"{{id: out, on: response, conditions: [tool_equals: read_file], {SCRIPTED}}}",
+)
 
 
 def test_what_a_script_writes_on_several_lines_is_sent_on_one(tmp_path: Path) -> None:
@@ -139,10 +142,8 @@ def test_what_a_script_writes_on_several_lines_is_sent_on_one(tmp_path: Path) ->
         f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(json.load(sys.stdin), indent=2))\n"
     )
     script.chmod(0o755)
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(PRETTY)
     journal = tmp_path / "journal"
-    words = ("--rules", str(policy), "--", *upstream(journal=journal))
+    words = (*ruled_by(tmp_path, *PRETTY), "--", *upstream(journal=journal))
     with filtered(*words, home=tmp_path) as client:
         client.opens()
         assert text_in(client.calls("read_file", id="2", path="a")) == "read_file"
@@ -189,10 +190,7 @@ def test_an_edit_of_the_rules_applies_to_the_running_session(tmp_path: Path) -> 
 @contextmanager
 def ruled(home: Path, program: str, rule: str) -> Iterator[StdioClient]:
     """Run a command, a Python program, behind one rule."""
-    script, policy = home / "program.py", home / "rules.yaml"
-    script.write_text(program)
-    policy.write_text(f"interceptor: {{rules: [{rule}]}}")
-    words = ("--rules", str(policy), "--", sys.executable, str(script))
+    words = (*ruled_by(home, rule), "--", sys.executable, "-c", program)
     with filtered(*words, home=home) as client:
         yield client
 
@@ -262,17 +260,12 @@ def slow_receiver() -> Iterator[tuple[str, list[bytes]]]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("is_url", [False, True])
+@IS_URL
 def test_webhooks_arrive_although_the_session_ends(tmp_path: Path, is_url: bool) -> None:
-    policy = tmp_path / "rules.yaml"
     with slow_receiver() as (receiver, received), session_upstream() as http:
-        policy.write_text(
-            "interceptor: {rules: [{id: r, conditions: [tool_equals: read_file], "
-            f"actions: [webhook: {{url: '{receiver}'}}]}}]}}"
-        )
-        to = ("--stdio", "-u", http.url) if is_url else ()
-        command = () if is_url else ("--", *upstream())
-        with filtered(*to, "--rules", str(policy), *command, home=tmp_path) as client:
+        hook = f"actions: [webhook: {{url: '{receiver}'}}]"
+        flags = ruled_by(tmp_path, f"{{id: r, conditions: [tool_equals: read_file], {hook}}}")
+        with filtered(*before(is_url, http, *flags), home=tmp_path) as client:
             client.opens()
             for id in range(30):
                 client.calls("read_file", id=str(id))
@@ -291,23 +284,19 @@ shout("while imported")
 """
 
 
-@pytest.mark.parametrize("is_url", [False, True])
+@IS_URL
 def test_what_python_code_prints_goes_to_stderr(tmp_path: Path, is_url: bool) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(
-        "interceptor: {rules: [{id: r, actions: [transform: {python: 'noisy:shout'}]}]}"
-    )
-    with session_upstream() as http:
-        to = ("--stdio", "-u", http.url) if is_url else ()
-        command = () if is_url else ("--", *upstream())
-        words = (*to, "--rules", str(policy), *command)
-        with filtered(*words, home=tmp_path) as client:
-            client.opens()
-            assert client.calls("read_file", id="4")["id"] == 4
-            client.said_on_stderr("from a child process")
-            assert client.leaves() == 0
-            assert b"from" not in b"".join(client.raw)
+    flags = ruled_by(tmp_path, "{id: r, actions: [transform: {python: 'noisy:shout'}]}")
+    with (
+        session_upstream() as http,
+        filtered(*before(is_url, http, *flags), home=tmp_path) as client,
+    ):
+        client.opens()
+        assert client.calls("read_file", id="4")["id"] == 4
+        client.said_on_stderr("from a child process")
+        assert client.leaves() == 0
+        assert b"from" not in b"".join(client.raw)
 
 
 def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:
@@ -331,16 +320,12 @@ def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:
 def test_in_front_of_a_url_messages_keep_their_order_and_cancelled_calls_are_not_sent(
     tmp_path: Path,
 ) -> None:
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(
-        "interceptor: {rules: [{id: r, conditions: [param_exists: arguments.slow],"
-        " actions: [delay: 1500ms]}]}"
-    )
+    rule = "{id: r, conditions: [param_exists: arguments.slow], actions: [delay: 1500ms]}"
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
     slow = '{"slow":1}'
     with (
         session_upstream() as http,
-        filtered("--stdio", "--rules", str(policy), "-u", http.url, home=tmp_path) as client,
+        filtered(*before(True, http, *ruled_by(tmp_path, rule)), home=tmp_path) as client,
     ):
         client.opens()
         client.say(
