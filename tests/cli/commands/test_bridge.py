@@ -55,15 +55,6 @@ def test_the_report_names_the_command(serving: Served) -> None:
     assert "Upstream: stdio-upstream 1, stdio, 2025-11-25" in said
 
 
-def test_a_session_over_streamable_http(client: Served) -> None:
-    assert "delete_file" not in client.tools()
-    assert client.calls("delete_file", id='"x"')["error"] == {
-        "code": -32601,
-        "message": "Tool not found: delete_file",
-    }
-    assert text_in(client.calls("read_file")) == "read_file"
-
-
 def test_a_body_with_line_breaks_becomes_one_line(client: Served) -> None:
     body = json.dumps(json.loads(calling("read_file")), indent=2).replace("\n", "\r\n")
     assert text_in(client.post(body.encode()).json()) == "read_file"
@@ -87,19 +78,6 @@ def test_a_request_of_the_command_reaches_the_client_on_its_stream(client: Serve
         answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
         assert client.post(answer).status == 202
         assert "roots" in text_in(asked.result())
-
-
-def test_a_cancelled_request_ends_without_an_answer(client: Served) -> None:
-    with client.asking("POST", "/mcp", calling("sleep", arguments='{"seconds":1.5}')) as response:
-        cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-        assert client.post(cancel).status == 202
-        assert response.read() == b""
-    assert client.post(asking("ping", id="2")).json()["id"] == 2
-
-
-def test_batches_are_answered_as_batches(client: Served) -> None:
-    batch = b"[" + calling("read_file", id="1") + b"," + asking("ping", id="2") + b"]"
-    assert sorted(one["id"] for one in client.post(batch).json()) == [1, 2]
 
 
 def test_each_session_has_its_own_process(serving: Served) -> None:
@@ -197,17 +175,6 @@ def test_the_older_transport_works(serving: Served) -> None:
         assert heard[3]["error"]["message"] == "Tool not found: delete_file"
         assert len(serving.children()) == before + 1
     assert serving.has_children(before)
-
-
-def test_a_command_of_2025_does_not_speak_2026(serving: Served) -> None:
-    client = serving.another()
-    params = f"{{{META % ''}}}"
-    refused = client.post(
-        asking("server/discover", params=params),
-        mcp_protocol_version="2026-07-28",
-        mcp_method="server/discover",
-    )
-    assert (refused.status, refused.json()["error"]["code"]) == (404, -32601)
 
 
 def test_stateless_clients_share_a_command_but_no_ids(tmp_path: Path) -> None:

@@ -110,13 +110,6 @@ def test_a_stream_that_breaks_off_is_resumed(
     assert resuming.headers["mcp-session-id"] == "session-1"
 
 
-def test_a_request_of_the_upstream_is_answered_by_the_client(client: StdioClient) -> None:
-    client.say(calling("ask"))
-    assert client.hears()["method"] == "roots/list"
-    client.say(b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}')
-    assert text_in(client.hears()) == '{"roots": []}'
-
-
 def test_unrequested_messages_of_the_upstream_are_heard(client: StdioClient) -> None:
     client.say(calling("push"))
     heard = [client.hears(), client.hears()]
