@@ -18,6 +18,7 @@ from tests.adapters.upstream.mcp_script import (
     Legacy,
     asked,
     dialogue,
+    error,
     failure,
     fetched_from,
     message_in,
@@ -28,7 +29,7 @@ from tests.adapters.upstream.mcp_script import (
     target,
     tool_list,
 )
-from tests.raw_upstream import Peer, RawRequest, Script, answer, raw_upstream
+from tests.raw_upstream import Peer, RawRequest, Script, always, answer, raw_upstream
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/", "/mcp/", "/v1/mcp", "/api/mcp"])
@@ -73,14 +74,22 @@ async def test_a_path_called_sse_may_take_posts() -> None:
     assert (await fetched_from(script, endpoint=None)).endpoint == "/sse"
 
 
-async def test_an_upstream_that_answers_404_to_an_unknown_request_is_asked_once_more() -> None:
+@pytest.mark.parametrize(("is_message", "probes"), [(False, 5), (True, 1)])
+async def test_an_upstream_that_answers_404_to_an_unknown_request_is_asked_once_more(
+    is_message: bool, probes: int
+) -> None:
+    """After all other paths, unless the answer says that MCP is spoken here."""
     say = streamable(tool_list("a"))
 
     def shy(request: RawRequest) -> bytes:
-        probe = message_in(request).get("method") == "server/discover"
-        return NOT_FOUND if probe else say(request)
+        if message_in(request).get("method") != "server/discover":
+            return say(request)
+        refused = error(request, -32601, "Method not found")
+        return answer(refused, status="404 Not Found") if is_message else NOT_FOUND
 
-    assert (await fetched_from(dialogue(shy), endpoint=None)).endpoint == "/mcp"
+    fetched, upstream = await run(dialogue(shy), endpoint=None)
+    assert fetched.endpoint == "/mcp"
+    assert sum("server/discover" in one for one in asked(upstream)) == probes
 
 
 @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
@@ -93,7 +102,9 @@ async def test_a_redirect_within_the_origin_is_remembered(status: str) -> None:
     assert (len(upstream.requests), len(upstream.peers)) == (3, 1)
 
 
-PAGE = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
+HTML = answer(b"<html>", kind="text/html; charset=utf-8")
+PAGE = always(HTML)
+ABOVE = dialogue(lambda asked: HTML if asked.line.startswith("POST / ") else NOT_FOUND)
 PATHS = "/mcp / /sse /mcp/ /v1/mcp /api/mcp /mcp/sse /v1/sse /api/sse"
 NOWHERE = f"no MCP found at {PATHS}: set its path with the endpoint option"
 
@@ -115,6 +126,7 @@ NOWHERE = f"no MCP found at {PATHS}: set its path with the endpoint option"
         (dialogue(lambda _: NOT_FOUND), None, f"HTTP 404 Not Found; {NOWHERE}"),
         (PAGE, "/mcp", "HTTP 200 OK with text/html: that is not MCP"),
         (PAGE, None, f"HTTP 200 OK with text/html: that is not MCP; {NOWHERE}"),
+        (ABOVE, None, f"HTTP 200 OK with text/html: that is not MCP; {NOWHERE}"),
         (refusing("500 Internal Server Error"), None, "HTTP 500 Internal Server Error"),
         (refusing("503 Service Unavailable"), None, "HTTP 503 Service Unavailable"),
     ],

@@ -27,12 +27,17 @@ from tests.adapters.watch.writing import eventually, lines_in, writing
 # The audit log on a real disk: nothing waits for it, and nothing is lost without a word
 @pytest.mark.parametrize("sync", ["never", "interval", "always"])
 def test_each_entry_is_a_line_that_carries_the_hash_of_the_one_before(
-    sync: str, tmp_path: Path
+    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "audit.jsonl"
+    """The disk has it soon, if the user wants that."""
+    path, synced = tmp_path / "audit.jsonl", list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.05)
     with writing(path, fsync=sync) as opened:
         for number in range(100):
             opened.write({"n": number})
+        eventually(lambda: synced or sync == "never")
+    assert bool(synced) is (sync != "never")
     assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
     assert not list(check(lines_in(path), before="0" * 64))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -193,14 +198,15 @@ def test_a_log_whose_first_line_was_cut_is_still_one(length: int, tmp_path: Path
     assert b'"event":"torn"' in file.read_bytes()
 
 
+def _refuse(*_args: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
 def test_a_folder_without_write_permission_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_args: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
     path = tmp_path / "audit.jsonl"
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(Path, "rename", _refuse)
     with writing(path, largest=1024) as opened:
         for number in range(100):
             opened.write({"n": number})
@@ -254,7 +260,13 @@ def _has_grown(path: Path, size: int) -> bool:
 
 
 # The file of the audit log over time: rotated, moved away, and continued after a restart
-def test_a_large_file_is_rotated_and_compressed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_large_file_is_rotated_and_compressed(
+    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file system has no hard links."""
+    if not has_links:
+        monkeypatch.setattr(os, "link", _refuse)
     path = tmp_path / "audit.jsonl"
     with writing(path, largest=2000) as opened:
         for number in range(200):
