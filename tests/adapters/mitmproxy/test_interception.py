@@ -615,11 +615,7 @@ FORMS: dict[str, tuple[tuple[bytes, bytes], bytes]] = {
 
 @pytest.mark.parametrize(
     ("options", "scripts"),
-    [
-        ({}, []),
-        ({"stream_large_bodies": "1"}, []),
-        ({}, [Script("requestheaders", stream_all)]),
-    ],
+    [({}, []), ({"stream_large_bodies": "1"}, []), ({}, [Script("requestheaders", stream_all)])],
     ids=["", "streamed", "streamed by a script"],
 )
 @pytest.mark.parametrize("form", FORMS)

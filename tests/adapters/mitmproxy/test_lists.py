@@ -209,10 +209,7 @@ async def test_a_list_change_is_announced_to_subscribers(
 ) -> None:
     """Clients of 2026-07-28 have no session; the notification names what they asked with."""
     scene = Scene(acknowledged=ACKNOWLEDGED % (named, agreed))
-    async with (
-        playing(scene, change, tmp_path) as (port, happen),
-        raw_client(port) as reader,
-    ):
+    async with playing(scene, change, tmp_path) as (port, happen), raw_client(port) as reader:
         await reader.say(post(LISTEN % id, headers=MODERN))
         await reader.until(b"acknowledged")
         await happen()
@@ -224,9 +221,7 @@ async def test_a_list_change_is_announced_to_subscribers(
 # New snapshots while we run: each upstream's by itself, and one line says what has changed.
 
 
-async def test_each_upstream_keeps_its_old_list_if_it_cannot_give_a_new_one(
-    tmp_path: Path,
-) -> None:
+async def test_each_upstream_keeps_its_old_list_if_it_cannot_give_a_new_one(tmp_path: Path) -> None:
     """Two listeners in one process; the first upstream fails, the second has new tools."""
     lists, ports, is_down = Changing(), (free_port(), free_port()), False
 

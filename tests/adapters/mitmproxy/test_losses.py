@@ -98,9 +98,7 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
     assert back == f"The upstream {lost.url} is back: new tool comes"
 
 
-async def test_a_kept_client_connection_reaches_a_returned_upstream(
-    tmp_path: Path,
-) -> None:
+async def test_a_kept_client_connection_reaches_a_returned_upstream(tmp_path: Path) -> None:
     """mitmproxy would answer all its requests with the error of the first that failed."""
     tool_filter = ToolFilter(report=lambda _text: None, warn=lambda _text: None)
     options = {"deny": ["^x"], "endpoint": ["/mcp"], "fail_fast": ["false"]}

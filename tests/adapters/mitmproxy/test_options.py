@@ -29,25 +29,14 @@ from mcp_tool_filter.adapters.upstream.fetch import fetch
 from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.settings import read_settings
 from mcp_tool_filter.conversation.memory import Fetched
-from tests.adapters.mitmproxy.filtered import (
-    DELETE,
-    READ,
-    call,
-    not_found,
-)
+from tests.adapters.mitmproxy.filtered import DELETE, READ, call, not_found
 from tests.cli.launched import launched
 from tests.hosts import HOSTS, MITMDUMP
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as mitmproxys
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import (
-    TIMEOUT,
-    Peer,
-    free_port,
-    raw_upstream,
-    until,
-)
+from tests.raw_upstream import TIMEOUT, Peer, free_port, raw_upstream, until
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')

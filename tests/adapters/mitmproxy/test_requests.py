@@ -16,13 +16,7 @@ from mcp_tool_filter.adapters.mitmproxy.selftest import PROBES, Run
 from mcp_tool_filter.engine.client_h1 import H1Client
 from mcp_tool_filter.engine.exchange import Answer
 from mcp_tool_filter.engine.upstream import Upstream
-from tests.adapters.mitmproxy.filtered import (
-    INITIALIZE,
-    call,
-    filtered,
-    not_found,
-    stumble,
-)
+from tests.adapters.mitmproxy.filtered import INITIALIZE, call, filtered, not_found, stumble
 from tests.adapters.mitmproxy.ruled import SECRET, blocked, ruled, streaming, write
 from tests.adapters.upstream.mcp_script import introduction, message_in, result
 from tests.adapters.upstream.mcp_script import tool_list as listed
@@ -198,10 +192,7 @@ class TestLegacyStreams:
                 running: Any = served(to=upstream.url, **options)
             else:
                 running = proxy(ToolFilter(), to=upstream.url, home=tmp_path, **options)
-            async with (
-                running as it,
-                talking("legacy stream", it.port, who="Bearer ann") as ann,
-            ):
+            async with running as it, talking("legacy stream", it.port, who="Bearer ann") as ann:
                 hello = json.loads(INITIALIZE.replace(b"2025-06-18", b"2024-11-05"))
                 heard = [await ann.ask(one) for one in (hello, named("mine"), named("unknown", 2))]
         assert [one["id"] for one in heard] == [0, 1, 2]

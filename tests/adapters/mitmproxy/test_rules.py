@@ -66,10 +66,7 @@ async def test_webhooks_arrive_although_the_process_ends(tmp_path: Path) -> None
         await asyncio.sleep(0.05)
         await peer.say(answer(b"{}"))
 
-    async with (
-        raw_upstream(receive) as receiver,
-        mcp_upstream(tools=[READ]) as upstream,
-    ):
+    async with raw_upstream(receive) as receiver, mcp_upstream(tools=[READ]) as upstream:
         hook = f"webhook: {{url: '{receiver.url}/'}}"
         path = write(tmp_path, f"  - {{id: r, actions: [{hook}]}}\n")
         flags = ("--upstream", upstream.url, "--rules", path)
@@ -201,10 +198,7 @@ async def test_a_held_call_that_is_cancelled_is_never_sent(
 
 
 async def test_nobody_cancels_the_call_of_another_session(tmp_path: Path) -> None:
-    async with (
-        ruled(tmp_path, holding(tmp_path)) as between,
-        raw_client(between.port) as other,
-    ):
+    async with ruled(tmp_path, holding(tmp_path)) as between, raw_client(between.port) as other:
         own, others = (MCP_HEADERS + b"Mcp-Session-Id: s%d\r\n" % n for n in (1, 2))
         await between.client.say(post(call("read_file"), headers=own))
         await until((tmp_path / "held").exists)

@@ -120,9 +120,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_changed_mitmproxy_is_refused_or_filtered(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[pytest.MonkeyPatch], None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     change(monkeypatch)
     try:

@@ -266,9 +266,7 @@ async def registered(
     text = said if isinstance(said, str) else json.dumps(said)
     async with raw_upstream(always(answer(text.encode(), status=status))) as upstream:
         server = replace(
-            SERVER,
-            registration_endpoint=f"{upstream.url}/register",
-            auth_methods=methods,
+            SERVER, registration_endpoint=f"{upstream.url}/register", auth_methods=methods
         )
         made = await register(Web(upstream.url), server, BACK, ("tools",), ENDPOINT)
     return made, json.loads(upstream.requests[0].body)

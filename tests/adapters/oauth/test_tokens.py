@@ -211,9 +211,7 @@ async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, qu
         assert credentials_for(upstream.origin, store) is None  # which one?
 
 
-async def test_a_missing_scope_is_requested_at_the_next_login(
-    tmp_path: Path,
-) -> None:
+async def test_a_missing_scope_is_requested_at_the_next_login(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as (upstream, *_):
         await remember_scopes(LoginStore(tmp_path), upstream.url, ("write", "tools"))
         await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)

@@ -73,10 +73,7 @@ def test_a_missing_transcript_says_how_to_make_one(project: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            "recordings/session.flow",
-            "this is a file; name its folder: --mcp-recordings recordings",
-        ),
+        ("recordings/session.flow", "this is a file; name its folder: --mcp-recordings recordings"),
         ("nowhere", "there is no such folder"),
         (
             "empty",

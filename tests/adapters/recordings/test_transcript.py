@@ -177,8 +177,7 @@ def test_other_options_apply_to_a_replay(
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
-    [({"deny": "["}, InvalidPattern), ({"message_limit": "many"}, StartError)],
+    ("options", "error"), [({"deny": "["}, InvalidPattern), ({"message_limit": "many"}, StartError)]
 )
 def test_wrong_options_are_refused(
     recording: Recording, options: dict[str, str], error: type[StartError]

@@ -27,10 +27,7 @@ AT = Address("upstream", 3000, is_tls=False)
 
 def opened(**options: Any) -> Endpoints:
     around = Surroundings(
-        warn=print,
-        report=print,
-        leave=print,
-        make_tls=ssl.create_default_context,
+        warn=print, report=print, leave=print, make_tls=ssl.create_default_context
     )
     proxy = Proxy(around)
     proxy.adopt(parse_config(deny=["^wipe"], **options))

@@ -105,8 +105,5 @@ async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
         named = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-11-25\r\n"
         got = await client.ask(post(CALL % (1, b"read_file"), headers=named))
     assert got.status == 401
-    assert got.all("www-authenticate") == [
-        'Bearer resource_metadata="http://localhost/x"',
-        "Basic",
-    ]
+    assert got.all("www-authenticate") == ['Bearer resource_metadata="http://localhost/x"', "Basic"]
     assert b"Unknown session or credentials" in got.body

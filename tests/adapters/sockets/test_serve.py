@@ -24,15 +24,7 @@ from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, servin
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import (
-    SSE_HEAD,
-    TIMEOUT,
-    Peer,
-    RawRequest,
-    answer,
-    chunk,
-    until,
-)
+from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk, until
 from tests.served import served
 
 

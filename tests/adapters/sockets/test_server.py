@@ -123,9 +123,7 @@ async def test_a_stream_is_closed_when_its_client_leaves() -> None:
             await stream.closed.wait()
 
 
-async def test_a_broken_stream_is_not_completed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_broken_stream_is_not_completed(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"half"
         raise ValueError

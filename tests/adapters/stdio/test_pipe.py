@@ -16,25 +16,12 @@ from mcp_tool_filter.adapters.oauth.store import LoggedOut
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.pipe import (
-    LegacyUpstream,
-    Pipe,
-    StreamableUpstream,
-    words_for,
-)
+from mcp_tool_filter.adapters.stdio.pipe import LegacyUpstream, Pipe, StreamableUpstream, words_for
 from mcp_tool_filter.http.urls import parse_origin
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import answering, asking, calling
-from tests.raw_upstream import (
-    LAST_CHUNK,
-    SSE_HEAD,
-    Peer,
-    Script,
-    answer,
-    chunk,
-    raw_upstream,
-)
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, Script, answer, chunk, raw_upstream
 from tests.session_upstream import session_upstream
 
 META = (

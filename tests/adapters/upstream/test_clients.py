@@ -20,15 +20,7 @@ from tests.adapters.upstream.mcp_script import (
     streamable,
     tool_list,
 )
-from tests.raw_upstream import (
-    LAST_CHUNK,
-    SSE_HEAD,
-    Peer,
-    RawRequest,
-    answer,
-    chunk,
-    until,
-)
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, until
 
 
 def streaming(*events: bytes, end: bytes = LAST_CHUNK) -> Answer:

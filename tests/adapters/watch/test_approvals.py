@@ -23,14 +23,7 @@ from tests.changing_server import write_tools
 from tests.cli.commands.test_serve import serving
 from tests.cli.launched import launched
 from tests.conversation.test_locked import locked
-from tests.end_to_end.test_locked import (
-    MAIL,
-    NEW,
-    OTHER_READ,
-    READ,
-    callable_in,
-    write_lock,
-)
+from tests.end_to_end.test_locked import MAIL, NEW, OTHER_READ, READ, callable_in, write_lock
 from tests.end_to_end.web_pages import PASSWORD, mitmweb, running_upstream
 from tests.make import answering, policy
 from tests.mcp_upstream import RESULT, saying, tool

@@ -225,9 +225,7 @@ async def eventually(port: int, query: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.rest
-async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
-    tmp_path: Path,
-) -> None:
+async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(tmp_path: Path) -> None:
     metrics = free_port()
     async with counting(LAUNCHER, metrics, tmp_path) as it:
         with prometheus(metrics, tmp_path) as asked:

@@ -129,10 +129,7 @@ def test_a_filter_that_cannot_answer_does_not_hide_the_others(base: Path) -> Non
         found = sorted(running_filters(), key=lambda one: int(one["pid"]))
         (said,) = found.pop(1)["servers"]
         assert (said["name"], said["exposed"], said["hidden"]) == ("a", 3, None)
-        assert found == [
-            {"pid": 1, "servers": []},
-            {"pid": 88, "problem": "It does not answer"},
-        ]
+        assert found == [{"pid": 1, "servers": []}, {"pid": 88, "problem": "It does not answer"}]
     for one in (good, bad, odd, older, raising):
         one.close()
     assert {one.name for one in folder.iterdir()} == {"note.sock", "link.sock", "88-silent.sock"}

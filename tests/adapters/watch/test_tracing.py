@@ -268,11 +268,7 @@ def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -
     [
         (asking_for("tools/call", name="read"), Forward(), "tools/call read"),
         (asking_for("prompts/get", name="greet"), Forward(), "prompts/get greet"),
-        (
-            asking_for("resources/read", uri="file:///a"),
-            Forward(),
-            "resources/read",
-        ),
+        (asking_for("resources/read", uri="file:///a"), Forward(), "resources/read"),
         (asking_for("tools/call", name="anything"), REFUSED, "tools/call"),
         (asking_for("tools/call", name=""), Forward(), "tools/call"),
         (asking_for("x\x1b[2J"), Forward(), r"x\x1b[2J"),
