@@ -521,8 +521,12 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
     yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
-        yield f"  Rules: {len(rules)}: {_listed(rules, _MOST_IN_REPORT)}"
+        yield f"  Rules: {count_rules(rules)}"
     yield from warnings_in(snapshot)
+
+
+def count_rules(names: Sequence[str]) -> str:
+    return f"{len(names)}: {_listed(names, _MOST_IN_REPORT)}"
 
 
 def warnings_in(snapshot: Snapshot) -> Iterator[str]:

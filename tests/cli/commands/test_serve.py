@@ -377,7 +377,8 @@ def test_sighup_with_broken_rules_changes_no_server(tmp_path: Path) -> None:
             "nothing has changed: second: Cannot read the rules file",
         )
         assert (one.tools(), two.tools()) == (["a", "b"], ["a", "b"])
-        it.reads(f"{first}deny = 'b'\n{second}rules = 'rules.yaml'\n", "second: http")
+        said = "second: http.* hidden; rules: 1: no"
+        it.reads(f"{first}deny = 'b'\n{second}rules = 'rules.yaml'\n", said)
         assert (one.tools(), it.at("second").calls("a")["error"]["message"]) == (["a"], "no")
         # Rules cannot be removed from a running server: it starts anew.
         it.reads(f"{first}deny = 'b'\n{second}deny = 'b'\n", "second: http")

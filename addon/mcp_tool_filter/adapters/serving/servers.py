@@ -30,7 +30,7 @@ from mcp_tool_filter.http.head import RequestNotes
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.http.mount import ENDPOINT, split_target
 from mcp_tool_filter.http.urls import UpstreamNames
-from mcp_tool_filter.observers.sentences import warnings_about, warnings_in
+from mcp_tool_filter.observers.sentences import count_rules, warnings_about, warnings_in
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.lock import LockError
@@ -348,12 +348,14 @@ class Running:
         if self.site is None:
             return f"  {name}: it is still starting"
         at = f"{self._servers.address}/{name}{ENDPOINT} -> {self.site.shown_target}"
-        login = "; your login is used" if self.site.login else ""
+        more = "; your login is used" if self.site.login else ""
+        if self.proxy and (rules := self.proxy.rules.names):
+            more += f"; rules: {count_rules(rules)}"
         if (snapshot := self.snapshot) is None:
-            return f"  {name}: {at}: its tools are listed when a client logs in{login}"
+            return f"  {name}: {at}: its tools are listed when a client logs in{more}"
         count = len(snapshot.denied) + len(snapshot.allowed)
         many = "1 tool" if count == 1 else f"{count} tools"
-        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{login}"
+        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{more}"
 
     def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
         """Return its name with each warning, except about patterns that are for all servers."""
