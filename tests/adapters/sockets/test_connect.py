@@ -107,12 +107,19 @@ def test_errors_of_this_machine_say_nothing_about_the_upstream(
     assert reach_in(errors) is reach
 
 
+LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+ELSEWHERE = x509.DNSName("elsewhere.example")
+OTHER_NAME = "IP address mismatch, certificate"
+
+
 class Certified:
     """Certificates made for one test."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", *, expired: bool = False) -> None:
+    def __init__(
+        self, folder: Path, host: x509.GeneralName = LOOPBACK, *, expired: bool = False
+    ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "upstream")])
         now = datetime.datetime.now(datetime.UTC)
         day = datetime.timedelta(days=1)
         builder = (
@@ -123,7 +130,7 @@ class Certified:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 3 * day)
             .not_valid_after(now - day if expired else now + day)
-            .add_extension(_names(host), critical=False)
+            .add_extension(x509.SubjectAlternativeName([host]), critical=False)
         )
         self.pem = folder / "own.pem"
         self.pem.write_bytes(
@@ -144,13 +151,6 @@ class Certified:
         return context
 
 
-def _names(host: str) -> x509.SubjectAlternativeName:
-    try:
-        return x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-    except ValueError:
-        return x509.SubjectAlternativeName([x509.DNSName(host)])
-
-
 async def got_by_tls(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
     async with raw_upstream(saying(answer(b"1"), answer(b"2")), tls=server) as upstream:
         http = HttpClient(parse_origin(upstream.url), tls=client)
@@ -166,7 +166,7 @@ async def test_a_certificate_that_the_user_trusts_is_accepted(tmp_path: Path) ->
 
 
 async def test_certificate_checks_can_be_switched_off(tmp_path: Path) -> None:
-    own = Certified(tmp_path, "elsewhere.example", expired=True)
+    own = Certified(tmp_path, ELSEWHERE, expired=True)
     assert await got_by_tls(own.server(), make_tls_context(insecure=True)) == b"12"
 
 
@@ -179,25 +179,19 @@ async def test_a_client_certificate_can_be_sent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "expired", "trusted", "said"),
     [
-        ("127.0.0.1", False, False, "certificate verify failed: self-signed certificate"),
-        ("127.0.0.1", True, True, "certificate verify failed: certificate has expired"),
-        (
-            "elsewhere.example",
-            False,
-            True,
-            "certificate verify failed: IP address mismatch, "
-            "certificate is not valid for '127.0.0.1'.",
-        ),
+        (LOOPBACK, False, False, "self-signed certificate"),
+        (LOOPBACK, True, True, "certificate has expired"),
+        (ELSEWHERE, False, True, f"{OTHER_NAME} is not valid for '127.0.0.1'."),
     ],
 )
 async def test_a_refused_certificate_has_a_reason(
-    tmp_path: Path, host: str, expired: bool, trusted: bool, said: str
+    tmp_path: Path, host: x509.GeneralName, expired: bool, trusted: bool, said: str
 ) -> None:
     own = Certified(tmp_path, host, expired=expired)
     ours = make_tls_context(trusted_ca=str(own.pem) if trusted else None)
     with pytest.raises(NotConnected) as caught:
         await got_by_tls(own.server(), ours)
-    assert str(caught.value) == said
+    assert str(caught.value) == f"certificate verify failed: {said}"
 
 
 async def test_an_upstream_that_wants_a_client_certificate_answers_nothing_without_it(

@@ -66,8 +66,11 @@ class Relayed:
     def client_hears(self) -> list[bytes]:
         return os.read(self._heard, 1 << 20).split(b"\n")
 
-    def child_hears(self) -> list[bytes]:
-        return self.child.read().split(b"\n")
+    def child_hears(self, lines: int = 1) -> list[bytes]:
+        heard = b""
+        while heard.count(b"\n") < lines and (more := self.child.read()):
+            heard += more
+        return heard.split(b"\n")
 
     def hang_up(self) -> None:
         if self._heard >= 0:
@@ -153,10 +156,7 @@ def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
         relayed.lines.from_client([slow, ping])
         gate.write_bytes(b"")
         relayed.lines.wait_for_client()
-        heard = b""
-        while heard.count(b"\n") < 2:
-            heard += relayed.child.read()
-        assert heard.split(b"\n") == [slow, ping, b""]
+        assert relayed.child_hears(2) == [slow, ping, b""]
         late, soon = answering('{"slow":1}', id="1"), answering("{}", id="2")
         answers = Thread(target=relayed.lines.from_child, args=([late, soon],))
         answers.start()
@@ -182,10 +182,8 @@ def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
         tool = definition("read_file", ',"annotations":{"readOnlyHint":true}').decode()
         relayed.lines.from_child([answering(f'{{"tools":[{tool}]}}', id=f'"{asked["id"]}"')])
         relayed.lines.wait_for_client()
-        heard = b""
-        while heard.count(b"\n") < 2:
-            heard += relayed.child.read()
-        assert heard.split(b"\n") == [calling("read_file", id="1"), asking("ping", id="2"), b""]
+        told = [calling("read_file", id="1"), asking("ping", id="2"), b""]
+        assert relayed.child_hears(2) == told
     finally:
         relayed.lines.close()
         relayed.close()
