@@ -64,6 +64,7 @@ def followed(log: Path, *flags: str) -> Iterator[IO[str]]:
         assert it.stdout
         yield it.stdout
         it.terminate()
+        assert it.stdout.read() == "", "nothing is shown twice"
 
 
 def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
