@@ -440,6 +440,7 @@ RESULT = '{"isError":%s,"content":[{"type":"text","text":"%s"}]}'
         ('"result":' + RESULT % ("true", "No such file: mine"), False),
         ('"result":' + RESULT % ("true", "Unknown tool: hammer"), False),
         ('"result":' + RESULT % ("false", "Unknown tool: mine"), False),
+        ('"result":' + RESULT % ("true", "Unknown tool: mine" + " x" * 5000), False),  # says more
         ('"result":{"isError":true,"content":7}', False),
         ('"result":7', False),
     ],

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import nullcontext
 
 import pytest
 
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.head import (
+    AnswerNotes,
     Head,
+    fields_for_upstream,
     headers_after,
     is_websocket,
     problem_in_body,
@@ -19,6 +24,7 @@ from mcp_tool_filter.http.head import (
 )
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message
+from tests.http.listening import listener
 from tests.make import asking, calling, head, raw_head
 
 JSON = "application/json"
@@ -222,6 +228,45 @@ def test_headers_that_contradict_the_body_are_refused(asked: Head, raw: bytes) -
 )
 def test_headers_follow_a_rewritten_body(asked: Head, raw: bytes, changed: object) -> None:
     assert headers_after(asked, parse_message(raw), {}) == changed
+
+
+def test_a_header_that_changes_is_sent_once() -> None:
+    """Of two, the upstream could read the client's."""
+    asked = head(mcp_method="ping", mcp_name="rm", content_encoding="br", host="us", x="y")
+    changes = (("mcp-name", "read"), ("mcp-method", None))
+    passed = Passed(listener().unasked(), body=b"{}", headers=changes)
+    added = ((b"X", b"ours"),)
+    sent = fields_for_upstream(asked, passed, host=b"them", added=added, is_socket=False)
+    usual = (b"host", b"them"), (b"accept-encoding", b"identity")
+    assert sent == (*usual, (b"mcp-name", b"read"), *added)
+
+
+AWAY = (b"Location", b"https://other.example/")
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "kept", "stays"),
+    [
+        (200, [(b"X", b"y"), (b"Alt-Svc", b"h3")], [(b"X", b"y")], True),
+        (200, [(b"A", b'{"inputSCHEMA":{}}'), (b"B", b"input")], [(b"B", b"input")], True),
+        *((status, [AWAY], [AWAY], False) for status in (300, 399)),
+        *((status, [AWAY], [AWAY], True) for status in (299, 400)),
+        (302, [(b"Location", b"http://127.0.0.1:3000/a")], [(b"Location", b"/a")], True),
+        (200, [(b"a", b"b")] * 500, [(b"a", b"b")] * 500, True),
+        (200, [(b"a", b"b")] * 501, None, True),
+        (200, [(b"a", b"b" * 32_769)], None, True),
+        (200, [(b"a", b"b\0")], None, True),
+    ],
+)
+def test_the_head_of_an_answer_passes_shortened_or_not_at_all(
+    status: int, fields: list[tuple[bytes, bytes]], kept: object, stays: bool
+) -> None:
+    notes = AnswerNotes()
+    with nullcontext() if kept else pytest.raises(ProtocolError):
+        notes.judge(status, b"reason", tuple(fields), listener())
+        assert (list(notes.fields), notes.reason, notes.stays) == (kept, b"reason", stays)
+    notes.judge(200, b"inputSchema", (), listener())
+    assert notes.reason == b""
 
 
 @pytest.mark.parametrize(

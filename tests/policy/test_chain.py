@@ -101,6 +101,11 @@ def test_other_results_may_have_a_tools_member(asked: str) -> None:
     assert hear(answering('{"tools":{"hammer":1}}'), asked) == Forward()
 
 
+def test_what_a_client_answers_to_the_upstream_passes() -> None:
+    for answer in (answering('{"roots":[]}'), answering('{"tools":[' + RM + "]}")):
+        assert ask(answer) == Forward()
+
+
 def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
     raw = asking("sampling/createMessage", params='{"messages":[],"tools":[' + RM + "]}")
     assert hear(raw) == Forward()
