@@ -72,6 +72,7 @@ def talk(table: Table | None = None, *, behind: bytes = b"") -> tuple[Table, Pee
     table = table or Table()
     client = table.client()
     client.says(ASKED % (KEY, b""))
+    assert b"\r\nsec-websocket-key: %b\r\n" % KEY in table.link.got
     table.link.says(ACCEPTED % USUAL + behind)
     assert client.got.startswith(b"HTTP/1.1 101 ")
     return table, Peer(client), Peer(table.link)

@@ -25,7 +25,7 @@ from mcp_tool_filter.http.head import (
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message
 from tests.http.listening import listener
-from tests.make import asking, calling, head, raw_head
+from tests.make import answering, asking, calling, head, raw_head
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -37,7 +37,7 @@ FORM = "application/x-www-form-urlencoded"
         head(
             "GET", "/authorize?response_type=code&code_challenge_method=S256&resource=http://h/mcp"
         ),
-        head("OPTIONS", "/mcp"),
+        head("OPTIONS", "/mcp?"),
         head("POST", "/mcp", content_type='application/json; charset="utf-8"'),
         head("POST", "/mcp", transfer_encoding="chunked"),
         raw_head(
@@ -82,6 +82,7 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None
         raw_head("POST", "/mcp", ("cookie", "a=" + "b" * 30_000), ("x", "y" * 30_000)),
         head("GET", "/authorize?request=" + "a" * 16_000),
         raw_head("GET", "/mcp", *((f"x-{number}", "1") for number in range(400))),
+        raw_head("GET", "/mcp", ("a", "b" * 32_767), ("c", "d" * 32_767)),
     ],
 )
 def test_long_tokens_and_cookies_are_accepted(honest: Head) -> None:
@@ -224,6 +225,7 @@ def test_headers_that_contradict_the_body_are_refused(asked: Head, raw: bytes) -
             b"[" + calling("read") + b"]",
             (("mcp-method", None), ("mcp-name", None)),
         ),
+        (head(mcp_name="read"), answering("{}"), (("mcp-method", None), ("mcp-name", None))),
     ],
 )
 def test_headers_follow_a_rewritten_body(asked: Head, raw: bytes, changed: object) -> None:
@@ -339,6 +341,7 @@ def test_the_last_of_two_headers_with_one_name_counts() -> None:
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
 SCHEMA = {
     "properties": {
+        "any": True,
         "region": {"type": "string", "x-mcp-header": "Region"},
         "is": {"properties": {"far": {"type": "boolean", "x-mcp-header": "Far"}}},
         "odd": {"type": "string", "x-mcp-header": 1},
