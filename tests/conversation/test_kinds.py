@@ -492,14 +492,6 @@ def test_in_the_older_transport_a_denied_call_does_not_wait() -> None:
     assert waits(between.from_client(calling("mine", id="2"), None, Http()))
 
 
-def test_a_call_is_forwarded_if_the_upstream_refuses_its_client() -> None:
-    """Its own answer then says why, such as a 401 that says where to log in."""
-    between = open_session(policy("other", deny="^rm"))
-    assert without_list(between, calling("read"), is_refusal=True) == Forward()
-    refused = without_list(between, calling("rm", id="2"), is_refusal=True)
-    assert error_in(refused) == (-32601, "Tool not found: rm")
-
-
 def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None:
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.table import LIST, PING, PONG, Client, Table, call, result
-from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import get, post
 from tests.raw_upstream import SSE_HEAD, answer, chunk
-
-LISTED = tool_list([tool("read")])
 
 
 def idle_table() -> tuple[Table, Client]:
@@ -129,14 +126,6 @@ def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
     assert client.got == b""
     client.says(post(PING))
     assert len(table.links) == 2
-
-
-def test_interim_answers_are_dropped(table: Table) -> None:
-    client = table.asks()
-    table.link.says(b"HTTP/1.1 102 Processing\r\n\r\n" * 3)
-    assert client.got == b""
-    table.link.says(answer(PONG))
-    assert client.got.count(b"HTTP/1.1") == 1
 
 
 def test_interim_answers_without_end_end_the_request(table: Table) -> None:

@@ -15,7 +15,6 @@ from tests.http.listening import (
     JSON,
     SSE,
     answer,
-    asked,
     listener,
     message_of,
     send,
@@ -41,15 +40,6 @@ class Client:
 
     def post(self, raw: bytes, target: str = "/messages?s=1") -> Passed | Answered:
         return send(self.door, head("POST", target, content_type=JSON), raw)
-
-
-def test_a_denied_call_is_answered_on_the_stream() -> None:
-    client = Client(listener())
-    outcome = client.post(calling("rm"))
-    assert isinstance(outcome, Answered)
-    assert outcome.stream is not None
-    assert outcome.stream.send(outcome.body)
-    assert b"Tool not found: rm" in client.heard[0]
 
 
 @pytest.mark.parametrize(("tool", "is_there"), [("mine", True), ("read", False)])
@@ -148,12 +138,6 @@ def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
     assert outcome.stream is not None
 
 
-def test_a_stream_that_ends_is_forgotten() -> None:
-    client = Client(listener())
-    client.door.close_stream(client.asked)
-    assert len(client.door.legacy.endpoints) == 0
-
-
 def test_a_stream_has_one_endpoint_at_a_time() -> None:
     """Else an upstream could make us remember without end."""
     client = Client(listener())
@@ -195,16 +179,3 @@ def test_an_overlong_endpoint_is_not_remembered() -> None:
     client = Client(listener(), b"/messages?s=" + b"x" * 10_000)
     assert client.said == b""
     assert len(client.door.legacy.endpoints) == 0
-
-
-def test_an_upstream_may_write_an_id_in_another_way(door: Listener) -> None:
-    client = Client(door)
-    client.post(calling("read", id='"\\u0061"'))
-    assert len(client.asked.conversation.exchanges) == 1
-    client.stream.feed(event(answering("{}", id='"a"')))
-    assert len(client.asked.conversation.exchanges) == 0
-
-
-def test_an_endpoint_event_in_an_answer_to_a_post_is_ignored(door: Listener) -> None:
-    stream = door.open_stream(asked(asking("ping"), door), "/mcp", None)
-    assert stream.feed(b"event: endpoint\ndata: /messages\n\n") == b""

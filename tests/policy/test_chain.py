@@ -13,7 +13,6 @@ from mcp_tool_filter.policy.chain import (
     join_from_client,
     join_from_upstream,
     keep_space,
-    refusal,
 )
 from mcp_tool_filter.policy.exchange import Exchange, Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
@@ -109,22 +108,6 @@ def test_what_a_client_answers_to_the_upstream_passes() -> None:
 def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
     raw = asking("sampling/createMessage", params='{"messages":[],"tools":[' + RM + "]}")
     assert hear(raw) == Forward()
-
-
-def test_a_batch_from_the_upstream_is_filtered_member_by_member() -> None:
-    other = answering('{ "x" : 1.0 }', id="2")
-    verdict = hear(batch(listing("read", "rm"), other))
-    assert text_of(verdict) == batch(listing("read"), other)
-
-
-def test_a_refusal_answers_all_waiting_requests() -> None:
-    reply = refusal(b'[{"id":1},{"id":"b"}]', Why.MALFORMED)
-    assert [answer["id"] for answer in json.loads(reply.text)] == [1, "b"]
-
-
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"id":1,"id":2}', b'{"id":{}}'])
-def test_a_refusal_without_a_waiting_request_has_no_id(raw: bytes) -> None:
-    assert json.loads(refusal(raw, Why.MALFORMED).text)["id"] is None
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "\n"), (" \r\n", ""), ("\t", " \n\n")])

@@ -8,7 +8,7 @@ from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import Envelope, decide_call, decide_list, decide_listing
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.tools import ListRequest
 from tests.make import (
     answering,
@@ -19,7 +19,6 @@ from tests.make import (
     message,
     page,
     snapshot,
-    snapshot_of,
     text_of,
 )
 
@@ -47,17 +46,9 @@ def test_the_answer_keeps_the_id_byte_for_byte(id: str) -> None:
     )
 
 
-def test_a_call_of_an_allowed_tool_is_forwarded() -> None:
-    assert decide_call(call("read_file"), TOOLS) == Forward()
-
-
 @pytest.mark.parametrize("name", ["", "Read_File", "read_file ", "read_file\0", "read_file\n", "ﬁ"])
 def test_only_the_exact_name_is_forwarded(name: str) -> None:
     assert isinstance(decide_call(call(name), TOOLS), Reply)
-
-
-def test_a_denied_call_without_an_id_is_dropped() -> None:
-    assert isinstance(decide_call(call("rm_rf", id=None), TOOLS), Drop)
 
 
 @pytest.mark.parametrize("name", ['"\r\n\x1b[31m', "\ud800", "\u2028", "x" * 1_000_000])
@@ -128,16 +119,6 @@ def test_a_denied_tool_is_hidden_from_a_list() -> None:
     assert verdict.reason.tools == ("rm_rf", "rm_all")
 
 
-def test_a_list_without_denied_tools_passes_unchanged() -> None:
-    assert decide_listing(message(listing("read_file")), TOOLS) == Forward()
-
-
-def test_an_emptied_page_keeps_its_cursor() -> None:
-    """The next page may hold allowed tools."""
-    verdict = decide_listing(message(listing("rm_rf", more=',"nextCursor":"2"')), TOOLS)
-    assert text_of(verdict) == listing(more=',"nextCursor":"2"')
-
-
 def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
     verdict = decide_listing(message(listing("read_file", "new")), TOOLS)
     assert text_of(verdict) == listing("read_file")
@@ -176,13 +157,6 @@ def test_another_spelling_of_a_definition_is_no_change() -> None:
 RM = definition("rm_rf").decode()
 
 
-def test_an_allowed_tool_that_later_contains_another_keeps_its_first_definition() -> None:
-    raw = answering(
-        '{"tools":[' + definition("read_file", f',"_meta":{{"x":{RM}}}').decode() + "]}"
-    )
-    assert text_of(decide_listing(message(raw), TOOLS)) == listing("read_file")
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -218,9 +192,3 @@ def test_messages_without_tools_pass_unchanged(result: str) -> None:
     """What tools, resources and prompts say is theirs; a member ``tools`` may mean other tools."""
     verdict = decide_listing(message(answering(result)), TOOLS, expected=False)
     assert verdict == Forward()
-
-
-def test_nothing_is_searched_if_nothing_is_denied() -> None:
-    everything = snapshot_of(listing("a"))
-    raw = answering('{"x":' + definition("a").decode() + "}")
-    assert decide_listing(message(raw), everything) == Forward()

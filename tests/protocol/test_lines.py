@@ -23,7 +23,6 @@ PIECES = st.sampled_from([
     b"x" * 30,
 ])  # fmt: skip
 STREAMS = st.lists(PIECES, max_size=12).map(b"".join)
-SIZES = st.lists(st.integers(1, 7), min_size=1)
 
 
 def parse(cut: list[bytes], *, max_pending: int = 50) -> list[bytes | CutLine]:
@@ -55,21 +54,6 @@ def test_no_byte_of_a_line_is_lost(stream: bytes) -> None:
     lines = [line for line in parse([stream], max_pending=1000) if isinstance(line, bytes)]
     expected = [line.removesuffix(b"\r") for line in stream.split(b"\n")]
     assert lines == [line for line in expected if line.strip(b" \t\r")]
-
-
-@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"  \n", b"\t\r\n", b"\n\n\n"])
-def test_blank_lines_are_skipped(blank: bytes) -> None:
-    assert parse([blank + b"{}\n" + blank]) == [b"{}"]
-
-
-@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
-def test_only_a_newline_ends_a_line(odd: str) -> None:
-    line = f'{{"a":"{odd}"}}'.encode()
-    assert parse([line + b"\n"]) == [line]
-
-
-def test_the_last_line_needs_no_newline() -> None:
-    assert parse([b"{}\n[1]"]) == [b"{}", b"[1]"]
 
 
 def test_a_carriage_return_inside_a_line_is_refused() -> None:

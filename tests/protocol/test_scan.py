@@ -47,12 +47,6 @@ def test_a_part_keeps_its_place_in_the_text() -> None:
     assert root["params"]["name"].text == "a"
 
 
-def test_repeated_members_are_all_kept() -> None:
-    """The caller has to see that a key stands twice."""
-    _, root = scan(b'{"a":1,"\\u0061":2}', {})
-    assert [member.key for member in root.members or ()] == ["a", "a"]
-
-
 def test_the_first_of_members_with_the_same_key_is_found() -> None:
     text, root = scan(rb'{"a": 1, "\u0061": 2, "b": {"a": 3}}', {"b": {}})
     assert [text[slice(*one.span)] for one in (root["a"], root["b"]["a"])] == ["1", "3"]

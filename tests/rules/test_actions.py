@@ -23,7 +23,7 @@ from mcp_tool_filter.policy.rule_effects import (
     SendWebhook,
     WriteLog,
 )
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.limits import R2025_06_18
 from mcp_tool_filter.protocol.messages import Request, Response
 from mcp_tool_filter.rules.actions import may_be_kept
@@ -45,8 +45,6 @@ from tests.rules.judging import (
     verdict,
 )
 
-NOTE = '{"jsonrpc":"2.0","method":"vendor/note","params":{}}'
-
 
 def error_of(raw: bytes) -> object:
     return json.loads(raw)["error"]
@@ -59,10 +57,6 @@ def test_block_answers_a_request() -> None:
         "id": "x",
         "error": {"code": -32001, "message": "no rm", "data": {"rule": "r", "action": "block"}},
     }
-
-
-def test_block_drops_a_notification() -> None:
-    assert isinstance(verdict(rule("", "block: x"), NOTE), Drop)
 
 
 def test_inject_error_answers_with_this_error() -> None:
