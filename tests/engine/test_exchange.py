@@ -55,6 +55,22 @@ def test_a_date_is_the_one_that_the_upstream_said(table: Table, client: Client) 
         assert b"\r\nDate: %b\r\n" % date in client.taken()
 
 
+def test_what_was_decided_on_a_head_is_decided_once(table: Table, client: Client) -> None:
+    """Although each request, and each answer, has another length."""
+    decided = []
+    for id in ("1", "22"):
+        client.says(post(call(id=id)))
+        [exchange] = table.service.exchanges
+        out_fields = exchange.head.notes.out_fields
+        table.link.says(answer(result(id=id)))
+        assert exchange._notes
+        decided.append((out_fields, exchange._notes.fields))
+    (sent, passed), (sent_again, passed_again) = decided
+    assert sent
+    assert sent is sent_again
+    assert passed is passed_again
+
+
 def test_a_changed_policy_applies_to_remembered_heads() -> None:
     table = Table(allowed_hosts=["here.example"])
     client = table.client()
