@@ -102,6 +102,11 @@ def test_what_is_no_request_about_a_tool_passes(method: str, params: str) -> Non
     assert request(method, params) == Forward()
 
 
+def test_a_request_about_tools_may_have_no_params() -> None:
+    raw = asking("tools/resolve", params="{}").replace(b',"params":{}', b"")
+    assert at_once(talk().from_client(raw)).verdict == Forward()
+
+
 @pytest.mark.parametrize(("name", "is_refused"), [("rm", True), ("rm_later", True), ("me", False)])
 def test_an_object_that_has_a_name_deep_in_a_request_may_be_no_tool(
     name: str, *, is_refused: bool
@@ -114,7 +119,14 @@ def test_an_object_that_has_a_name_deep_in_a_request_may_be_no_tool(
 
 
 @pytest.mark.parametrize(
-    "params", ['{"name":"read","Name":"rm"}', '{"name":["rm",1]}', '["rm"]', '{"toolname":"rm"}']
+    "params",
+    [
+        '{"name":"read","Name":"rm"}',
+        '{"name":"read","Arguments":{}}',
+        '{"name":["rm",1]}',
+        '["rm"]',
+        '{"toolname":"rm"}',
+    ],
 )
 def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
     within = f'{{"method":"tools/call","params":{{"x":{params}}}}}'
