@@ -213,7 +213,7 @@ def _read(text: str, at: int, outline: Outline | Many | None, room: int, budget:
         if budget.lists is None:
             budget.lists = _Budget(MOST_LISTED)
         outline, budget = outline.parts, budget.lists
-    if outline is not None:
+    if outline is not None and room > 0:  # else it is only measured
         if first == "{":
             return _read_object(text, at, outline, room - 1, budget)
         if first == "[" and EACH in outline:
@@ -227,8 +227,6 @@ def _read(text: str, at: int, outline: Outline | Many | None, room: int, budget:
 
 
 def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Budget) -> Value:
-    if room < 0:
-        raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
     named: dict[str, Value] = {}
     at = start + 1
@@ -282,8 +280,6 @@ def _read_array(
     budget: _Budget,
     most_in_batch: int = sys.maxsize,
 ) -> Value:
-    if room < 0:
-        raise OverLimit(_TOO_DEEP)
     elements: list[Value] = []
     at = after_space(text, start + 1)
     if text[at] == "]":
