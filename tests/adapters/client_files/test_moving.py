@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.client_files.entries import CannotWrap, ServerEntry
@@ -106,6 +106,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 _TEXTS = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=12)
 
 
+@example(words=["x"], values={"0": "\x85#"})  # ends a line for Python, and not for TOML
 @given(
     words=st.lists(_TEXTS.filter(lambda one: "${" not in one and "{" not in one), min_size=1),
     values=st.dictionaries(_TEXTS.filter(bool), _TEXTS.filter(lambda one: "{" not in one)),

@@ -49,6 +49,7 @@ from mcp_tool_filter.adapters.client_files.entries import (
     words_of_filter,
 )
 from mcp_tool_filter.adapters.client_files.files import ConfigPlace, read
+from mcp_tool_filter.adapters.client_files.toml_text import lines_of
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 
 _MARK = "# moved by mcp-tool-filter wrap: "
@@ -284,7 +285,7 @@ def moved_from(text: str, name: str, origin: str) -> ServerEntry | None:
     """Return the entry that a section was made of; None if ``wrap`` has not made it of an entry in
     the file ``origin``: another project could get our secrets by naming our server."""
     section = servers_in(text).get(name)
-    lines = text.splitlines()
+    lines = lines_of(text)
     first, last = _span_of(lines, name)
     mark = next((line for line in lines[first:last] if line.startswith(_MARK)), None)
     if mark is None or not isinstance(section, dict):
@@ -299,7 +300,7 @@ def moved_from(text: str, name: str, origin: str) -> ServerEntry | None:
 
 def without_section(text: str, name: str) -> str:
     """Return the file's text without a section. Raises CannotWrap."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     first, last = _span_of(lines, name)
     if first and not lines[first - 1].strip():
         first -= 1  # the empty line that we have added

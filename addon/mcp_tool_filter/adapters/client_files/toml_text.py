@@ -87,7 +87,7 @@ def _plain(value: Any) -> object:
 def with_comments_of(old: str, new: str) -> str:
     """Return the new text with the old text's missing comments, as lines in their places."""
     result: list[str] = []
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    before, after = lines_of(old), lines_of(new)
     for _, start, end, begin, stop in opcodes(before, after):
         gone, there = before[start:end], after[begin:stop]
         result += there
@@ -111,6 +111,15 @@ def _comment_in(line: str) -> str:
 
 def _says_nothing(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines with their ends; what else ends a line for Python may be in a value.
+
+    >>> lines_of("a\x85b\r\nc")
+    ['a\x85b\r\n', 'c']
+    """
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
