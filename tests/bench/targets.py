@@ -95,7 +95,7 @@ def _computes(row: dict[str, Measured | str], one: str, other: str) -> float | N
 def _large(large: Table) -> Iterator[Target]:
     """How long a large result takes, compared with mitmdump without a filter."""
     for title, row in large.items():
-        wanted = 0.9 if title.startswith("100 KB") else 1.7 if "rows" in title else 1.0
+        wanted = 0.9 if title.startswith("100 KB") else 1.0
         for way in (SCRIPT, LAUNCHER):
             if times := ratio(row, STOCK, way):
                 yield Target(f"{title}, {way} / mitmdump", times, wanted, at_most=True)
