@@ -123,9 +123,11 @@ def test_deny_patterns_of_all_sources_apply(tmp_path: Path) -> None:
 
 
 def test_lines_separate_values_in_the_environment() -> None:
-    found = settings(header="Authorization: Bearer a, b\n\nX-Key: 1\n", deny="^a,^b", port="")
+    found = settings(
+        header="Authorization: Bearer a, b\n\nX-Key: 1\n", deny="^a,\x85b\r\n^c", port=""
+    )
     assert found.many("upstream_headers") == ("Authorization: Bearer a, b", "X-Key: 1")
-    assert (found.many("deny"), found.port) == (("^a,^b",), 6273)
+    assert (found.many("deny"), found.port) == (("^a,\x85b", "^c"), 6273)
 
 
 @pytest.mark.parametrize(

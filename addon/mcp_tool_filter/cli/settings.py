@@ -445,7 +445,7 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
         if flag and not flag.only_typed:
             refuse_empty(flag.name, [text], source=variable)
             if text or flag.protects:
-                lines = [line for line in text.splitlines() if line.strip()]
+                lines = [line for line in re.split(r"\r?\n", text) if line.strip()]
                 given[flag.name] = lines if flag.many else [text]
         elif flag:
             _warn(f"{variable} has no effect: type --{flag.name} on the command line")
