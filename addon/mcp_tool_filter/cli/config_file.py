@@ -104,12 +104,13 @@ def _belongs_to_one(key: str, path: str, reason: str) -> UsageError:
 
 
 def _read_server(path: str, name: str, table: object) -> Given:
-    where = f"[{_SERVERS}.{name}] of {path}"
+    section = f"{_SERVERS}.{name}"
+    where = f"[{section}] of {path}"
     if not _NAME.fullmatch(name):
         why = "It has letters, digits, _ . and -, begins with a letter or digit, and is at most 64"
         raise UsageError(f'A server in {path} cannot be called "{printable(name[:80])}"', why=why)
     if not isinstance(table, dict):
-        raise UsageError(f"{_SERVERS}.{name} in {path} must be a table", why=f"Write {where}")
+        raise UsageError(f"{section} in {path} must be a table", why=f"Write [{section}]")
     known = [one.name for one in OPTIONS.values() if not one.only_typed]
     own = [name for name in known if name not in NOT_OF_A_SERVER]
     given = _Table(path, where, [*own, *_OTHERWISE.values()]).read(table)

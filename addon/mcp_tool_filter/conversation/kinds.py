@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from weakref import WeakValueDictionary, finalize, ref
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
-from mcp_tool_filter.policy.choice import is_hint
+from mcp_tool_filter.policy.choice import is_hint, is_locked
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session
@@ -182,8 +182,13 @@ class Kind:
 
     def _note_changed(self, page: Iterable[Definition], judged: Snapshot) -> Deciding[None]:
         """Hide the tools whose definitions on a page are other ones than the lock has."""
-        exposed = judged.allowed.names
-        changed = {one.name: one for one in page if (one.name or "") not in exposed}
+        exposed, locked = judged.allowed.names, self._config.choice.locked
+        hidden = (one for one in page if one.name is not None and one.name not in exposed)
+        changed = {
+            one.name: one
+            for one in hidden
+            if is_locked(locked(one.name or "", b"" if one.problem else one.raw))
+        }
         while (before := self._listed) is not None:
             config, allowed = self._config, before.snapshot.allowed.names
             new = {name: one for name, one in changed.items() if name in allowed}
@@ -316,6 +321,8 @@ class Kind:
             known = b'{"name":%s,"inputSchema":{}}' % json.dumps(name).encode()  # the worst case
             if not is_hint(self._config.choice.hiding(name, known)):
                 return definition
+        elif known is None and self._next is not None and name in self._next.pinned:
+            known = self._next.pinned[name].raw  # an earlier page had it
         return definition if known is None else replace(definition, problem=None, raw=known)
 
     def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
@@ -351,8 +358,9 @@ class Kind:
         pinned: dict[str | None, Definition] = {}
         for listing in listings_in(listed.pages):
             if listing is not None:
-                for one in listing.definitions:
-                    pinned.setdefault(one.name, one)  # the first definition counts
+                for one in listing.definitions:  # the first that can be shown counts
+                    if one.name not in pinned or (pinned[one.name].problem and not one.problem):
+                        pinned[one.name] = one
             yield LET_OTHERS_GO_ON
         return pinned
 

@@ -180,6 +180,7 @@ class PatternFinder:
     """Finds the matches of one pattern."""
 
     def __init__(self, regex: Regex) -> None:
+        self._ignore_case = regex.ignore_case
         self._alphabet = alphabet_of(regex.root)
         whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
         self._exact_up_to = whole.exact_up_to
@@ -197,6 +198,8 @@ class PatternFinder:
         """
         if self._exact_up_to is not None and len(units) > self._exact_up_to:
             raise TooCostly
+        if self._ignore_case:
+            units = fold_text(units)
         budget = budget or Budget()
         places: abc.Sequence[int] = range(len(units))
         if self._starts is not None:

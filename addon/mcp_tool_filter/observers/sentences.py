@@ -31,8 +31,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
-import orjson
-
 from mcp_tool_filter.conversation.memory import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.errors import printable
@@ -56,6 +54,8 @@ from mcp_tool_filter.protocol.messages import Notification, Request, Response
 LONGEST = 256  # characters of a URI, a method, an id
 _LONGEST_NAME = 64  # characters of a client's name
 _LONGEST_READ = 256 * 1024  # characters of what is only read for people
+# orjson refuses honest messages: half a surrogate pair, and ids such as 1e400.
+_UNREADABLE = (ValueError, AttributeError, TypeError, KeyError, RecursionError)
 CLIENT_NAME = "client name"
 """Where observers keep it in the notes of a session."""
 
@@ -231,9 +231,9 @@ def error_in(answer: bytes) -> tuple[object, str]:
 
 def _error_in(answer: bytes) -> tuple[object, str]:
     try:
-        error = orjson.loads(answer)["error"]
+        error = json.loads(answer)["error"]
         return error["code"], str(error.get("message", ""))
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except _UNREADABLE:
         return None, ""
 
 
@@ -248,11 +248,11 @@ def client_name_in(params: str) -> str:
     if len(params) > _LONGEST_READ or "clientInfo" not in params:
         return ""
     try:
-        said = orjson.loads(params)
+        said = json.loads(params)
         meta = said.get("_meta") or {}
         info = said.get("clientInfo") or meta["io.modelcontextprotocol/clientInfo"]
         name = info["name"]
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except _UNREADABLE:
         return ""
     return shown(name[:_LONGEST_NAME]) if isinstance(name, str) else ""
 
@@ -269,8 +269,8 @@ def problem_in(response: Response) -> str:
     if response.result is None:
         said = _error_in(response.place.raw)[1]
     elif is_tool_error(response) and response.place.end <= _LONGEST_READ:
-        with suppress(ValueError, AttributeError, TypeError, KeyError):
-            parts = orjson.loads(response.place.cut(response.result))["content"]
+        with suppress(*_UNREADABLE):
+            parts = json.loads(response.place.cut(response.result))["content"]
             texts = (str(part["text"]) for part in parts if part.get("type") == "text")
             said = next(texts, "")
     return printable(said.strip().partition("\n")[0][:LONGEST])

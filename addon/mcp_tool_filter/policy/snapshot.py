@@ -374,8 +374,10 @@ def _names_hidden_by(snapshot: Snapshot) -> HiddenNames:
     return HiddenNames(snapshot.choice, known)
 
 
-def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
-    """Return how a tool differs from the snapshot, or None."""
+def drift_of(
+    definition: Definition, snapshot: Snapshot, faults: Collection[str] = ()
+) -> str | None:
+    """Return how a tool differs from the snapshot, or None; ``faults`` is the set of its faults."""
     name = definition.name
     if definition.problem or name is None:
         return f"the upstream sent {definition.problem}: not exposed"
@@ -390,7 +392,7 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
         by = snapshot.choice.hiding(name, definition.raw)
     if by is not None:
         return not_in_lock(name, by) if is_locked(by) else None
-    if (carrying := _carrying(name)) in snapshot.faults:
+    if (carrying := _carrying(name)) in faults:
         return carrying
     return (
         f"the upstream has a new tool {shown(name)}: hidden until you restart the filter; "
@@ -523,9 +525,10 @@ class UnlistedTools:
 
     def _foresee(self, page: Listing) -> Deciding[None]:
         """Note the tools that a page's definitions hide: no other of its tools may carry one."""
-        for some in few_of(page.definitions):
+        first = {one.name: one for one in reversed(page.definitions) if not one.problem}
+        for some in few_of(first.values()):
             for one in some:
-                if one.name is not None and not one.problem and one.name not in self._known:
+                if one.name is not None and one.name not in self._known:
                     by = self._sorting.choice.hiding(one.name, one.raw)
                     self._known |= {one.name: by} if by else {}
             yield LET_OTHERS_GO_ON

@@ -277,10 +277,11 @@ def decide_in_steps(
         raise ShowsHidden(HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
+    faults = frozenset(snapshot.faults)
     for some in few_of(listing.definitions):
         kept.update(_kept(some, snapshot, is_ours=is_ours))
         if not is_ours:
-            drift += filter(None, (drift_of(definition, snapshot) for definition in some))
+            drift += filter(None, (drift_of(one, snapshot, faults) for one in some))
         yield LET_OTHERS_GO_ON
     return _with_kept(listing, kept, drift)
 

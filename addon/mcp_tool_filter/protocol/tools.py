@@ -55,7 +55,7 @@ _HOLDERS = frozenset({"result", "tools"})
 _USUAL_KEYS = frozenset(
     {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
 )
-_FEW_NAMES = 50  # so few are searched for one by one
+_FEW_NAMES = 50  # so few are searched for one by one; of more, a text counts as naming one
 _LONGEST_KEPT = 64  # characters of a key
 
 
@@ -447,7 +447,9 @@ class _Search:
         try:
             json.loads(text, object_pairs_hook=self._look, parse_int=str)
         except (ValueError, RecursionError):
-            self._found = self._found or any(name in text for name in self._names)
+            names = self._names
+            is_named = len(names) > _FEW_NAMES or any(name in text for name in names)
+            self._found = self._found or is_named
 
 
 def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:
@@ -564,6 +566,7 @@ _SAYS_OF_LIST = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"[0-9]{1,15}")
+_MOST_EDITS = 100
 
 
 def cache_edits(text: str, result: Value) -> list[Edit]:
@@ -586,7 +589,10 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
             meta = open_value(text, value, {})
             edits += removed(meta, [one for one in meta.members or () if says_of_list(one)])
     said = [one for one in result.members or () if says_of_list(one)]
-    return [*edits, *removed(result, said)] if said else edits
+    edits += removed(result, said) if said else ()
+    if len(edits) > _MOST_EDITS:  # each is looked for in each member of the result
+        raise ProtocolError("too many members that say something of a list")
+    return edits
 
 
 def says_of_list(member: Member) -> bool:
@@ -596,10 +602,10 @@ def says_of_list(member: Member) -> bool:
 
 def removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
     """Yield the edits that remove members, each with one comma."""
-    every = holder.members or ()
+    every, gone = holder.members or (), set(map(id, members))
     kept_before = False
     for number, member in enumerate(every):
-        if not any(member is one for one in members):
+        if id(member) not in gone:
             kept_before = True
             continue
         if kept_before:

@@ -52,6 +52,7 @@ from mcp_tool_filter.http.recognise import (
     EventPeeker,
     Treatment,
     coding_in,
+    inflating,
     is_mcp_head,
 )
 from mcp_tool_filter.http.urls import Origin
@@ -413,6 +414,8 @@ class Interception:
 
         def look(chunk: bytes) -> bytes | Sequence[bytes]:
             nonlocal is_decided
+            if flow.error is not None:  # mitmproxy asks until the client is through
+                return []
             if is_decided:
                 may_pass = all(one.may_pass(chunk) for one in reader.watches)
             else:
@@ -461,16 +464,46 @@ class Interception:
             return
         response.stream = True
         if may_be_event_stream(response.headers.get("content-type", "")):
-            peeker = EventPeeker(self.places.others.listener.config.limits)
+            response.stream = cast("bool", self._no_events_of_mcp(flow, response))
 
-            def peek(chunk: bytes) -> bytes | Sequence[bytes]:
+    def _no_events_of_mcp(
+        self, flow: HTTPFlow, response: Response
+    ) -> Callable[[bytes], bytes | Sequence[bytes]]:
+        """Return what lets an event stream pass, compressed or not, until it turns out to be
+        MCP."""
+        peeker = EventPeeker(self.places.others.listener.config.limits)
+        coding = coding_in(response.headers.fields)
+        inflate: Callable[[bytes], Iterator[bytes]] | None = None
+        held = b""
+
+        def seen(chunk: bytes) -> tuple[bytes, bool]:
+            nonlocal inflate, held
+            if coding.lower() in ("", "identity"):
                 passed, rest = peeker.feed(chunk) if chunk else peeker.finish()
-                if rest is not None:
-                    log.warning("Cut off an event stream over HTTP/2 that turned out to be MCP")
-                    flow.kill()
-                return passed or []
+                return passed, rest is None
+            inflate, held = inflate or inflating(coding), held + chunk
+            pieces = map(peeker.feed, inflate(chunk)) if chunk else [peeker.finish()]
+            may_pass = all(rest is None for _, rest in pieces)
+            passed, held = (b"", held) if peeker.held else (held, b"")
+            return passed, may_pass
 
-            response.stream = cast("bool", peek)
+        def peek(chunk: bytes) -> bytes | Sequence[bytes]:
+            if flow.error is not None:  # mitmproxy asks until the upstream is through
+                return []
+            try:
+                passed, may_pass = seen(chunk)
+            except Exception as error:  # also of a coding's library: nothing more may pass
+                log.warning("Cut off an event stream over HTTP/2: %s", error)
+                may_pass, passed = False, b""
+            else:
+                if not may_pass:
+                    log.warning("Cut off an event stream over HTTP/2 that turned out to be MCP")
+                    passed = b"" if inflate else passed
+            if not may_pass:
+                flow.kill()
+            return passed or []
+
+        return peek
 
 
 def is_tls_or_http(first: bytes) -> bool:

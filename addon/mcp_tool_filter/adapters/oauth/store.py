@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.upstream.target import default_folder
 from mcp_tool_filter.adapters.whole_file import try_lock, whole_file
-from mcp_tool_filter.errors import InvalidOption, StartError, printable
+from mcp_tool_filter.errors import InvalidOption, StartError, printable, reason_of
 from mcp_tool_filter.http.login_metadata import is_text
 from mcp_tool_filter.http.logins_through import Registrations
 from mcp_tool_filter.http.urls import parse_origin
@@ -171,7 +171,7 @@ class KeptRegistrations:
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
             self._has_warned = True
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
             log.warning("Clients must register again after a restart: %s: %s", self.path, reason)
 
 

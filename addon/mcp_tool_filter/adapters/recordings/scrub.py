@@ -124,7 +124,7 @@ class Scrubber:
         """Remove the secrets from all flows; return how many there were."""
         finder = SecretFinder(
             frozenset(name.lower() for name in self.fields),
-            frozenset(name.decode().lower() for name in self.headers),
+            frozenset(name.decode("latin-1").lower() for name in self.headers),
         )
         states = [flow.get_state() for flow in flows]
         values: dict[str, bool] = {}

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
@@ -186,11 +186,19 @@ def string_in(raw: bytes, *keys: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _read(raw: bytes) -> Result:
+    message: Any
     try:
-        message: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        raise ProtocolError("The answer is not valid JSON") from None
+        message = orjson.loads(raw)
+    except orjson.JSONDecodeError:  # or half a surrogate pair, or a number such as 1e400
+        try:
+            message = json.loads(raw.decode(), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise ProtocolError("The answer is not valid JSON") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise ProtocolError("The answer is not a JSON-RPC 2.0 message")
     return message

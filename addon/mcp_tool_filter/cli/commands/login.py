@@ -76,7 +76,9 @@ async def _pasted() -> str:
     typed: asyncio.Future[str] = loop.create_future()
 
     def read() -> None:
-        text = sys.stdin.readline()
+        # A buffer would keep the next line from the loop, which looks at the descriptor.
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as unbuffered:
+            text = unbuffered.readline().decode(errors="replace")
         loop.remove_reader(sys.stdin)
         if text and not typed.done():
             typed.set_result(text.strip())

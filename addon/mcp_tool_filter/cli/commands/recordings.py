@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -160,7 +161,7 @@ def run_scrub(typed: Given) -> int:
     source, target = map(Path, typed[WORDS])
     scrubber = Scrubber(
         fields=frozenset(typed.get("field", ())),
-        headers=frozenset(map(str.encode, typed.get("header", ()))),
+        headers=frozenset(map(os.fsencode, typed.get("header", ()))),  # any bytes can be typed
     )
     everything = read_all_flows(source)
     flows = http_flows(everything)
