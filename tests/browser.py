@@ -13,45 +13,43 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
+import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.programs import need_program
 from tests.raw_upstream import TIMEOUT, free_port
+from tests.waiting import wait_until
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12.1
 # Without the last ones it asks for the world outside at every start.
 _FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-proxy-server",
-)
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+    "--hide-scrollbars", "--no-first-run", "--disable-quic", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-proxy-server",
+)  # fmt: skip
 
 
-def need_browser() -> None:
-    """Skip the test if there is no Chromium; fail it where it is required."""
-    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
-    if missing:
-        reason = f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver"
-        if os.environ.get("FILTER_TESTS_PEERS") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
+def asked(
+    port: int, method: str, path: str, body: str | bytes | None = None, **headers: str
+) -> tuple[int, str]:
+    """Ask what listens there on this machine; its status and its text."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def listens_on(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 class WebDriverError(AssertionError):
@@ -85,10 +83,6 @@ class Element:
     def clear(self) -> None:
         self.page.order("POST", f"/element/{self.id}/clear", {})
 
-    @property
-    def text(self) -> str:
-        return str(self.page.order("GET", f"/element/{self.id}/text"))
-
 
 class Page:
     """The one window of a browser."""
@@ -102,13 +96,9 @@ class Page:
 
     def order(self, method: str, path: str, arguments: object = None) -> Any:
         """Give an order of the WebDriver protocol; return its value."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
-        try:
-            body = None if arguments is None else json.dumps(arguments)
-            connection.request(method, f"/session{self._session}{path}", body)
-            value = json.loads(connection.getresponse().read())["value"]
-        finally:
-            connection.close()
+        body = None if arguments is None else json.dumps(arguments)
+        _, text = asked(self._port, method, f"/session{self._session}{path}", body)
+        value = json.loads(text)["value"]
         if isinstance(value, dict) and "error" in value:
             raise WebDriverError(f"{value['error']}: {value['message']}")
         return value
@@ -134,22 +124,19 @@ class Page:
         self.until(lambda: all(text in self.text for text in texts), f"{texts}")
 
     def until(self, ready: Callable[[], Any], what: str) -> Any:
-        end = time.monotonic() + TIMEOUT
-        while not (value := ready()):
-            if time.monotonic() > end:
-                raise AssertionError(f"there is no {what} in:\n{self.text}")
-            time.sleep(0.05)
-        return value
+        return wait_until(ready, lambda: f"there is no {what} in:\n{self.text}")
 
     def prefer(self, scheme: str) -> None:
         """Set the colour scheme that the browser prefers, ``light`` or ``dark``."""
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        order = {"cmd": "Emulation.setEmulatedMedia", "params": media}
-        self.order("POST", "/goog/cdp/execute", order)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._emulate("EmulatedMedia", features=features)
 
     def resize(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        order = {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics}
+        self._emulate("DeviceMetricsOverride", **metrics)
+
+    def _emulate(self, what: str, **how: object) -> None:
+        order = {"cmd": f"Emulation.set{what}", "params": how}
         self.order("POST", "/goog/cdp/execute", order)
 
     def screenshot(self, path: Path) -> None:
@@ -169,18 +156,16 @@ class Page:
 @contextmanager
 def browser(home: Path) -> Iterator[Page]:
     """Run a browser with a profile of its own until the end of the block."""
-    need_browser()
+    need_program("chromium")
+    need_program("chromedriver", "chromium-driver")
     port = free_port()
     driver = subprocess.Popen(
-        ["chromedriver", f"--port={port}", "--silent"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "HOME": str(home)},
-    )
+        ["chromedriver", f"--port={port}", "--silent"], env={**os.environ, "HOME": str(home)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     page = None
     try:
-        _wait_until_it_listens(port)
+        wait_until(lambda: listens_on(port), lambda: "chromedriver does not start")
         page = Page(port, [*_FLAGS, f"--user-data-dir={home / 'profile'}"])
         page.resize(1280, 860)
         yield page
@@ -189,18 +174,3 @@ def browser(home: Path) -> Iterator[Page]:
             page.order("DELETE", "")
         driver.terminate()
         driver.wait()
-
-
-def _wait_until_it_listens(port: int) -> None:
-    end = time.monotonic() + TIMEOUT
-    while True:
-        connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
-        try:
-            connection.request("GET", "/status")
-            connection.getresponse().read()
-            return
-        except OSError:
-            assert time.monotonic() < end, "chromedriver does not start"
-            time.sleep(0.05)
-        finally:
-            connection.close()

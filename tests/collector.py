@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -19,7 +17,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
-from tests.raw_upstream import TIMEOUT
+from tests.http_server import Handler, serving
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -32,13 +31,9 @@ class Collector:
     @property
     def environment(self) -> dict[str, str]:
         """What a filter needs to send here, and soon."""
-        url = f"http://127.0.0.1:{self.port}"
-        return {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-            "OTEL_BSP_SCHEDULE_DELAY": "100",
-            "OTEL_BLRP_SCHEDULE_DELAY": "100",
-            "OTEL_METRIC_EXPORT_INTERVAL": "100",
-        }
+        soon = ("BSP_SCHEDULE_DELAY", "BLRP_SCHEDULE_DELAY", "METRIC_EXPORT_INTERVAL")
+        where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}"}
+        return where | {f"OTEL_{name}": "100" for name in soon}
 
     @property
     def _resource_spans(self) -> list[ResourceSpans]:
@@ -66,10 +61,7 @@ class Collector:
         }
 
     def until(self, is_enough: Callable[[Collector], bool]) -> None:
-        end = time.monotonic() + TIMEOUT
-        while not is_enough(self):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: is_enough(self))
 
     @property
     def services(self) -> set[str]:
@@ -90,32 +82,24 @@ def attributes(said: Span | LogRecord | HistogramDataPoint) -> dict[str, str]:
 def collector(status: int = 200, takes: str = "/v1/") -> Iterator[Collector]:
     """Run one that answers with this status, and with 404 on paths that do not begin so."""
 
-    class Taking(BaseHTTPRequestHandler):
+    running = Collector(0)
+    kinds: dict[str, tuple[list[Any], Any]] = {
+        "/v1/logs": (running.logs_said, ExportLogsServiceRequest),
+        "/v1/metrics": (running.metrics_said, ExportMetricsServiceRequest),
+    }
+
+    class Taking(Handler):
+        protocol_version = "HTTP/1.0"  # nobody keeps a connection to it
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.read_body()
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             is_taken = status == 200 and self.path.startswith(takes)
-            if is_taken and self.path == "/v1/logs":
-                running.logs_said.append(ExportLogsServiceRequest.FromString(body))
-            elif is_taken and self.path == "/v1/metrics":
-                running.metrics_said.append(ExportMetricsServiceRequest.FromString(body))
-            elif is_taken:
-                running.requests.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(status if is_taken or status != 200 else 404)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            if is_taken:
+                kept, kind = kinds.get(self.path, (running.requests, ExportTraceServiceRequest))
+                kept.append(kind.FromString(body))
+            self.say(status if is_taken or status != 200 else 404)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
-    running = Collector(server.server_address[1])
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving(Taking) as running.port:
         yield running
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -42,16 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Use all cores for a run of all tests, unless the command line says how many."""
+    """Use two workers a core for a run of all tests, unless the command line says how many.
+
+    Half of a worker's time is waiting for processes that its tests have started.
+    """
     option = config.option
     is_worker = "PYTEST_XDIST_WORKER" in os.environ  # it would start workers of its own
-    if (
-        not is_worker
-        and _takes_all_files(config)
-        and option.numprocesses is None
-        and not option.usepdb
-    ):
-        option.numprocesses = os.cpu_count() or 1
+    is_decided = is_worker or option.usepdb or option.numprocesses is not None
+    if _takes_all_files(config) and not is_decided:
+        option.numprocesses = 2 * (os.cpu_count() or 1)
         option.dist = "worksteal"
 
 

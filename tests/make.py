@@ -71,12 +71,12 @@ def definition(name: str, more: str = "") -> bytes:
 
 def listing(*names: str, id: str = "1", more: str = "") -> bytes:
     """Write an answer to tools/list; ``more`` are further members of its result."""
-    tools = b",".join(definition(name) for name in names)
-    return b'{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]%s}}' % (
-        id.encode(),
-        tools,
-        more.encode(),
-    )
+    return listing_of(*map(definition, names), id=id, more=more)
+
+
+def listing_of(*definitions: bytes, id: str = "1", more: str = "") -> bytes:
+    """Write an answer to tools/list with these definitions."""
+    return answering(f'{{"tools":[{b",".join(definitions).decode()}]{more}}}', id=id)
 
 
 def answering(result: str, *, id: str = "1") -> bytes:
@@ -104,14 +104,13 @@ def snapshot_of(*pages: bytes, deny: str = "", allow: str = "") -> Snapshot:
 
 def one_definition(raw: bytes) -> Definition:
     """Read one element of a tool list."""
-    return page(answering(f'{{"tools":[{raw.decode()}]}}')).definitions[0]
+    return page(listing_of(raw)).definitions[0]
 
 
 def head(method: str = "POST", target: str = "/mcp", **headers: str) -> Head:
     """Write the head of a request; an underscore in a header's name is a hyphen."""
-    return raw_head(
-        method, target, *((name.replace("_", "-"), value) for name, value in headers.items())
-    )
+    named = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return raw_head(method, target, *named)
 
 
 def raw_head(method: str, target: str, *headers: tuple[str, str]) -> Head:

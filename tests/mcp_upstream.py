@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ssl import SSLContext
 
-from tests.raw_upstream import Peer, RawRequest, RawUpstream, answer, raw_upstream
+from tests.raw_upstream import Peer, RawRequest, RawUpstream, answer, raw_upstream, sending
 
 type Respond = Callable[[RawRequest, Peer], Awaitable[None]]
 
@@ -60,23 +60,15 @@ class McpUpstream:
 
 def saying(body: bytes) -> Respond:
     """Answer everything with this JSON."""
-
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(answer(body))
-
-    return respond
+    return sending(answer(body))
 
 
 @asynccontextmanager
 async def mcp_upstream(
-    *,
-    tools: Sequence[bytes] = (),
-    respond: Respond | None = None,
-    session: bytes = b"",
+    *, tools: Sequence[bytes] = (), respond: Respond | None = None, session: bytes = b"",
     lists: Callable[[RawRequest, str], bytes] | None = None,
-    tls: SSLContext | None = None,
-    port: int = 0,
-) -> AsyncIterator[McpUpstream]:
+    tls: SSLContext | None = None, port: int = 0,
+) -> AsyncIterator[McpUpstream]:  # fmt: skip
     """Run one. ``lists`` answers tools/list otherwise; ``session`` is the id it hands out."""
     respond = respond or saying(RESULT)
 
@@ -98,11 +90,9 @@ async def mcp_upstream(
 
 
 def _known(
-    request: RawRequest,
-    tools: Sequence[bytes],
-    session: bytes,
+    request: RawRequest, tools: Sequence[bytes], session: bytes,
     lists: Callable[[RawRequest, str], bytes] | None,
-) -> bytes | None:
+) -> bytes | None:  # fmt: skip
     method, id = _method_in(request), _id_in(request)
     if method == "server/discover":
         return answer(_NO_SESSION, status="400 Bad Request")
@@ -136,7 +126,6 @@ def _id_in(request: RawRequest) -> str:
 
 
 def _read(request: RawRequest) -> object:
-    try:
+    with suppress(ValueError):
         return json.loads(request.body)
-    except ValueError:
-        return None
+    return None

@@ -97,8 +97,8 @@ class OAuthUpstream:
 
     def all_secrets(self) -> list[str]:
         """Every secret, which must not be shown."""
-        used = [one[key] for one in self.token_requests for key in ("code", "code_verifier",
-                "refresh_token", "client_secret") if key in one]  # fmt: skip
+        kinds = ("code", "code_verifier", "refresh_token", "client_secret")
+        used = [one[key] for one in self.token_requests for key in kinds if key in one]
         return [*self._access, *self._refresh, *self._used, *used]
 
     # The authorization server
@@ -106,17 +106,16 @@ class OAuthUpstream:
     def server_metadata(self) -> dict[str, Any]:
         known: dict[str, Any] = {
             "issuer": self.issuer,
-            "authorization_endpoint": f"{self.issuer}/authorize",
-            "token_endpoint": f"{self.issuer}/token",
-            "revocation_endpoint": f"{self.issuer}/revoke",
             "response_types_supported": ["code"],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
             "authorization_response_iss_parameter_supported": self.sends_issuer,
             "client_id_metadata_document_supported": self.takes_documents,
         }
+        endpoints = {"authorization": "authorize", "token": "token", "revocation": "revoke"}
         if self.has_registration:
-            known["registration_endpoint"] = f"{self.issuer}/register"
+            endpoints["registration"] = "register"
+        known |= {f"{name}_endpoint": f"{self.issuer}/{at}" for name, at in endpoints.items()}
         return {name: value for name, value in (known | self.metadata).items() if value is not None}
 
     def register(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -132,8 +131,10 @@ class OAuthUpstream:
         client = self._clients.get(asked.get("client_id", ""))
         if client and asked.get("redirect_uri") not in client["redirect_uris"]:
             return 400, "redirect_uri"
-        is_known = client or self._is_document(asked) or self._is_fixed(asked)
-        if not is_known or asked.get("code_challenge_method") != "S256":
+        id = asked.get("client_id", "")
+        is_document = self.takes_documents and id.startswith("https://")
+        is_fixed = self.fixed_client is not None and id == self.fixed_client[0]
+        if not (client or is_document or is_fixed) or asked.get("code_challenge_method") != "S256":
             return 400, "client or code_challenge"
         back = {"code": secrets.token_urlsafe(16), "state": asked["state"]}
         if self.binds_audience and asked.get("resource") != self.url:
@@ -145,12 +146,6 @@ class OAuthUpstream:
         back = {name: value for name, value in (back | self.way_back).items() if value}
         return 302, f"{asked['redirect_uri']}?{urlencode(back)}"
 
-    def _is_document(self, asked: dict[str, str]) -> bool:
-        return self.takes_documents and asked.get("client_id", "").startswith("https://")
-
-    def _is_fixed(self, asked: dict[str, str]) -> bool:
-        return self.fixed_client is not None and asked.get("client_id") == self.fixed_client[0]
-
     def token(self, asked: dict[str, str], basic: str | None) -> tuple[int, dict[str, Any]]:
         if "client_id" not in asked:  # as the Python SDK has it, also with basic
             return 401, {"error": "invalid_client"}
@@ -159,11 +154,9 @@ class OAuthUpstream:
             asked = {**asked, "client_id": unquote(name), "client_secret": unquote(secret)}
         with self._lock:
             self.token_requests.append(asked)
-        if self.delay:
-            time.sleep(self.delay)
-        if self.fixed_client and (asked.get("client_id"), asked.get("client_secret")) != (
-            self.fixed_client
-        ):
+        time.sleep(self.delay)
+        known = asked.get("client_id"), asked.get("client_secret")
+        if self.fixed_client not in (None, known):
             return 401, {"error": "invalid_client"}
         with self._lock:
             if asked.get("grant_type") == "refresh_token":
@@ -198,12 +191,8 @@ class OAuthUpstream:
     def _issue(self, grant: Grant, client_id: str) -> dict[str, Any]:
         access = f"access-{secrets.token_urlsafe(24)}"
         self._access[access] = (time.time() + self.lifetime, grant)
-        said: dict[str, Any] = {
-            "access_token": access,
-            "token_type": "bearer",
-            "expires_in": self.lifetime,
-            "scope": " ".join(grant.scopes),
-        }
+        said: dict[str, Any] = {"access_token": access, "token_type": "bearer"}
+        said |= {"expires_in": self.lifetime, "scope": " ".join(grant.scopes)}
         if self.gives_refresh:
             said["refresh_token"] = f"refresh-{secrets.token_urlsafe(24)}"
             self._refresh[said["refresh_token"]] = (client_id, grant)
@@ -227,11 +216,8 @@ class OAuthUpstream:
         result: dict[str, Any] = {}
         match message["method"]:
             case "initialize":
-                result = {
-                    "protocolVersion": "2025-06-18",
-                    "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "behind a login", "version": "1"},
-                }
+                result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                result["serverInfo"] = {"name": "behind a login", "version": "1"}
             case "tools/list":
                 result = {"tools": [{**TOOLS[0], "name": name} for name in has]}
             case "tools/call" if message["params"]["name"] not in has:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.http_server import Handler, serving
 from tests.oauth_server import Grant, OAuthUpstream
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     upstream: OAuthUpstream
 
     def do_GET(self) -> None:
@@ -27,11 +25,8 @@ class _Handler(BaseHTTPRequestHandler):
         well_known = "/.well-known/oauth-protected-resource"
         if path in (well_known, well_known + urlsplit(upstream.url).path):
             if upstream.has_resource_metadata and self._is_at(upstream.origin):
-                return self._say(200, {
-                    "resource": upstream.url,
-                    "authorization_servers": [upstream.issuer],
-                    "scopes_supported": upstream.scopes,
-                })  # fmt: skip
+                about = {"resource": upstream.url, "authorization_servers": [upstream.issuer]}
+                return self._say(200, about | {"scopes_supported": upstream.scopes})
         elif path == "/.well-known/oauth-authorization-server":
             if upstream.has_server_metadata and self._is_at(upstream.issuer):
                 return self._say(200, upstream.server_metadata())
@@ -46,15 +41,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(200 if self._grant() else 401, {})
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self.read_body()
         upstream, path = self.upstream, urlsplit(self.path).path
         if path == urlsplit(upstream.url).path:
             return self._mcp(json.loads(body))
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         kind, _, basic = self.headers.get("authorization", "").partition(" ")
         if path == "/token":
-            said = upstream.token(form, basic if kind == "Basic" else None)
-            return self._say(*said)
+            return self._say(*upstream.token(form, basic if kind == "Basic" else None))
         if path == "/register" and upstream.has_registration:
             return self._say(*upstream.register(json.loads(body)))
         if path == "/revoke":
@@ -99,53 +93,23 @@ class _Handler(BaseHTTPRequestHandler):
         return {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
 
     def _say(self, status: int, said: object, **headers: str) -> None:
+        named = [(name.replace("_", "-"), value) for name, value in headers.items() if value]
         body = b"" if said is None else json.dumps(said).encode()
-        self.send_response(status)
-        for name, value in headers.items():
-            if value:
-                self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_args: object) -> None:
-        pass
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 100
-
-    def handle_error(self, *_args: object) -> None:
-        """Clients may leave when they like."""
+        self.say(status, body, ("Content-Type", "application/json"), *named)
 
 
 @contextmanager
 def oauth_upstream(
-    *,
-    path: str = "/mcp",
-    elsewhere: bool = False,
-    tls: ssl.SSLContext | None = None,
-    port: int = 0,
-    **how: Any,
-) -> Iterator[OAuthUpstream]:
+    *, path: str = "/mcp", elsewhere: bool = False, tls: ssl.SSLContext | None = None,
+    port: int = 0, **how: Any,
+) -> Iterator[OAuthUpstream]:  # fmt: skip
     """Run an upstream; with ``elsewhere`` its authorization server has an origin of its own."""
     upstream = OAuthUpstream(**how)
-    handler = type("Handler", (_Handler,), {"upstream": upstream})
-    servers = [
-        _Server(("127.0.0.1", one), handler) for one in ((port, 0) if elsewhere else (port,))
-    ]
-    scheme = "https" if tls else "http"
-    for server in servers:
-        if tls:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    origins = [f"{scheme}://127.0.0.1:{server.server_address[1]}" for server in servers]
-    upstream.url, upstream.issuer = origins[0] + path, origins[-1]
-    try:
+    with ExitStack() as stack:
+        ports = [
+            stack.enter_context(serving(_Handler, tls=tls, port=one, upstream=upstream))
+            for one in ((port, 0) if elsewhere else (port,))
+        ]
+        origins = [f"{'https' if tls else 'http'}://127.0.0.1:{one}" for one in ports]
+        upstream.url, upstream.issuer = origins[0] + path, origins[-1]
         yield upstream
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()

@@ -17,6 +17,7 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -114,10 +115,7 @@ class Peer:
 
     def reset(self) -> None:
         """Break the connection off (TCP RST), as a process that is killed does."""
-        sock = self.writer.get_extra_info("socket")
-        with suppress(OSError):  # it is closed already
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        reset(self.writer)
 
 
 @dataclass
@@ -160,6 +158,20 @@ def always(response: bytes) -> Script:
     return script
 
 
+def sending(*data: bytes) -> Callable[[RawRequest, Peer], Awaitable[None]]:
+    """Answer everything with these bytes."""
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(b"".join(data))
+
+    return respond
+
+
+def streaming(*events: bytes) -> Callable[[RawRequest, Peer], Awaitable[None]]:
+    """Answer everything with a stream of these events."""
+    return sending(SSE_HEAD, *map(chunk, events), LAST_CHUNK)
+
+
 @asynccontextmanager
 async def raw_upstream(
     script: Script, *, tls: ssl.SSLContext | None = None, port: int = 0
@@ -184,6 +196,14 @@ async def raw_upstream(
         await hang_up(peer.writer for peer in upstream.peers)
 
 
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Break a connection off (TCP RST)."""
+    sock = writer.get_extra_info("socket")
+    with suppress(OSError):  # it is closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
 async def hang_up(writers: Iterable[asyncio.StreamWriter]) -> None:
     """Close connections at once, and wait until asyncio knows: it warns of what is left open."""
     for writer in list(writers):
@@ -204,3 +224,12 @@ async def until(is_true: Callable[[], object]) -> None:
     async with asyncio.timeout(TIMEOUT):
         while not is_true():
             await asyncio.sleep(0.005)
+
+
+def eventually[Found](look: Callable[[], Found]) -> Found:
+    """Look until something is found, where nothing else has to go on meanwhile."""
+    end = time.monotonic() + TIMEOUT
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found

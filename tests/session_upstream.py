@@ -20,26 +20,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.http_server import Handler, serving
 from tests.raw_upstream import TIMEOUT
 
-TOOLS = [
-    {"name": name, "inputSchema": {"type": "object"}}
-    for name in ("read_file", "delete_file", "stream", "resume", "ask", "push", "pretty", "drop")
-] + [
-    {
-        "name": "mirrored",
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "region": {"type": "string", "x-mcp-header": "Region"},
-                "deep": {"properties": {"n": {"type": "integer", "x-mcp-header": "N"}}},
-            },
-        },
-    }
-]
+MIRRORED = {
+    "region": {"type": "string", "x-mcp-header": "Region"},
+    "deep": {"properties": {"n": {"type": "integer", "x-mcp-header": "N"}}},
+}
+NAMES = ("read_file", "delete_file", "stream", "resume", "ask", "push", "pretty", "drop")
+TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
+TOOLS.append({"name": "mirrored", "inputSchema": {"type": "object", "properties": MIRRORED}})
 
 
 @dataclass
@@ -49,11 +41,15 @@ class Seen:
     headers: dict[str, str]
     message: Any
 
+    @property
+    def asked(self) -> str:
+        """The MCP method, if there is one."""
+        return str(self.message.get("method", "")) if isinstance(self.message, dict) else ""
+
 
 @dataclass
 class SessionUpstream:
-    url: str
-    server: ThreadingHTTPServer
+    url: str = ""
     journal: list[Seen] = field(default_factory=list)
     answers: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     """What clients answered to questions."""
@@ -71,78 +67,47 @@ class SessionUpstream:
 
     def methods(self) -> list[str]:
         """The HTTP and MCP methods that were asked for, oldest first."""
-        return [
-            f"{seen.method} {seen.message['method']}"
-            if isinstance(seen.message, dict) and "method" in seen.message
-            else seen.method
-            for seen in self.journal
-        ]
+        return [f"{seen.method} {seen.asked}".strip() for seen in self.journal]
 
     def forget(self) -> None:
         """Begin the journal anew."""
         self.journal.clear()
 
     def calls(self) -> list[Seen]:
-        return [
-            seen
-            for seen in self.journal
-            if isinstance(seen.message, dict) and seen.message.get("method") == "tools/call"
-        ]
+        return [seen for seen in self.journal if seen.asked == "tools/call"]
 
 
 @contextmanager
 def session_upstream(*, offers_stream: bool = True) -> Iterator[SessionUpstream]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    upstream = SessionUpstream(f"http://127.0.0.1:{server.server_port}/mcp", server)
-    upstream.offers_stream = offers_stream
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up
-    server.upstream = upstream  # type: ignore[attr-defined]  # for its handlers
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    upstream = SessionUpstream(offers_stream=offers_stream)
+    with serving(_Handler, upstream=upstream) as port:
+        upstream.url = f"http://127.0.0.1:{port}/mcp"
         yield upstream
-    finally:
         upstream.pushed.put(b"")
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    @property
-    def upstream(self) -> SessionUpstream:
-        found: SessionUpstream = self.server.upstream  # type: ignore[attr-defined]  # set above
-        return found
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+class _Handler(Handler):
+    upstream: SessionUpstream
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        message = json.loads(body)
+        message = json.loads(self.read_body())
         self._note(message)
         if self.path != "/mcp" or self._names_another_session():
-            self._status(404)
+            self.say(404)
         elif "method" not in message:
             self.upstream.answers.put(message)
-            self._status(202)
+            self.say(202)
         elif "id" not in message:
-            self._status(202)
+            self.say(202)
         else:
             self._answer(message)
 
     def do_GET(self) -> None:
         self._note(None)
         if last := self.headers.get("last-event-id"):
-            id = json.loads(last)
-            self._begin_stream()
-            self._event(_result(id, _text("resumed")))
-            self._end_stream()
+            self._stream(_result(json.loads(last), _text("resumed")))
         elif not self.upstream.offers_stream or self.path != "/mcp":
-            self._status(405)
+            self.say(405)
         else:
             self._begin_stream()
             while data := self.upstream.pushed.get():
@@ -151,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self._note(None)
-        self._status(200)
+        self.say(200)
 
     def _names_another_session(self) -> bool:
         named = self.headers.get("mcp-session-id")
@@ -166,16 +131,14 @@ class _Handler(BaseHTTPRequestHandler):
         modern = "_meta" in params
         match message["method"]:
             case "server/discover":
-                result: dict[str, Any] = {
-                    "supportedVersions": ["2026-07-28"],
-                    "capabilities": {"tools": {}},
-                }
-                self._json(_result(id, result))
+                has = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                self._json(_result(id, has))
             case "initialize":
+                revision, info = params["protocolVersion"], {"name": "sessions", "version": "1"}
                 result = {
-                    "protocolVersion": params["protocolVersion"],
+                    "protocolVersion": revision,
                     "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "sessions", "version": "1"},
+                    "serverInfo": info,
                 }
                 self._json(_result(id, result), ("mcp-session-id", self.upstream.session))
             case "tools/list":
@@ -195,10 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _call(self, id: Any, name: str, arguments: dict[str, Any]) -> None:
         match name:
             case "stream":
-                self._begin_stream()
-                self._event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
-                self._event(_result(id, _text("streamed")))
-                self._end_stream()
+                note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+                self._stream(note, _result(id, _text("streamed")))
             case "resume":
                 self._begin_stream()
                 self._write(b"id: %s\nretry: 10\ndata: \n\n" % json.dumps(id).encode())
@@ -223,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.server_close()
                 self._hang_up()
             case "status":
-                self._status(arguments["code"])
+                self.say(arguments["code"])
             case "slow":
                 self._begin_stream()
                 self._wait_for_hang_up()
@@ -247,10 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.02)
 
     def _begin_stream(self) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
+        self.say_head(200, ("content-type", "text/event-stream"), ("transfer-encoding", "chunked"))
 
     def _event(self, message: dict[str, Any]) -> None:
         self._write(b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n")
@@ -263,22 +221,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
 
-    def _status(self, code: int) -> None:
-        self.send_response(code)
-        self.send_header("content-length", "0")
-        self.end_headers()
+    def _stream(self, *messages: dict[str, Any]) -> None:
+        self._begin_stream()
+        for one in messages:
+            self._event(one)
+        self._end_stream()
 
     def _json(self, message: dict[str, Any], *headers: tuple[str, str]) -> None:
         self._body(json.dumps(message).encode(), "application/json", *headers)
 
     def _body(self, body: bytes, kind: str = "application/json", *headers: tuple[str, str]) -> None:
-        self.send_response(200)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        for name, value in headers:
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.say(200, body, ("content-type", kind), *headers)
 
 
 def _result(id: Any, result: dict[str, Any]) -> dict[str, Any]:

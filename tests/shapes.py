@@ -105,11 +105,9 @@ class Server:
     def _result(self, asked: Message) -> object:
         match asked["method"]:
             case "initialize":
-                return {
-                    "protocolVersion": asked["params"]["protocolVersion"],
-                    "capabilities": {"tools": {"listChanged": self.announces}},
-                    "serverInfo": {"name": "made-up", "version": "1"},
-                }
+                hello: Message = {"capabilities": {"tools": {"listChanged": self.announces}}}
+                hello["serverInfo"] = {"name": "made-up", "version": "1"}
+                return hello | {"protocolVersion": asked["params"]["protocolVersion"]}
             case "tools/call":
                 return self.calls(asked)
             case method:
@@ -118,12 +116,11 @@ class Server:
     def answer_to(self, asked: Message, _request: RawRequest) -> bytes:
         if asked["method"] == "tools/list":
             return tool_list(self.tools, id=json.dumps(asked["id"]))
-        said: Message = {"jsonrpc": "2.0", "id": asked["id"]}
         if (result := self._result(asked)) is None:
-            said["error"] = {"code": -32601, "message": "Method not found"}
+            said: Message = {"error": {"code": -32601, "message": "Method not found"}}
         else:
-            said["result"] = result
-        return json.dumps(said).encode()
+            said = {"result": result}
+        return json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | said).encode()
 
     def _answers(self, body: bytes, request: RawRequest) -> list[bytes]:
         """Return what it says to a message: its news, and the answer."""
@@ -150,14 +147,11 @@ class Server:
                 await peer.left()
             elif "/messages?" in path:
                 await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-                for said in self._answers(request.body, request):
-                    await self._streams[int(path.partition("s=")[2])].say_event(said)
+                for one in self._answers(request.body, request):
+                    await self._streams[int(path.partition("s=")[2])].say_event(one)
             elif path == "/lines":
-                await peer.say(
-                    answer(
-                        b"".join(one + b"\n" for one in self._answers(request.body[:-1], request))
-                    )
-                )
+                said = self._answers(request.body[:-1], request)
+                await peer.say(answer(b"".join(one + b"\n" for one in said)))
             elif method == "POST" and not self.is_legacy:
                 await peer.say(await self.posted(request))
             else:
@@ -303,10 +297,8 @@ def toml(options: Options) -> str:
 
 def texts(options: Options) -> dict[str, str]:
     """Options by the names that they have in mitmproxy."""
-    return {
-        key.replace("-", "_"): "true" if value is True else str(value)
-        for key, value in options.items()
-    }
+    values = {key: "true" if one is True else str(one) for key, one in options.items()}
+    return {key.replace("-", "_"): value for key, value in values.items()}
 
 
 def words_of(
@@ -315,15 +307,11 @@ def words_of(
     """Return the words that start the filter as a command of its own."""
     given, behind, configured = flags(options), ["--upstream", url], ["--config", str(file)]
     return {
-        "launcher": [*behind, *given],
-        "environment": behind,
-        "pipe": ["--stdio", *behind, *given],
-        "relay": [*given, "--", *command],
-        "bridge": ["--port", "0", *given, "--", *command],
+        "launcher": [*behind, *given], "environment": behind, "pipe": ["--stdio", *behind, *given],
+        "relay": [*given, "--", *command], "bridge": ["--port", "0", *given, "--", *command],
         "config file": [*configured, "--", *command],
-        "--server": [*configured, "--server", "made-up"],
-        "serve": ["serve", *configured],
-    }[name]
+        "--server": [*configured, "--server", "made-up"], "serve": ["serve", *configured],
+    }[name]  # fmt: skip
 
 
 def over_http(
@@ -356,15 +344,9 @@ async def ended(it: RunningTool) -> None:
 
 @asynccontextmanager
 async def shape(
-    name: str,
-    server: Server,
-    home: Path,
-    options: Options,
-    *,
-    own: Options | None = None,
-    transport: str = "HTTP",
-    who: str = "",
-) -> AsyncIterator[Talk]:
+    name: str, server: Server, home: Path, options: Options, *,
+    own: Options | None = None, transport: str = "HTTP", who: str = "",
+) -> AsyncIterator[Talk]:  # fmt: skip
     """Run the filter before a server until the end of the block, and open a talk through it.
 
     ``own`` are the options of the one server in the file of ``--server`` and ``serve``.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tests.cli.launched import surroundings
 from tests.make import asking
@@ -33,13 +34,11 @@ class StdioClient:
         self.process = process
         self.raw: list[bytes] = []
         """All lines that it heard."""
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._stderr: list[bytes] = []
-        assert process.stdout
-        assert process.stderr
         self._readers = [
-            threading.Thread(target=self._read_stdout, args=(process.stdout,), daemon=True),
-            threading.Thread(target=self._read_stderr, args=(process.stderr,), daemon=True),
+            threading.Thread(target=read, daemon=True)
+            for read in (self._read_stdout, self._read_stderr)
         ]
         for reader in self._readers:
             reader.start()
@@ -55,10 +54,9 @@ class StdioClient:
     def hears_line(self) -> bytes:
         """Wait for the next line; b"" at the end."""
         try:
-            line = self._lines.get(timeout=TIMEOUT)
+            return self._lines.get(timeout=TIMEOUT)
         except queue.Empty:
             raise AssertionError(f"nothing is heard\n{self.stderr()}") from None
-        return line or b""
 
     def hears(self) -> Any:
         """Wait for the next line and read it."""
@@ -83,10 +81,13 @@ class StdioClient:
 
     def leaves(self) -> int:
         """Close stdin; return the exit code."""
+        self.ends_input()
+        return self.ends()
+
+    def ends_input(self) -> None:
         assert self.process.stdin
         with suppress(OSError):
             self.process.stdin.close()
-        return self.ends()
 
     def ends(self) -> int:
         """Wait for the end; return the exit code."""
@@ -94,15 +95,6 @@ class StdioClient:
         for reader in self._readers:
             reader.join(timeout=TIMEOUT)
         return code
-
-    def close(self) -> None:
-        """Close what it read from, once that has ended."""
-        for reader in self._readers:
-            reader.join(timeout=TIMEOUT)
-        assert self.process.stdout
-        assert self.process.stderr
-        self.process.stdout.close()
-        self.process.stderr.close()
 
     def rest(self) -> list[bytes]:
         """Return all lines that come up to the end."""
@@ -113,46 +105,47 @@ class StdioClient:
 
     def said_on_stderr(self, text: str) -> str:
         """Wait until this is on stderr."""
-        end = time.monotonic() + TIMEOUT
-        while text not in self.stderr():
-            assert time.monotonic() < end, self.stderr()
-            time.sleep(0.01)
-        return self.stderr()
+        return self.says(re.escape(text)).string
 
-    def _read_stdout(self, stream: IO[bytes]) -> None:
-        for line in stream:
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait until there is a match on stderr; fail if it ends before."""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            is_over = time.monotonic() > end or not self._readers[1].is_alive()
+            if found := re.search(pattern, self.stderr()):
+                return found
+            assert not is_over, self.stderr()
+            time.sleep(0.01)
+
+    def _read_stdout(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
             self.raw.append(line)
             self._lines.put(line)
-        self._lines.put(None)
+        self._lines.put(b"")
 
-    def _read_stderr(self, stream: IO[bytes]) -> None:
-        for line in stream:
+    def _read_stderr(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
             self._stderr.append(line)
 
 
 @contextmanager
 def started(
-    *words: str, home: Path, environment: dict[str, str] | None = None
+    *words: str, home: Path, environment: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[StdioClient]:
     """Start a command of any kind; kill it at the end of the block if it still runs."""
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=surroundings(home, environment),
-    )
-    client = StdioClient(process)
-    try:
-        yield client
-    finally:
-        if process.poll() is None:
-            process.kill()
-        with suppress(OSError):
-            assert process.stdin
-            process.stdin.close()
-        client.ends()
-        client.close()
+    with subprocess.Popen(
+        words, cwd=cwd, env=surroundings(home, environment),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        client = StdioClient(process)
+        try:
+            yield client
+        finally:
+            if process.poll() is None:
+                process.kill()
+            client.leaves()
 
 
 @contextmanager
@@ -169,6 +162,16 @@ def upstream(*flags: str, journal: Path | None = None) -> list[str]:
     """Return the words that start the upstream of ``tests/stdio_upstream.py``."""
     more = ["--journal", str(journal)] if journal else []
     return [sys.executable, UPSTREAM, *more, *flags]
+
+
+def write_tools(file: Path, *definitions: str, **more: str) -> list[str]:
+    """Write what the upstream lists from now on, and says besides; return the words that start it.
+
+    ``more`` are its ``version`` and its ``instructions``.
+    """
+    said = [f'"{key}": {json.dumps(value)}' for key, value in more.items()]
+    file.write_text("{" + ", ".join([*said, f'"tools": [{", ".join(definitions)}]']) + "}")
+    return upstream("--file", str(file))
 
 
 def is_alive(pid: int) -> bool:

@@ -6,8 +6,9 @@ It writes each line that reaches it to the journal, as it came. Some tools have 
 ``crash`` exits with code 3, ``vanish`` is a SIGKILL, ``close`` closes stdout, ``noise`` prints
 lines that are no messages, ``say`` prints its argument ``raw`` as it is, ``fill`` a long line,
 ``ask`` asks the client for its roots, ``sleep`` sleeps, ``big`` answers with so many bytes,
-``flood`` sends notifications, ``change`` lists other ``tools`` from now on and says so, ``env``,
-``cwd`` and ``argv`` tell what it was started with. Anything else is answered with the tool's name.
+``flood`` sends notifications, ``change`` lists other ``tools`` from now on and says so,
+``announce`` says after its answer that what is in ``--file`` has changed, ``env``, ``cwd`` and
+``argv`` tell what it was started with. Anything else is answered with the tool's name.
 ``subscriptions/listen`` and ``vendor/slow`` are never answered.
 
 Only the standard library is used: it has to start quickly.
@@ -16,6 +17,7 @@ Only the standard library is used: it has to start quickly.
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +25,8 @@ import time
 from typing import IO, Any
 
 type Message = dict[str, Any]
+
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 THINGS: dict[str, Message] = {
     "prompts/list": {"prompts": [{"name": "secret"}, {"name": "greet"}]},
@@ -55,10 +59,8 @@ def main() -> None:
     if args.grandchild:
         _start_grandchild(args.grandchild, args.ignore_term)
     if args.stderr:
-        sys.stderr.write(f"{args.stderr}\n")
-        sys.stderr.flush()
-    if args.slow:
-        time.sleep(args.slow)
+        print(args.stderr, file=sys.stderr, flush=True)  # noqa: T201
+    time.sleep(args.slow)
     with open(args.journal or os.devnull, "ab", buffering=0) as journal:
         _serve(args, journal)
     while args.ignore_eof:
@@ -72,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pid", help="write its pid to this file")
     parser.add_argument("--tools", default="read_file,write_file,delete_file")
     parser.add_argument("--hints", type=json.loads, default={}, help="annotations, by tool")
+    parser.add_argument("--file", help='it lists the "tools" of this file, in their own bytes')
     parser.add_argument("--page", type=int, default=0, help="tools on each page of the list")
     parser.add_argument("--exit", type=int, default=0, help="exit code after EOF")
     parser.add_argument("--ignore-eof", action="store_true")
@@ -89,11 +92,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _start_grandchild(pid_file: str, ignores_term: bool) -> None:
-    code = "import signal, time\n"
-    if ignores_term:
-        code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    code += f"open({pid_file!r} + '.new', 'w').write(str(__import__('os').getpid()))\n"
-    code += f"__import__('os').replace({pid_file!r} + '.new', {pid_file!r})\ntime.sleep(600)\n"
+    ignoring = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if ignores_term else ""
+    new = f"{pid_file}.new"
+    code = (
+        f"import os, signal, time\n{ignoring}open({new!r}, 'w').write(str(os.getpid()))\n"
+        f"os.replace({new!r}, {pid_file!r})\ntime.sleep(600)\n"
+    )
     subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
     while not os.path.exists(pid_file):
         time.sleep(0.01)
@@ -107,19 +111,34 @@ def _serve(args: argparse.Namespace, journal: IO[bytes]) -> None:
         journal.write(line)
         message = json.loads(line)
         if isinstance(message, list):
-            answers = [_answer(args, one, ready) for one in message if "id" in one]
-            _print(args, json.dumps(answers))
+            _tell(args, [_answer(args, one, ready) for one in message if "id" in one])
             continue
         if message.get("method") == "notifications/initialized":
             ready = True
-        if "id" not in message or "method" not in message:
-            continue
-        if answer := _answer(args, message, ready):
-            _print(args, json.dumps(answer))
+        if "id" in message and "method" in message and (answer := _answer(args, message, ready)):
+            _tell(args, answer)
+        if args.file and message.get("params", {}).get("name") == "announce":
+            _tell(args, CHANGED)
 
 
-def _print(args: argparse.Namespace, text: str) -> None:
-    sys.stdout.buffer.write(text.encode() + (b"\r\n" if args.crlf else b"\n"))
+def _tell(args: argparse.Namespace, said: object) -> None:
+    text = json.dumps(said)
+    if args.file and '"TOOLS"' in text:
+        [tools] = re.findall(r'"tools"\s*:\s*(\[.*\])', _file(args), re.DOTALL)
+        text = text.replace('"TOOLS"', tools)
+    _write(text.encode() + (b"\r\n" if args.crlf else b"\n"))
+
+
+def _file(args: argparse.Namespace) -> str:
+    """Return what its file says now."""
+    if not args.file:
+        return "{}"
+    with open(args.file) as file:
+        return file.read()
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
@@ -131,11 +150,13 @@ def _answer(args: argparse.Namespace, message: Message, ready: bool) -> Message:
         return _error(message, -32601, "Method not found")
     match method:
         case "initialize":
+            known, name = json.loads(_file(args)), "srv" if args.file else "stdio-upstream"
             result = {
                 "protocolVersion": params.get("protocolVersion", "2025-11-25"),
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": "stdio-upstream", "version": "1"},
+                "capabilities": {"tools": {"listChanged": True} if args.file else {}},
+                "serverInfo": {"name": name, "version": known.get("version", "1")},
             }
+            result |= {"instructions": known["instructions"]} if "instructions" in known else {}
         case "server/discover" if args.modern:
             result = {
                 "resultType": "complete",
@@ -163,6 +184,8 @@ def _error(message: Message, code: int, text: str) -> Message:
 
 
 def _list(args: argparse.Namespace, params: Message) -> Message:
+    if args.file:
+        return {"tools": "TOOLS"}
     names = args.tools.split(",") if args.tools else []
     tools: list[Message] = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
     for tool in tools:
@@ -190,18 +213,14 @@ def _call(args: argparse.Namespace, params: Message) -> Message:
             os.close(1)
             time.sleep(600)
         case "noise":
-            sys.stdout.write("Loading the model ...\nnot { JSON\n")
-            sys.stdout.flush()
+            _write(b"Loading the model ...\nnot { JSON\n")
         case "say":
-            sys.stdout.buffer.write(arguments["raw"].encode("latin-1"))
-            sys.stdout.buffer.write(b"\n" if arguments.get("ended", True) else b"")
-            sys.stdout.buffer.flush()
+            end = "\n" if arguments.get("ended", True) else ""
+            _write((arguments["raw"] + end).encode("latin-1"))
         case "fill":  # a line of so many bytes
-            head = arguments.get("head", "").encode()
-            sys.stdout.buffer.write(head + b"x" * arguments["bytes"] + b"\n")
-            sys.stdout.buffer.flush()
+            _write(arguments.get("head", "").encode() + b"x" * arguments["bytes"] + b"\n")
         case "ask":
-            _print(args, json.dumps({"jsonrpc": "2.0", "id": "q1", "method": "roots/list"}))
+            _tell(args, {"jsonrpc": "2.0", "id": "q1", "method": "roots/list"})
             text = sys.stdin.buffer.readline().decode()
         case "sleep":
             time.sleep(arguments["seconds"])
@@ -210,15 +229,10 @@ def _call(args: argparse.Namespace, params: Message) -> Message:
         case "flood":
             for number in range(arguments["messages"]):
                 note = {"level": "info", "data": f"{number}" + "x" * 1000}
-                _print(
-                    args,
-                    json.dumps(
-                        {"jsonrpc": "2.0", "method": "notifications/message", "params": note}
-                    ),
-                )
+                _tell(args, {"jsonrpc": "2.0", "method": "notifications/message", "params": note})
         case "change":  # the tools, and say so
             args.tools = arguments["tools"]
-            _print(args, '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+            _tell(args, CHANGED)
         case "env":
             text = os.environ.get(arguments["name"], "unset")
         case "cwd":

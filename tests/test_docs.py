@@ -29,30 +29,19 @@ _MADE = ("mcp_tool_filter/tool_filter.py",)  # by building the wheel
 @cache
 def tracked() -> frozenset[str]:
     """Return the files that git knows or would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        check=True, capture_output=True, text=True, cwd=REPOSITORY,
-    )  # fmt: skip
-    return frozenset(listed.stdout.splitlines())
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return frozenset(subprocess.check_output(words, text=True, cwd=REPOSITORY).splitlines())
 
 
-def documents() -> list[str]:
-    return sorted(name for name in tracked() if name.endswith(".md"))
-
-
-def sources() -> list[str]:
-    kept = (".py", ".toml", ".yaml", ".mjs", ".ci/run")
-    return sorted(
-        name for name in tracked() if name.endswith(kept) and name != "tests/test_docs.py"
-    )
+def files(*ends: str) -> list[str]:
+    return sorted(one for one in tracked() if one.endswith(ends) and one != "tests/test_docs.py")
 
 
 @cache
 def first_parts() -> frozenset[str]:
     """Return the folders at which a reference to us can begin."""
-    return frozenset(
-        child.name for root in ROOTS for child in root.iterdir() if child.is_dir()
-    ) - {"files", "__pycache__"}  # fmt: skip
+    every = {child.name for root in ROOTS for child in root.iterdir() if child.is_dir()}
+    return frozenset(every - {"files", "__pycache__"})
 
 
 def exists(name: str, beside: Path) -> bool:
@@ -77,9 +66,8 @@ def references_in(document: str) -> Iterator[str]:
         yield from (name for name in _FILE.findall(block) if is_ours(name))
     prose = _BLOCK.sub("", text)
     yield from (name for name in _CODE.findall(prose) if is_ours(name))
-    for link, image in _LINK.findall(prose):
-        if "://" not in (link or image):
-            yield link or image
+    links = [link or image for link, image in _LINK.findall(prose)]
+    yield from (link for link in links if "://" not in link)
     yield from modules_in(text)
 
 
@@ -89,12 +77,10 @@ def modules_in(text: str) -> Iterator[str]:
         yield path if (REPOSITORY / path).is_dir() else f"{path}.py"
 
 
-def test_everything_named_in_a_document_exists() -> None:
-    assert missing({name: references_in(name) for name in documents()}) == {}
-
-
-def test_everything_named_in_a_comment_or_docstring_exists() -> None:
-    assert missing({name: references_in_code(name) for name in sources()}) == {}
+def test_everything_named_in_a_document_comment_or_docstring_exists() -> None:
+    assert missing({name: references_in(name) for name in files(".md")}) == {}
+    code = files(".py", ".toml", ".yaml", ".mjs", ".ci/run")
+    assert missing({name: references_in_code(name) for name in code}) == {}
 
 
 def references_in_code(source: str) -> Iterator[str]:

@@ -21,18 +21,13 @@ from tests.cli.launched import run, surroundings
 from tests.cli.test_help import shown_commands
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import REPOSITORY
+from tests.stdio_client import filtered, upstream
 
 SHOWN = sorted({line.partition("  #")[0].strip() for line in shown_commands()})
 # They need a person, an account or another host; each has tests of its own.
-_ELSEWHERE = re.compile(
-    r"mcp-tool-filter (?:login|run|serve|wrap .*--pick)\b|.*--follow|.*https://"
-)
-_MORE = {
-    "pick": ["--names", "delete_file"],
-    "wrap": ["--yes"],
-    "unwrap": ["--yes"],
-}
-_SERVER = [sys.executable, str(REPOSITORY / "tests" / "stdio_upstream.py")]
+_ELSEWHERE = re.compile("mcp-tool-filter (login|run|serve|wrap .*--pick)\\b|.*--follow|.*https://")
+_MORE = {"pick": ["--names", "delete_file"], "wrap": ["--yes"], "unwrap": ["--yes"]}
+_SERVER = upstream()
 
 
 def words_of(line: str, url: str) -> list[str]:
@@ -60,13 +55,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     listed = {"mcpServers": {"files": {"command": _SERVER[0], "args": _SERVER[1:]}}}
     (tmp_path / ".claude.json").write_text(json.dumps(listed))
     (tmp_path / "servers.toml").write_text(f"[servers.files]\ncommand = {json.dumps(_SERVER)}\n")
-    audit_log = str(tmp_path / "audit.jsonl")
-    filter = [sys.executable, "-m", "mcp_tool_filter", "--audit-log", audit_log, "--", *_SERVER]
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_file"}}
-    subprocess.run(
-        filter, input=json.dumps(call) + "\n", text=True, capture_output=True, check=False,
-        env=surroundings(tmp_path), timeout=60,
-    )  # fmt: skip
+    with filtered(
+        "--audit-log", str(tmp_path / "audit.jsonl"), "--", *_SERVER, home=tmp_path
+    ) as it:
+        it.calls("read_file")
+        it.leaves()
     run("lock", str(tmp_path / "tools.lock"), "--", *_SERVER, home=tmp_path)
     return tmp_path
 
@@ -79,8 +72,8 @@ def folder(model: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("line", [line for line in SHOWN if not _ELSEWHERE.match(line)])
 async def test_shown_examples_work(line: str, folder: Path) -> None:
-    async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as upstream:
-        words = words_of(line, upstream.url)
+    async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as there:
+        words = words_of(line, there.url)
         if words[0] == "unwrap":
             run("wrap", *words[1:3], "--deny", "^a", "--yes", home=folder)
         ended = await asyncio.to_thread(

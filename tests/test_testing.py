@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter import testing
+from tests.make import asking
 from tests.proxy import REPOSITORY
 
 RECORDING = REPOSITORY / "recordings" / "mcp1-streamable-json.flow"
@@ -18,9 +19,7 @@ RECORDING = REPOSITORY / "recordings" / "mcp1-streamable-json.flow"
 
 def ask(url: str) -> int:
     """Ask an upstream for its tools; return how many there are."""
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    request = urllib.request.Request(url, json.dumps(message).encode())
-    with urllib.request.urlopen(request) as response:
+    with urllib.request.urlopen(url, asking("tools/list")) as response:
         return len(json.load(response)["result"]["tools"])
 
 
@@ -63,28 +62,22 @@ def test_the_docstring_names_the_public_names() -> None:
 
 def test_the_public_module_imports_without_warnings_and_with_types(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(
+        "from urllib.request import urlopen\n"
         "from mcp_tool_filter.testing import McpReplay, McpRecordedUpstream, Transcript\n"
         "def test_replay(mcp_replay: McpReplay, mcp_recorded_upstream: McpRecordedUpstream)"
         " -> None:\n"
         f"    transcript: Transcript = mcp_replay({str(RECORDING)!r}, deny='.')\n"
         "    assert transcript.listed_after == []\n"
-        f"    assert mcp_recorded_upstream({str(RECORDING)!r}).startswith('http://')\n"
+        f"    url = mcp_recorded_upstream({str(RECORDING)!r})\n"
+        f"    assert urlopen(url, {asking('tools/list')!r}).read().count(b'inputSchema') == 17\n"
     )
-    tools: list[list[str]] = [["mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]]
-    plugin = "mcp_tool_filter.adapters.recordings.pytest_plugin"
-    tools.append(["pytest", "-W", "error", "-p", plugin])
-    for tool in tools:
-        done = subprocess.run(
-            [sys.executable, "-m", *tool, "test_own.py"],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={
-                "PATH": "/usr/bin:/bin",
-                "MYPYPATH": str(REPOSITORY / "addon"),
-                "PYTHONPATH": str(REPOSITORY / "addon"),
-                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            },
+    own = str(REPOSITORY / "addon")
+    env = {"PATH": "/usr/bin:/bin", "MYPYPATH": own, "PYTHONPATH": own}
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for words in (
+        ["mypy", "--strict", "--cache-dir", str(tmp_path / "cache")],
+        ["pytest", "-W", "error", "-p", "mcp_tool_filter.adapters.recordings.pytest_plugin"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", *words, "test_own.py"], check=True, cwd=tmp_path, env=env
         )
-        assert done.returncode == 0, done.stdout + done.stderr

@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import wsproto
-from wsproto.events import (
-    AcceptConnection,
-    BytesMessage,
-    CloseConnection,
-    Event,
-    Request,
-    TextMessage,
-)
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, TextMessage
+from wsproto.events import Request as UpgradeRequest
 
 from tests.raw_upstream import TIMEOUT
 
@@ -74,16 +68,14 @@ async def accept(
 
 
 async def connect(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    target: str = "/mcp",
-    subprotocols: Sequence[str] = (),
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> WebSocketEnd:
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str = "/mcp",
+    subprotocols: Sequence[str] = (), headers: Sequence[tuple[bytes, bytes]] = (),
+) -> WebSocketEnd:  # fmt: skip
     """Ask for the upgrade. Raises AssertionError if it is refused."""
     connection = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
     end = WebSocketEnd(reader, writer, connection)
-    asked = Request("localhost", target, subprotocols=list(subprotocols), extra_headers=[*headers])
+    own, protocols = list(headers), list(subprotocols)
+    asked = UpgradeRequest("localhost", target, extra_headers=own, subprotocols=protocols)
     await end._send(asked)
     first = await end._event()
     assert isinstance(first, AcceptConnection), first

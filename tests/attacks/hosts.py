@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli.launched import RunningLauncher, launched
-from tests.proxy import SCRIPT, RunningTool, tool
+from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
+from tests.proxy import SCRIPT, RunningTool
+from tests.proxy import tool as started
 
 DENY = "^wipe_"
+TOOLS = [tool("read_file"), tool("wipe_disk")]
 in_each_host = pytest.mark.parametrize("host", ["mitmdump", "launcher"])
 
 
@@ -32,7 +35,7 @@ async def hosted(
     else:
         sets = (f"deny={deny}", "endpoint=/mcp", "ssl_insecure=true", *options)
         start = [part for option in sets for part in ("--set", option)]
-        running = tool("mitmdump", "-s", SCRIPT, "--mode", f"reverse:{url}", *start, home=home)
+        running = started("mitmdump", "-s", SCRIPT, "--mode", f"reverse:{url}", *start, home=home)
     async with running as it:
         if descriptors is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -40,3 +43,16 @@ async def hosted(
         await (it.serving() if isinstance(it, RunningLauncher) else it.listening())
         await it.says("Saved: ")
         yield it
+
+
+@asynccontextmanager
+async def between(
+    host: str, home: Path, *options: str, tools: Sequence[bytes] = TOOLS,
+    respond: Respond | None = None, descriptors: int | None = None,
+) -> AsyncIterator[tuple[McpUpstream, RunningTool]]:  # fmt: skip
+    """Start an upstream, and the proxy before it."""
+    async with (
+        mcp_upstream(tools=tools, respond=respond) as upstream,
+        hosted(host, upstream.url, home, *options, descriptors=descriptors) as it,
+    ):
+        yield upstream, it

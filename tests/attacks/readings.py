@@ -39,11 +39,18 @@ def _unescaped(raw: bytes) -> bytes:
 
 
 def _inflated(raw: bytes) -> Iterator[bytes]:
-    for mark, window in ((b"\x1f\x8b", 31), (b"\x78\x9c", 15), (b"\x78\xda", 15)):
+    # Raw deflate has no mark of its own: it may follow each head.
+    for mark, window in (
+        (b"\x1f\x8b", 31),
+        (b"\x78\x9c", 15),
+        (b"\x78\xda", 15),
+        (b"\r\n\r\n", -15),
+    ):
         at = raw.find(mark)
         while at >= 0:
+            begin = at + len(mark) if window < 0 else at
             with suppress(zlib.error):
-                yield zlib.decompressobj(window).decompress(raw[at:], 1 << 20)
+                yield zlib.decompressobj(window).decompress(raw[begin:], 1 << 20)
             at = raw.find(mark, at + 1)
 
 

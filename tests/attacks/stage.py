@@ -72,8 +72,19 @@ class Link:
         return bool(data)
 
 
-async def answering(_request: RawRequest, link: Link) -> None:
-    await link.say(answer(RESULT))
+def saying(*pieces: bytes, ends: bool = False) -> Respond:
+    """Answer with these bytes, piece by piece; then hang up, if it ``ends``."""
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in pieces:
+            await link.say(piece)
+        if ends:
+            link.writer.write_eof()
+
+    return respond
+
+
+answering = saying(answer(RESULT))
 
 
 @dataclass
@@ -194,12 +205,25 @@ class Stage:
     def port(self) -> int:
         return self.proxy.port
 
-    def play[T](self, scene: Coroutine[Any, Any, T]) -> T:
+    def play[T](self, scene: Coroutine[Any, Any, T], respond: Respond = answering) -> T:
         """Run one attack or exchange, then see that the proxy is as well as before."""
-        return self.runner.run(self._play(scene))
+        return self.runner.run(self._play(scene, respond))
 
-    async def _play[T](self, scene: Coroutine[Any, Any, T]) -> T:
+    def hears(
+        self,
+        asked: bytes,
+        *said: bytes,
+        ends: bool = False,
+        answers: int = 1,
+        patient: bool = False,
+    ) -> bytes:
+        """Let a client ask, and the upstream answer with this; return what the client hears."""
+        scene = self.all_that_comes(asked, answers=answers, patient=patient)
+        return self.play(scene, saying(*said, ends=ends))
+
+    async def _play[T](self, scene: Coroutine[Any, Any, T], respond: Respond) -> T:
         self.upstream.forget()
+        self.upstream.respond = respond
         try:
             async with asyncio.timeout(TIMEOUT):
                 got = await scene
@@ -245,7 +269,7 @@ async def speak(
     """Send bytes; return what comes back: so many answers, or all until it is quiet."""
     heard = bytearray()
     async with raw_client(port) as client, raw_client(port) as other:
-        listening = asyncio.create_task(_listen(client, heard))
+        listening = asyncio.create_task(listen(client, heard))
         try:
             await client.say(request)
             quiet = 0
@@ -261,7 +285,7 @@ async def speak(
     return bytes(heard)
 
 
-async def _listen(client: RawClient, heard: bytearray) -> None:
+async def listen(client: RawClient, heard: bytearray) -> None:
     with suppress(ConnectionError):
         while data := await client.reader.read(65536):
             heard += data
@@ -302,13 +326,15 @@ async def listening() -> AsyncIterator[Upstream]:
         await hang_up(link.writer for link in upstream.links)
 
 
+_USUAL = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+
+
 @asynccontextmanager
 async def raised(
     home: Path, *addons: object, **options: Any
 ) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
     """Run an upstream and a proxy before it, with our addon if no others are given."""
-    usual = {"endpoint": ["/mcp"], "fail_fast": ["false"]}
-    given = {"deny": [f"^{DENIED}$"], **usual, **options}
+    given = {**_USUAL, **options}
     chosen = addons or (ToolFilter(),)
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
         for addon in chosen:
@@ -323,8 +349,7 @@ async def raised_on_sockets(
     home: Path, **options: Any
 ) -> AsyncIterator[tuple[Upstream, RunningSockets]]:
     """Run an upstream and the launcher's host before it."""
-    usual = {"endpoint": ["/mcp"], "fail_fast": ["false"]}
-    given = {"deny": [f"^{DENIED}$"], **usual, **options}
+    given = {**_USUAL, **options}
     async with listening() as upstream, served(to=upstream.url, home=home, **given) as it:
         upstream.forget()
         yield upstream, it
@@ -335,8 +360,6 @@ def open_stage(
 ) -> tuple[Stage, AsyncExitStack]:
     """Raise a stage that stands until the stack is closed."""
     stack = AsyncExitStack()
-    if host == "sockets":
-        served = runner.run(stack.enter_async_context(raised_on_sockets(home, **options)))
-        return Stage(*served, runner), stack
-    upstream, running = runner.run(stack.enter_async_context(raised(home, **options)))
+    opened: Any = raised_on_sockets if host == "sockets" else raised
+    upstream, running = runner.run(stack.enter_async_context(opened(home, **options)))
     return Stage(upstream, running, runner), stack

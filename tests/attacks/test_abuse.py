@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 from wsproto.events import BytesMessage, TextMessage
 
-from tests.attacks.answers import ASKED, SSE, event
+from tests.attacks.answers import ASKED, event, stream
 from tests.attacks.hostile_requests import HOST, JSON
 from tests.attacks.stage import PROBE, Link, Stage
 from tests.mcp_upstream import RESULT, tool, tool_list
@@ -23,6 +23,12 @@ MOST = 64 * 1024 * 1024
 """Bytes after which the proxy must have hung up; sockets and their buffers hold some, too."""
 PIECE = b"x" * 65536
 POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
+
+
+async def stays_open(_request: RawRequest, link: Link) -> None:
+    await link.say(stream(event(RESULT), end=b""))
+    while await link.more():
+        pass
 
 
 @pytest.mark.parametrize(
@@ -40,18 +46,12 @@ POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
     ids=["header", "target", "headers", "extension", "trailer", "trailers", "junk", "queue"],
 )
 def test_an_endless_request_is_not_buffered(stage: Stage, begins: bytes, goes_on: bytes) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
-        while await link.more():
-            pass
-
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with raw_client(stage.port) as client, raw_client(stage.port) as other:
             await client.say(begins)
             assert await _hung_up(client, goes_on, other)
 
-    stage.play(scene())
+    stage.play(scene(), stays_open)
 
 
 async def _hung_up(client: RawClient, piece: bytes, other: RawClient) -> bool:
@@ -96,10 +96,9 @@ def test_an_endless_answer_is_not_buffered(stage: Stage, said: tuple[bytes, byte
         link.writer.write_eof()
 
     async def scene() -> bytes:
-        stage.upstream.respond = respond
         return await stage.all_that_comes(ASKED["tools/list"], patient=True)
 
-    heard = stage.play(scene())
+    heard = stage.play(scene(), respond)
     assert b"-32603" in heard or b"-32000" in heard
     assert sent < MOST or goes_on.startswith(b"HTTP")
 
@@ -111,7 +110,6 @@ def test_an_endless_websocket_message_is_not_buffered(stage: Stage) -> None:
             pass
 
     async def scene() -> None:
-        stage.upstream.respond = respond
         for size in (65536, 1):
             async with stage.client() as client, stage.client() as other:
                 end = await connect(client.reader, client.writer)
@@ -120,7 +118,7 @@ def test_an_endless_websocket_message_is_not_buffered(stage: Stage) -> None:
                 frame = bytes([0x00]) + part[1:]  # a continuation
                 assert await _hung_up(client, frame * (65536 // size), other)
 
-    stage.play(scene())
+    stage.play(scene(), respond)
 
 
 def test_a_rewritten_websocket_message_is_not_split_inside_a_character(stage: Stage) -> None:
@@ -135,13 +133,12 @@ def test_a_rewritten_websocket_message_is_not_split_inside_a_character(stage: St
         await end.hear()
 
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with stage.client() as client:
             end = await connect(client.reader, client.writer)
             assert await end.hear() == tool_list(listed[:1], more=more)
             await end._send(TextMessage("{}"))
 
-    stage.play(scene())
+    stage.play(scene(), respond)
 
 
 def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:
@@ -150,7 +147,7 @@ def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:
 
     async def respond(_request: RawRequest, link: Link) -> None:
         nonlocal sent
-        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n")
+        await link.say(stream(end=b""))
         piece = chunk(event(RESULT.replace(b"[]", b'["' + PIECE + b'"]')))
         with suppress(ConnectionError):
             while sent < 2 * MOST:
@@ -159,7 +156,6 @@ def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:
         done.set()
 
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with stage.client() as client, stage.client() as other:
             await client.say(get())
             before = -1
@@ -169,18 +165,12 @@ def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:
                     assert (await other.ask(PROBE)).body == RESULT
         await done.wait()
 
-    stage.play(scene())
+    stage.play(scene(), respond)
     assert sent < MOST
 
 
 def test_hundreds_of_open_streams_delay_no_request(stage: Stage) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
-        while await link.more():
-            pass
-
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(stage.client()) for _ in range(150)]
             for client in clients:
@@ -190,4 +180,4 @@ def test_hundreds_of_open_streams_delay_no_request(stage: Stage) -> None:
             other = await stack.enter_async_context(stage.client())
             assert (await other.ask(PROBE)).body == RESULT
 
-    stage.play(scene())
+    stage.play(scene(), stays_open)

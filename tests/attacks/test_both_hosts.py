@@ -19,8 +19,8 @@ import pytest
 from tests.attacks.hosts import hosted
 from tests.attacks.made_up import Talk, talk
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, Upstream, listening
-from tests.raw_client import RawClient, raw_client
+from tests.attacks.stage import DENIED, MARK, Link, Upstream, listen, listening
+from tests.raw_client import raw_client
 from tests.raw_upstream import TIMEOUT, RawRequest, answer
 
 pytestmark = pytest.mark.rest
@@ -55,7 +55,7 @@ class Side:
         self.upstream.respond = respond
         heard = bytearray()
         async with asyncio.timeout(TIMEOUT), raw_client(self.port) as client:
-            listening = asyncio.create_task(_listen(client, heard))
+            listening = asyncio.create_task(listen(client, heard))
             with suppress(ConnectionError):  # it has hung up on what it cannot read
                 for piece in one.asked:
                     await client.say(piece)
@@ -64,12 +64,6 @@ class Side:
         own = b"127.0.0.1:%d" % self.upstream.port
         asked = [(each.head.replace(own, b"us"), each.body) for each in self.upstream.requests]
         return Heard(_without_chunk_sizes(bytes(heard)), asked)
-
-
-async def _listen(client: RawClient, heard: bytearray) -> None:
-    with suppress(ConnectionError):
-        while data := await client.reader.read(65536):
-            heard += data
 
 
 def are_same(one: Heard, other: Heard) -> bool:

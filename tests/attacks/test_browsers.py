@@ -13,6 +13,7 @@ import pytest
 
 from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL, Link, Upstream, raised
 from tests.browser import Page, browser
+from tests.filtered import INITIALIZE
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import get, post, raw_client
 from tests.raw_upstream import RawRequest, answer, hang_up
@@ -33,10 +34,6 @@ return new Promise((done) => {
   picture.src = url;
 });
 """
-INITIALIZE = json.dumps({
-    "jsonrpc": "2.0", "id": 0, "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}},
-})  # fmt: skip
 LIST = '{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 CALL = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": DENIED}})
 FAILED = "TypeError: Failed to fetch"
@@ -44,16 +41,11 @@ FAILED = "TypeError: Failed to fetch"
 
 def cors_for(origin: str, request: RawRequest) -> str:
     """Say what a server with a CORS middleware says."""
+    said = f"\r\nAccess-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n"
     if request.line.startswith("OPTIONS"):
-        return (
-            f"\r\nAccess-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n"
-            "Access-Control-Allow-Methods: POST, GET\r\n"
-            "Access-Control-Allow-Headers: content-type, mcp-session-id, mcp-protocol-version"
-        )
-    return (
-        f"\r\nAccess-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n"
-        "Access-Control-Expose-Headers: mcp-session-id"
-    )
+        said += "Access-Control-Allow-Methods: POST, GET\r\nAccess-Control-Allow-Headers: "
+        return said + "content-type, mcp-session-id, mcp-protocol-version"
+    return said + "Access-Control-Expose-Headers: mcp-session-id"
 
 
 @asynccontextmanager
@@ -128,7 +120,7 @@ async def test_a_page_reads_our_answers_as_it_reads_the_upstreams(
 
         status, said, _ = ask(CALL)  # the first of all: only its preflight went by
         assert (status, json.loads(said)["error"]["code"]) == (200, -32601)
-        assert ask(INITIALIZE)[2] == "s1"
+        assert ask(INITIALIZE.decode())[2] == "s1"
         session = {"mcp-session-id": "s1", "mcp-protocol-version": "2025-06-18"}
         assert ask(LIST, **session)[0] == 200  # the first of its kind comes from the upstream
         before = asked(upstream)

@@ -16,16 +16,8 @@ import pytest
 from wsproto.utilities import LocalProtocolError
 
 from tests import websocket
-from tests.adapters.mitmproxy.filtered import (
-    DELETE,
-    INITIALIZE,
-    LIST,
-    READ,
-    Filtered,
-    call,
-    filtered,
-)
 from tests.attacks.faults import Place, noting_lines, raising_at
+from tests.filtered import DELETE, INITIALIZE, LIST, READ, Filtered, call, filtered
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.attacks.honest import EXCHANGES, Exchange, plain
-from tests.attacks.stage import Link, Stage, in_groups
-from tests.raw_upstream import RawRequest
+from tests.attacks.answers import Exchange
+from tests.attacks.honest import EXCHANGES, plain
+from tests.attacks.stage import Stage, in_groups
 
 
 @in_groups(EXCHANGES)
 def test_an_honest_exchange_passes(stage: Stage, group: Sequence[Exchange]) -> None:
-    async def scene(exchange: Exchange) -> bytes:
-        async def respond(_request: RawRequest, link: Link) -> None:
-            for piece in exchange.said:
-                await link.say(piece)
-            if exchange.ends:
-                link.writer.write_eof()
-
-        stage.upstream.respond = respond
-        return await stage.all_that_comes(
-            exchange.asked, patient=not exchange.asked.startswith(b"HEAD")
-        )
-
-    for exchange in group:
-        heard = stage.play(scene(exchange))
+    for one in group:
+        is_patient = not one.asked.startswith(b"HEAD")
+        heard = stage.hears(one.asked, *one.said, ends=one.ends, patient=is_patient)
         (asked,) = stage.upstream.requests
-        assert plain(exchange.asked) == (plain(asked.head)[0], asked.body), exchange.name
-        assert plain(b"".join(exchange.said)) == plain(heard), exchange.name
+        assert plain(one.asked) == (plain(asked.head)[0], asked.body), one.name
+        assert plain(b"".join(one.said)) == plain(heard), one.name

@@ -6,7 +6,6 @@ request there.
 
 from __future__ import annotations
 
-import base64
 import gzip
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,14 +13,13 @@ from dataclasses import dataclass
 
 import h2.exceptions
 
-from tests.attacks import answers
-from tests.attacks.answers import in_messages
-from tests.attacks.hostile_requests import CALL, PING, SMUGGLED, bodies
+from tests.attacks.answers import HEAD, TOOLS, Exchange, in_messages, stream
+from tests.attacks.corpus import cells
+from tests.attacks.hostile_requests import CALL, PARTS, PING, SMUGGLED, bodies
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, Stage, in_groups
+from tests.attacks.stage import DENIED, MARK, Stage, in_groups, saying
 from tests.mcp_upstream import RESULT
 from tests.raw_client import H2Client, H2Stream, h2_client
-from tests.raw_upstream import RawRequest, chunk
 
 type Fields = list[tuple[bytes, bytes]]
 
@@ -30,7 +28,6 @@ JSON: Fields = [
     (b"accept", b"application/json, text/event-stream"),
 ]
 NAME = DENIED.encode()
-END = b" HTTP/1.1\r\nHost: x\r\n\r\n" + SMUGGLED
 
 
 @dataclass(frozen=True)
@@ -47,69 +44,15 @@ def attacks() -> Iterator[Attack]:
     for label, body in bodies():
         if len(body) < 1000:
             yield Attack(f"body without a length: {label}", body)
-    length = b"%d" % len(CALL)
-    for label, headers in {
-        "a length": ((b"content-length", length),),
-        "a length too short": ((b"content-length", b"2"),),
-        "a length too long": ((b"content-length", b"9999"),),
-        "length 0": ((b"content-length", b"0"),),
-        "two lengths": ((b"content-length", b"0"), (b"content-length", length)),
-        "a length with a plus": ((b"content-length", b"+" + length),),
-        "transfer-encoding": ((b"transfer-encoding", b"chunked"),),
-        "Transfer-Encoding": ((b"Transfer-Encoding", b"chunked"),),
-        "transfer_encoding": ((b"transfer_encoding", b"chunked"),),
-        "te": ((b"te", b"chunked"),),
-        "connection": ((b"connection", b"upgrade"), (b"upgrade", b"h2c")),
-        "keep-alive": ((b"keep-alive", b"x"), (b"proxy-connection", b"x")),
-        "expect": ((b"expect", b"100-continue"),),
-        "a coding": ((b"content-encoding", b"gzip"),),
-    }.items():
-        bodies_of = {"call": CALL, "a request": SMUGGLED, "nothing": b"", "ping": PING}
+    bodies_of = {"call": CALL, "a request": SMUGGLED, "nothing": b"", "ping": PING}
+    for label, found in cells("http2", "header fields"):
+        headers = tuple(zip(found[::2], found[1::2], strict=True))
         for what, body in bodies_of.items():
             yield Attack(f"{label}, body {what}", body, headers)
-    for label, field in {
-        "CRLF in a value": (b"x", b"y\r\nMcp-Name: " + NAME),
-        "LF in a value": (b"x", b"y\nMcp-Name: " + NAME),
-        "CR in a value": (b"x", b"y\rMcp-Name: " + NAME),
-        "NUL in a value": (b"x", b"y\0Mcp-Name: " + NAME),
-        "a request in a value": (b"x", b"y\r\n\r\n" + SMUGGLED),
-        "CRLF in a name": (b"x: y\r\nmcp-name", NAME),
-        "colon in a name": (b"mcp-name: " + NAME, b"x"),
-        "space in a name": (b"mcp-name ", NAME),
-        "empty name": (b"", NAME),
-        "upper case": (b"Mcp-Name", NAME),
-        "pseudo behind": (b":path", b"/mcp?name=" + NAME),
-        "unknown pseudo": (b":name", NAME),
-        "Mcp-Name": (b"mcp-name", NAME),
-        "Mcp-Name in base64": (b"mcp-name", b"=?base64?" + base64.b64encode(NAME) + b"?="),
-        "mcp_name": (b"mcp_name", NAME),
-        "host beside": (b"host", b"evil.example"),
-    }.items():
-        yield Attack(f"{label} with ping", PING, (field,))
-        yield Attack(f"{label} with nothing", b"", (field,))
-    for label, name, value in [
-        ("CRLF in the path", b":path", b"/mcp" + END),
-        ("LF in the path", b":path", b"/mcp HTTP/1.1\nX: y\n\n" + SMUGGLED),
-        ("space in the path", b":path", b"/mcp?method=tools/call&name=" + NAME + b" HTTP/1.1"),
-        ("path with a fragment", b":path", b"/mcp#" + END),
-        ("absolute path", b":path", b"http://evil.example/" + NAME),
-        ("no slash", b":path", b"mcp?method=tools/call&name=" + NAME),
-        ("empty path", b":path", b""),
-        ("asterisk", b":path", b"*"),
-        ("CRLF in the method", b":method", b"GET /" + END),
-        ("space in the method", b":method", b"GET /mcp?method=tools/call&name=" + NAME),
-        ("lower case method", b":method", b"post"),
-        ("CONNECT", b":method", b"CONNECT"),
-        ("PRI", b":method", b"PRI"),
-        ("CRLF in the authority", b":authority", b"localhost\r\nMcp-Name: " + NAME),
-        ("another authority", b":authority", b"evil.example"),
-        ("user in the authority", b":authority", b"localhost@evil.example"),
-        ("no authority", b":authority", b""),
-        ("scheme", b":scheme", b"http\r\nMcp-Name: " + NAME),
-        ("file scheme", b":scheme", b"file"),
-        ("protocol", b":protocol", b"websocket"),
-        ("path twice", b":path", b"/mcp\0/" + NAME),
-    ]:
+    for label, (name, value) in cells("http2", "a field", **PARTS):
+        yield Attack(f"{label} with ping", PING, ((name, value),))
+        yield Attack(f"{label} with nothing", b"", ((name, value),))
+    for label, (name, value) in cells("http2", "pseudo-headers", **PARTS):
         yield Attack(f"{label} with a call", CALL, pseudo=((name, value),))
         yield Attack(f"{label} with a request", SMUGGLED, pseudo=((name, value),))
         yield Attack(f"{label} with nothing", b"", pseudo=((name, value),))
@@ -166,32 +109,23 @@ ANSWERS = [one for one in in_messages() if len(one.said[0]) < 2000 and not one.e
 
 
 @in_groups(ANSWERS[::3])
-def test_a_definition_does_not_get_through(stage: Stage, group: Sequence[answers.Attack]) -> None:
-    async def scene(attack: answers.Attack) -> bytes:
-        async def respond(_request: RawRequest, link: Link) -> None:
-            for piece in attack.said:
-                await link.say(piece)
-
-        stage.upstream.respond = respond
-        method = attack.asked.partition(b" ")[0].decode()
+def test_a_definition_does_not_get_through(stage: Stage, group: Sequence[Exchange]) -> None:
+    async def scene(one: Exchange) -> bytes:
         async with h2_client(stage.port) as client:
-            number = client.ask(method, attack.asked.partition(b"\r\n\r\n")[2], headers=JSON)
+            head, _, body = one.asked.partition(b"\r\n\r\n")
+            number = client.ask(head.partition(b" ")[0].decode(), body, headers=JSON)
             return (await _over(client, number)).data
 
-    heard = {attack.name: stage.play(scene(attack)) for attack in group}
+    heard = {one.name: stage.play(scene(one), saying(*one.said)) for one in group}
     assert {name: said for name, said in heard.items() if shows(said, DENIED, MARK)} == {}
 
 
 def test_no_trailer_of_the_upstream_gets_through(stage: Stage) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-        head += b"Transfer-Encoding: chunked\r\n\r\n"
-        await link.say(head + chunk(RESULT) + b"0\r\nx-tools: %b\r\n\r\n" % answers.TOOLS)
+    said = stream(RESULT, head=HEAD, end=b"0\r\nx-tools: %b\r\n\r\n" % TOOLS)
 
     async def scene() -> H2Stream:
-        stage.upstream.respond = respond
         async with h2_client(stage.port) as client:
             return await _over(client, client.ask(body=PING, headers=JSON))
 
-    heard = stage.play(scene())
+    heard = stage.play(scene(), saying(said))
     assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)

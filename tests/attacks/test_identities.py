@@ -13,16 +13,12 @@ import pytest
 
 from tests.attacks.hostile_requests import post
 from tests.attacks.stage import ALLOWED_TOOL, DENIED_TOOL, PING, Link, Stage, open_stage
+from tests.filtered import INITIALIZE, LIST
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import RawClient
 from tests.raw_upstream import SSE_HEAD, RawRequest, answer, chunk
 
 TOKEN = "Bearer operators-own"
-LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
-INITIALIZE = (
-    b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
-    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
-)
 ELSEWHERE = [
     b"/", b"/admin/reset", b"/mcp/x", b"/mcpx", b"/MCP", b"//mcp", b"/%6dcp", b"/mcp%2f", b"/mcp//",
     b"/mcp/..", b"/mcp/../admin", b"/mcp/..%2fadmin", b"/mcp;x", b"/mcp\\..\\admin", b"/mcp/./",
@@ -68,14 +64,13 @@ class Playing:
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
 def test_the_users_token_goes_to_no_other_path(stage: Stage, method: str) -> None:
     async def scene(path: bytes) -> None:
-        stage.upstream.respond = _respond
         async with stage.client() as client:
             body = PING if method == "POST" else b""
             request = post(body, path=path).replace(b"POST", method.encode(), 1)
             await client.ask(request)
 
     for path in ELSEWHERE:
-        stage.play(scene(path))
+        stage.play(scene(path), _respond)
         [request] = stage.upstream.requests
         assert request.all("authorization") == [], path
 
@@ -83,12 +78,11 @@ def test_the_users_token_goes_to_no_other_path(stage: Stage, method: str) -> Non
 @pytest.mark.parametrize("path", [b"/mcp", b"/mcp/", b"/mcp?a=b"])
 def test_the_users_token_goes_to_the_endpoint(stage: Stage, path: bytes) -> None:
     async def scene() -> None:
-        stage.upstream.respond = _respond
         async with stage.client() as client:
             await client.ask(post(PING, path=path))
             assert stage.upstream.requests[0].all("authorization") == [TOKEN]
 
-    stage.play(scene())
+    stage.play(scene(), _respond)
 
 
 def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> None:
@@ -103,7 +97,6 @@ def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> N
         return None
 
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with stage.client() as listening, stage.client() as client:
             await listening.say(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await listening.until(b"/messages?id=1")
@@ -113,7 +106,7 @@ def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> N
         assert named.all("authorization") == [TOKEN]
         assert other.all("authorization") == []
 
-    stage.play(scene())
+    stage.play(scene(), respond)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +122,13 @@ def test_the_dashboards_cookie_stays_here(stage: Stage, cookie: str, sent: list[
     """A browser sends it to every port of this machine. It is no credential of the client."""
 
     async def scene() -> None:
-        stage.upstream.respond = _respond
         async with stage.client() as client:
             await client.ask(post(PING, f"Cookie: {cookie}\r\n".encode()))
             assert stage.upstream.requests[0].all("cookie") == sent
             token = [] if sent else [TOKEN]
             assert stage.upstream.requests[0].all("authorization") == token
 
-    stage.play(scene())
+    stage.play(scene(), _respond)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +138,13 @@ def test_the_dashboards_cookie_stays_here(stage: Stage, cookie: str, sent: list[
 )  # fmt: skip
 def test_other_clients_do_not_get_the_users_rights(stage: Stage, own: str) -> None:
     async def scene() -> None:
-        stage.upstream.respond = _respond
         async with stage.client() as client:
             await client.ask(post(PING, f"{own}\r\n".encode()))
             name, _, value = own.partition(":")
             wanted = [value.strip()] if name.lower() == "authorization" else []
             assert stage.upstream.requests[0].all("authorization") == wanted
 
-    stage.play(scene())
+    stage.play(scene(), _respond)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +159,6 @@ def test_a_client_that_may_be_another_user_does_not_get_the_users_list(
     own = f"{header}\r\n".encode()
 
     async def scene() -> None:
-        stage.upstream.respond = _respond
         async with stage.client() as client:
             playing = Playing(stage, client)
             await playing.ask(INITIALIZE)
@@ -181,7 +171,7 @@ def test_a_client_that_may_be_another_user_does_not_get_the_users_list(
             await playing.ask(INITIALIZE)
             assert not await playing.is_asked_upstream()
 
-    stage.play(scene())
+    stage.play(scene(), _respond)
 
 
 @pytest.fixture
@@ -214,7 +204,6 @@ def test_mcp_and_logins_pass_where_other_paths_are_closed(closed_stage: Stage) -
         await link.say(answer(document if "well-known" in request.line else RESULT))
 
     async def scene() -> None:
-        closed_stage.upstream.respond = respond
         async with closed_stage.client() as client:
             host = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
             named = post(b"{}", path=b"/oauth/new")
@@ -230,4 +219,4 @@ def test_mcp_and_logins_pass_where_other_paths_are_closed(closed_stage: Stage) -
                 assert (await client.ask(request)).status == 200, request
         assert len(closed_stage.upstream.requests) == 6
 
-    closed_stage.play(scene())
+    closed_stage.play(scene(), respond)

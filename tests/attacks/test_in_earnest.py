@@ -5,22 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.attacks import answers, honest, hostile_requests
+from tests.attacks.answers import Exchange
 from tests.attacks.honest import plain
 from tests.attacks.hosts import hosted, in_each_host
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, speak
+from tests.attacks.stage import DENIED, MARK, PROBE, Upstream, listening, saying, speak
 from tests.mcp_upstream import RESULT
 from tests.raw_client import raw_client
-from tests.raw_upstream import RawRequest
 
-# Many are large, or wait for what never comes: here only the quick ones.
+
+def is_quick(one: Exchange) -> bool:
+    """Many are large, or wait for what never comes."""
+    return len(one.asked) + sum(map(len, one.said)) < 3000
+
+
 REQUESTS = [one for one in hostile_requests.ATTACKS if len(one.raw) < 3000][::12]
-ANSWERS = [one for one in answers.ATTACKS if sum(map(len, one.said)) < 3000][::25]
-HONEST = [
-    one
-    for one in honest.EXCHANGES
-    if len(one.asked) + sum(map(len, one.said)) < 3000 and not one.asked.startswith(b"HEAD")
-][::9]
+ANSWERS = list(filter(is_quick, answers.ATTACKS))[::25]
+HONEST = [one for one in honest.EXCHANGES if is_quick(one) and one.asked[:4] != b"HEAD"][::9]
 
 
 async def _answers(port: int) -> bool:
@@ -55,15 +56,7 @@ async def test_a_sample_of_all_exchanges_is_judged_alike_by_the_real_process(
         assert await _answers(port)
 
 
-async def _heard(
-    upstream: Upstream, port: int, one: answers.Attack | honest.Exchange, *, patient: bool = False
-) -> bytes:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        for piece in one.said:
-            await link.say(piece)
-        if one.ends:
-            link.writer.write_eof()
-
+async def _heard(upstream: Upstream, port: int, one: Exchange, *, patient: bool = False) -> bytes:
     upstream.forget()
-    upstream.respond = respond
+    upstream.respond = saying(*one.said, ends=one.ends)
     return await speak(port, one.asked, patient=patient, is_busy=upstream.is_busy_saying)

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hosts import hosted, in_each_host
-from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, tool
+from tests.attacks.hosts import between, in_each_host
+from tests.mcp_upstream import RESULT, McpUpstream
 from tests.proxy import RunningTool
 from tests.raw_client import Answer, RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}'
 FINE = CALL % (1, b"read_file")
-TOOLS = [tool("read_file"), tool("wipe_disk")]
 WEBSOCKET = (
     b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -81,10 +80,7 @@ async def test_a_request_that_the_upstream_breaks_off_fails_alone(
         else:
             await BAD_MOMENTS[int(request.line[len("POST /")])](request, peer)
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-    ):
+    async with between(host, tmp_path, respond=respond) as (_, it):
         for number, moment in enumerate(BAD_MOMENTS):
             async with raw_client(it.port) as client:
                 body = CALL % (40 + number, b"read_file")
@@ -103,10 +99,7 @@ async def test_a_websocket_that_the_upstream_destroys_fails_alone(
     async def respond(request: RawRequest, peer: Peer) -> None:
         await (resets(request, peer) if "/ws" in request.line else peer.say(answer(RESULT)))
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-    ):
+    async with between(host, tmp_path, respond=respond) as (_, it):
         for _ in range(3):
             async with raw_client(it.port) as client:
                 got = await client.ask(get(path="/ws", headers=WEBSOCKET))
@@ -122,10 +115,7 @@ async def test_a_long_post_that_is_broken_off_fails_alone(
     padding = b" " * 9_000_000
     body = (CALL % (7, b"read_file"))[:-1] + padding + b"}"
 
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-    ):
+    async with between(host, tmp_path) as (upstream, it):
         async with raw_client(it.port) as client:
             if who == "client":
                 await client.say(post(body)[:5_000_000])
@@ -151,10 +141,7 @@ async def _break_off(upstream: McpUpstream, client: RawClient, request: bytes) -
 async def test_idle_clients_leave_descriptors_for_the_others(host: str, tmp_path: Path) -> None:
     """A crowd that only connects keeps nobody out for long, and no client that was served."""
 
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        hosted(host, upstream.url, tmp_path, descriptors=256) as it,
-    ):
+    async with between(host, tmp_path, descriptors=256) as (_, it):
         async with AsyncExitStack() as idle, raw_client(it.port) as early:
             assert (await early.ask(post(FINE))).body == RESULT
             for _ in range(256):
@@ -180,11 +167,7 @@ async def _is_served(port: int) -> bool:
 
 @in_each_host
 async def test_a_cap_on_clients_can_be_chosen(host: str, tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        hosted(host, upstream.url, tmp_path, "max_clients=1") as it,
-        raw_client(it.port) as one,
-    ):
+    async with between(host, tmp_path, "max_clients=1") as (_, it), raw_client(it.port) as one:
         assert (await one.ask(post(FINE))).body == RESULT
         async with raw_client(it.port) as other:
             long = post(b"x" * 20_000_000)
@@ -204,8 +187,7 @@ async def test_a_lost_upstream_ends_the_process_even_without_descriptors(
         await peer.left()
 
     async with (
-        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-        hosted(host, upstream.url, tmp_path, descriptors=256) as it,
+        between(host, tmp_path, descriptors=256, respond=silent) as (upstream, it),
         AsyncExitStack() as idle,
         raw_client(it.port) as waiting,
     ):
@@ -225,8 +207,7 @@ async def test_an_upstream_that_still_accepts_a_connection_while_it_dies_is_lost
 ) -> None:
     """A process that is killed may break off a call before its port is closed."""
     async with (
-        mcp_upstream(tools=TOOLS, respond=resets) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
+        between(host, tmp_path, respond=resets) as (upstream, it),
         raw_client(it.port) as client,
     ):
         await client.say(post(FINE))
@@ -251,11 +232,7 @@ async def test_open_streams_of_an_http2_client_do_not_delay_its_calls(
         else:
             await peer.say(answer(RESULT))
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        h2_client(it.port) as client,
-    ):
+    async with between(host, tmp_path, respond=respond) as (_, it), h2_client(it.port) as client:
         for number in [client.ask("GET") for _ in range(20)]:
             await client.until(number, lambda stream: b"hello" in stream.data)
         assert (await client.over(client.ask(body=FINE))).data == RESULT

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hosts import hosted, in_each_host
-from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
+from tests.attacks.hosts import between, in_each_host
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, tool
 from tests.proxy import RunningTool
 from tests.raw_client import (
     MCP_HEADERS,
@@ -31,7 +31,6 @@ MANY = 24
 LONG = b"x" * 19_800_000
 FOREIGN = b"Host: evil.example\r\nOrigin: http://evil.example\r\n"
 FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
-TOOLS = [tool("read_file")]
 MOST = 330
 """Megabytes: the budget, as much again for what is on its way, and some for Python."""
 
@@ -48,10 +47,7 @@ async def budgeted(
     host: str, home: Path, respond: Respond | None = None, most: int = MOST
 ) -> AsyncIterator[tuple[RunningTool, McpUpstream]]:
     """Run a proxy that must not take more megabytes in the block, and serve others at its end."""
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        hosted(host, upstream.url, home) as it,
-    ):
+    async with between(host, home, respond=respond) as (upstream, it):
         before = megabytes(it)
         yield it, upstream
         async with raw_client(it.port) as other:
@@ -163,11 +159,7 @@ async def test_a_client_that_does_not_read_is_not_answered_without_end(
     version = b"MCP-Protocol-Version: 2025-06-18\r\n"
     ask = post(b'{"jsonrpc":"2.0","id":7,"method":"tools/list"}', headers=MCP_HEADERS + version)
 
-    async with (
-        mcp_upstream(tools=[long]) as upstream,
-        hosted(host, upstream.url, tmp_path) as it,
-        raw_client(it.port) as client,
-    ):
+    async with between(host, tmp_path, tools=[long]) as (_, it), raw_client(it.port) as client:
         before = megabytes(it)
         asking = asyncio.create_task(client.say(ask * many))
         for _ in range(50):

@@ -18,7 +18,7 @@ from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.attacks.answers import ASKED, TOOLS, event, stream
 from tests.attacks.hostile_requests import CALL, post
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, raised, speak
+from tests.attacks.stage import DENIED, MARK, Link, raised, saying, speak
 from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest, answer
 from tests.websocket import accept, connect
@@ -186,11 +186,8 @@ CALLING = {name for name in OTHERS if "calls" in name}
 async def test_no_definition_gets_past_the_filter(
     other: str, is_first: bool, said: bytes, what: str, tmp_path: Path
 ) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(said)
-
     async with raised(tmp_path, *in_order(OTHERS[other], is_first)) as (upstream, running):
-        upstream.respond = respond
+        upstream.respond = saying(said)
         heard = await speak(running.port, ASKED[what])
         assert not shows(heard, DENIED, MARK), heard
 
@@ -216,12 +213,8 @@ async def test_a_broken_addon_costs_no_client_its_answer(
     other: object, is_first: bool, tmp_path: Path
 ) -> None:
     """mitmproxy logs it as an error and goes on."""
-
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(answer(TOOLS))
-
     async with raised(tmp_path, *in_order(other, is_first)) as (upstream, running):
-        upstream.respond = respond
+        upstream.respond = saying(answer(TOOLS))
         heard = await speak(running.port, ASKED["tools/list"])
         assert b"HTTP/1.1 200" in heard
         assert not shows(heard, DENIED, MARK), heard
@@ -232,12 +225,9 @@ LATER = ["chooses TCP", "changes answers", "replaces calls", "halts all", "takes
 
 @pytest.mark.parametrize("other", LATER)
 async def test_an_addon_added_later_lets_nothing_pass(other: str, tmp_path: Path) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(answer(TOOLS))
-
     async with raised(tmp_path) as (upstream, running):
         running.master.addons.add(OTHERS[other])
-        upstream.respond = respond
+        upstream.respond = saying(answer(TOOLS))
         heard = await speak(running.port, ASKED["tools/list"] + post(CALL), answers=2)
         assert not shows(heard, MARK), heard
         assert not shows(upstream.raw, DENIED)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.mitmproxy.filtered import INITIALIZE, filtered
 from tests.attacks.ruled import OK, draft, under_policy
+from tests.filtered import INITIALIZE, filtered
 from tests.mcp_upstream import saying
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk

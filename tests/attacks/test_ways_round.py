@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from tests.attacks.answers import ASKED, SSE
-from tests.attacks.hostile_requests import CALL, JSON, PING, post
-from tests.attacks.stage import DENIED, Link, Stage
-from tests.raw_upstream import RawRequest, chunk
+from tests.attacks.answers import ASKED, stream
+from tests.attacks.hostile_requests import ALLOWED, CALL, HOST, JSON, PING
+from tests.attacks.stage import Stage
+from tests.raw_client import get, post
 
 # Of the upstream's address: as a host of this URL, or whole.
 HOSTS = [
@@ -42,39 +42,22 @@ STRANGERS = [
 STATUSES = "200 OK", "201 Created", "302 Found", "303 See Other", "307 X", "308 X", "300 X"
 
 
-def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        for piece in said:
-            await link.say(piece)
-
-    async def scene() -> bytes:
-        stage.upstream.respond = respond
-        return await stage.all_that_comes(asked)
-
-    return stage.play(scene())
-
-
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str) -> None:
     """The upstream's port must not be visible."""
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
     headers = [
-        f"Location: {url}",
-        f"Content-Location: {url}",
-        f"Refresh: 0; url={url}",
-        f'Refresh: 0;URL="{url}"',
-        f"Link: <{url}>; rel=canonical, <{url}>; rel=mcp",
-        f"Location: /mcp\r\nLocation: {url}",
-        f'Alt-Svc: h2="127.0.0.1:{port}"',
-        f"SourceMap: {url}",
-        f"X-Accel-Redirect: {url}",
-    ]
+        f"Location: {url}", f"Content-Location: {url}", f"Refresh: 0; url={url}",
+        f'Refresh: 0;URL="{url}"', f"Link: <{url}>; rel=canonical, <{url}>; rel=mcp",
+        f"Location: /mcp\r\nLocation: {url}", f'Alt-Svc: h2="127.0.0.1:{port}"',
+        f"SourceMap: {url}", f"X-Accel-Redirect: {url}",
+    ]  # fmt: skip
     for status in STATUSES:
         for header in headers:
             head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\n\r\n"
             for what in ("tools/list", "GET"):
-                heard = _heard(stage, ASKED[what], head.encode())
+                heard = stage.hears(ASKED[what], head.encode())
                 assert port.encode() not in heard, (what, head, heard)
 
 
@@ -85,25 +68,22 @@ def test_no_endpoint_event_names_a_way_around_the_filter(stage: Stage, spelling:
     events = ("endpoint", "Endpoint", "ENDPOINT ", " endpoint")
     for what, event in product(("GET", "tools/list"), events):
         data = f"event: {event}\ndata: {url}?session=1\n\n".encode()
-        head = SSE + b"Transfer-Encoding: chunked\r\n\r\n"
-        heard = _heard(stage, ASKED[what], head + chunk(data) + b"0\r\n\r\n")
+        heard = stage.hears(ASKED[what], stream(data))
         assert port.encode() not in heard, heard
 
 
 @pytest.mark.parametrize("host", STRANGERS)
 def test_pages_of_other_hosts_are_refused(stage: Stage, host: str) -> None:
-    length = b"Content-Length: %d\r\n\r\n" % len(PING)
-    named = host.encode()
-    for head in [
-        b"POST /mcp HTTP/1.1\r\nHost: " + named + b"\r\n" + JSON,
-        b"POST http://" + named + b"/mcp HTTP/1.1\r\nHost: localhost\r\n" + JSON,
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nHost: " + named + b"\r\n" + JSON,
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://" + named + b"\r\n" + JSON,
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
-        b"Origin: http://" + named + b"\r\n" + JSON,
+    for target, headers in [
+        ("/mcp", f"Host: {host}"),
+        (f"http://{host}/mcp", "Host: localhost"),
+        ("/mcp", f"Host: localhost\r\nHost: {host}"),
+        ("/mcp", f"Host: localhost\r\nOrigin: http://{host}"),
+        ("/mcp", f"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://{host}"),
     ]:
-        heard = _heard(stage, head + length + PING)
-        assert not heard.startswith(b"HTTP/1.1 200"), head
+        named = headers.encode() + b"\r\n" + JSON
+        heard = stage.hears(post(PING, path=target, headers=named))
+        assert not heard.startswith(b"HTTP/1.1 200"), (target, headers)
     assert stage.upstream.requests == []
 
 
@@ -111,7 +91,7 @@ def test_pages_of_other_hosts_are_refused(stage: Stage, host: str) -> None:
     "origin", ["null", "file://", "chrome-extension://x", "", "localhost", "http://", "*", "x"]
 )
 def test_other_origins_are_refused(stage: Stage, origin: str) -> None:
-    heard = _heard(stage, post(CALL, f"Origin: {origin}\r\n".encode()))
+    heard = stage.hears(post(CALL, headers=HOST + JSON + f"Origin: {origin}\r\n".encode()))
     assert heard.startswith(b"HTTP/1.1 403")
     assert stage.upstream.requests == []
 
@@ -122,18 +102,17 @@ def test_image_requests_of_other_pages_do_not_reach_the_upstream(stage: Stage, s
     for method, path in product(("GET", "POST", "HEAD", "OPTIONS"), ("/mcp", "/admin/reset", "/")):
         line = f"{method} {path} HTTP/1.1\r\n"
         head = f"{line}Host: 127.0.0.1\r\nSec-Fetch-Site: {site}\r\n\r\n"
-        assert _heard(stage, head.encode()).startswith(b"HTTP/1.1 403"), line
+        assert stage.hears(head.encode()).startswith(b"HTTP/1.1 403"), line
         assert stage.upstream.requests == []
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_an_allowed_origin_may_send_cross_site_requests(stage: Stage, site: str) -> None:
     """MCP Inspector does this at localhost:6274, with a preflight for each kind of request."""
-    origin = f"Origin: http://localhost:6274\r\nSec-Fetch-Site: {site}\r\n"
-    asked = [post(CALL.replace(DENIED.encode(), b"read_file"), origin.encode())]
-    wanted = "Access-Control-Request-Method: POST\r\n"
-    asked += [f"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\n{origin}{wanted}\r\n".encode()]
-    for request in asked:
+    origin = HOST + f"Origin: http://localhost:6274\r\nSec-Fetch-Site: {site}\r\n".encode()
+    wanted = b"Access-Control-Request-Method: POST\r\n"
+    preflight = get(headers=origin + wanted).replace(b"GET", b"OPTIONS", 1)
+    for request in (post(ALLOWED, headers=JSON + origin), preflight):
         ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-        assert not _heard(stage, request, ok).startswith(b"HTTP/1.1 403")
+        assert not stage.hears(request, ok).startswith(b"HTTP/1.1 403")
         assert len(stage.upstream.requests) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -11,9 +10,9 @@ from wsproto.events import BytesMessage, Event, Ping, TextMessage
 from tests.attacks.answers import messages
 from tests.attacks.hostile_requests import HOST, bodies, masked
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, Stage
+from tests.attacks.stage import DENIED, MARK, Link, Stage, saying
 from tests.mcp_upstream import RESULT
-from tests.raw_client import RawClient, raw_client
+from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest, answer
 from tests.websocket import WebSocketEnd, accept, connect
 
@@ -21,7 +20,11 @@ type Cut = Callable[[bytes], list[Event]]
 
 END = b'{"jsonrpc":"2.0","id":"the end","method":"ping"}'
 BODIES = {label: body for label, body in bodies() if len(body) < 1000}
-ANSWERS = {label: text for label, text in messages() if len(text) < 1500}
+ANSWERS = [body for label, body in messages() if len(body) < 1500 and "instead of" not in label]
+UPGRADE = (
+    b"GET /mcp HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 
 
 def as_text(body: bytes) -> list[Event]:
@@ -33,9 +36,10 @@ def as_bytes(body: bytes) -> list[Event]:
 
 
 def in_fragments(body: bytes) -> list[Event]:
-    parts = [body[i : i + 5] for i in range(0, len(body), 5)]
-    last = len(parts) - 1
-    return [BytesMessage(part, message_finished=n == last) for n, part in enumerate(parts)]
+    size = len(body)
+    return [
+        BytesMessage(body[n : n + 5], message_finished=n + 5 >= size) for n in range(0, size, 5)
+    ]
 
 
 def between_pings(body: bytes) -> list[Event]:
@@ -59,7 +63,6 @@ def test_a_call_does_not_get_through(stage: Stage, cut: Cut) -> None:
                 await end.say(END.replace(b'"method":"ping"', b'"result":{}'))
 
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with stage.client() as client:
             end = await connect(client.reader, client.writer)
             for body in BODIES.values():
@@ -69,7 +72,7 @@ def test_a_call_does_not_get_through(stage: Stage, cut: Cut) -> None:
             while (said := await end.hear()) and b'"the end"' not in said:
                 assert MARK.encode() not in said
 
-    stage.play(scene())
+    stage.play(scene(), respond)
     assert heard[-1] == END
     assert not shows(b"\n".join(heard), DENIED), heard
 
@@ -78,14 +81,12 @@ def test_a_call_does_not_get_through(stage: Stage, cut: Cut) -> None:
 def test_a_definition_does_not_get_through(stage: Stage, cut: Cut) -> None:
     async def respond(request: RawRequest, link: Link) -> None:
         end = await accept(link.reader, link.writer, request.head)
-        for label, text in ANSWERS.items():
-            if "instead of" not in label:
-                await _say(end, cut(text.encode("utf-8", "surrogatepass")))
+        for body in ANSWERS:
+            await _say(end, cut(body))
         await end.say(RESULT)
         await end.hear()
 
     async def scene() -> list[bytes]:
-        stage.upstream.respond = respond
         async with stage.client() as client:
             end = await connect(client.reader, client.writer)
             heard = []
@@ -94,12 +95,11 @@ def test_a_definition_does_not_get_through(stage: Stage, cut: Cut) -> None:
                 heard.append(said)
             return heard
 
-    heard = stage.play(scene())
+    heard = stage.play(scene(), respond)
     assert not shows(b"\n".join(heard), DENIED, MARK), heard
 
 
 def test_messages_right_after_the_upgrade_are_judged(stage: Stage) -> None:
-    call = BODIES["plain"]
     heard: list[bytes] = []
 
     async def respond(request: RawRequest, link: Link) -> None:
@@ -108,17 +108,12 @@ def test_messages_right_after_the_upgrade_are_judged(stage: Stage) -> None:
             heard.append(message)
 
     async def scene() -> None:
-        stage.upstream.respond = respond
-        upgrade = (
-            b"GET /mcp HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
         async with raw_client(stage.port) as client:
-            await client.say(upgrade + masked(call) + masked(END))
+            await client.say(UPGRADE + b"\r\n" + masked(BODIES["plain"]) + masked(END))
             await client.head()
-            await _until(client, b"Tool not found")
+            await client.until(b"Tool not found")
 
-    stage.play(scene())
+    stage.play(scene(), respond)
     assert not shows(b"\n".join(heard), DENIED)
 
 
@@ -129,31 +124,22 @@ def test_websocket_extensions_hide_nothing(stage: Stage, extension: str) -> None
         await link.more()
 
     async def scene() -> None:
-        stage.upstream.respond = respond
-        upgrade = (
-            b"GET /mcp HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-            b"Sec-WebSocket-Extensions: " + extension.encode() + b"\r\n\r\n"
-        )
+        asked = UPGRADE + b"Sec-WebSocket-Extensions: %s\r\n\r\n" % extension.encode()
         frame = masked(BODIES["plain"], first=0xC1)  # as if it were compressed
-        await stage.all_that_comes(upgrade + frame)
+        await stage.all_that_comes(asked + frame)
 
-    stage.play(scene())
+    stage.play(scene(), respond)
     assert not shows(stage.upstream.raw, DENIED)
 
 
 def test_a_refused_upgrade_leaves_no_tunnel(stage: Stage) -> None:
-    async def respond(_request: RawRequest, link: Link) -> None:
-        await link.say(answer(b"no", status="400 Bad Request", kind="text/plain"))
-
     async def scene() -> None:
-        stage.upstream.respond = respond
         async with raw_client(stage.port) as client:
             with pytest.raises(AssertionError):
                 await connect(client.reader, client.writer)
             client.writer.write(masked(BODIES["plain"]))
 
-    stage.play(scene())
+    stage.play(scene(), saying(answer(b"no", status="400 Bad Request", kind="text/plain")))
     assert not shows(stage.upstream.raw, DENIED)
 
 
@@ -163,13 +149,5 @@ async def _say(end: WebSocketEnd, events: list[Event]) -> None:
     await end.writer.drain()
 
 
-async def _until(client: RawClient, mark: bytes) -> bytes:
-    return await client.until(mark)
-
-
 def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return json.dumps(body.decode()) is not None
+    return body.decode(errors="replace").encode() == body

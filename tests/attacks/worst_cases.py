@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,58 +16,23 @@ import zstandard
 from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
 from mcp_tool_filter.adapters.upstream.replies import messages_in
 from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.http import bodies, head, login_metadata, urls
 from mcp_tool_filter.http.asker import problem_in_source
-from mcp_tool_filter.http.bodies import (
-    charsets_in,
-    could_show_tool,
-    decode_body,
-    refuse_non_text,
-    refuse_partial,
-)
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.head import (
-    Head,
-    is_websocket,
-    problem_in_body,
-    problem_in_fields,
-    problem_in_mirrored,
-    problem_in_size,
-)
-from mcp_tool_filter.http.login_metadata import LoginPaths, is_login_document, parse_challenges
+from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.recognise import RequestWatch, kind_of_body
-from mcp_tool_filter.http.urls import (
-    UpstreamNames,
-    keep_links,
-    kept_with_us,
-    leads_away,
-    may_lead_round,
-    parse_origin,
-    plain_hosts,
-)
+from mcp_tool_filter.observers.audit.entries import OpenRequest
 from mcp_tool_filter.observers.changes import Names, introduced
+from mcp_tool_filter.observers.open_requests import OpenRequests, key_of
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.config import AllowedHosts
-from mcp_tool_filter.protocol.large import (
-    find_result_envelope,
-    in_parts,
-    read_in_steps,
-    read_tool_result,
-)
+from mcp_tool_filter.policy.effects import at_once
+from mcp_tool_filter.policy.exchange import Client, Exchange
+from mcp_tool_filter.policy.tool_filter import decide_in_steps
+from mcp_tool_filter.protocol import large, messages, sse
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
-from mcp_tool_filter.protocol.messages import (
-    Request,
-    fold,
-    id_value,
-    ids_guessed_in,
-    ids_in,
-    is_json_rpc,
-    is_like_a_call,
-    parse_message,
-)
-from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
 from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
-from tests.attacks.cancelling import cancel_audited
 from tests.fuzz.subject import open_listener, settled
 from tests.make import asking, calling, message, snapshot
 
@@ -77,7 +42,7 @@ NAMES = ("wipe_disk",)
 
 THINGS: dict[str, Any] = {"deny_prompts": ["^p"], "deny_resources": ["^r:"], "deny_skills": ["^s"]}
 
-UPSTREAM = UpstreamNames("http://localhost:3000")
+UPSTREAM = urls.UpstreamNames("http://localhost:3000")
 
 SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
 
@@ -111,12 +76,12 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def head(raw: bytes, name: bytes = b"content-type", target: str = "/mcp") -> Head:
+def head_of(raw: bytes, name: bytes = b"content-type", target: str = "/mcp") -> Head:
     return Head("POST", target, ((name, raw),))
 
 
 def parse_stream(raw: bytes, cut: int = 0) -> list[object]:
-    parser = EventParser()
+    parser = sse.EventParser()
     size = cut or len(raw)
     found = [parser.feed(raw[at : at + size]) for at in range(0, len(raw), size)]
     return [*found, parser.finish()]
@@ -132,7 +97,7 @@ def judge_request(raw: bytes) -> object:
 
 
 def judge_elsewhere(raw: bytes) -> object:
-    return open_listener().judge_request(head(b"application/json", target="/else"), raw)
+    return open_listener().judge_request(head_of(b"application/json", target="/else"), raw)
 
 
 def judge_answer(raw: bytes, to: bytes = calling("read_file"), **options: Any) -> object:
@@ -154,44 +119,67 @@ def judge_other_answer(raw: bytes) -> object:
 
 
 def learn_login(raw: bytes) -> None:
-    paths = LoginPaths(UPSTREAM.url)
+    paths = login_metadata.LoginPaths(UPSTREAM.url)
     paths.learn_head("/token", [text(raw)], [text(raw)])
     paths.learn_document(raw)
-    is_login_document(text(raw))
-    parse_challenges([text(raw)])
+    login_metadata.is_login_document(text(raw))
+    login_metadata.parse_challenges([text(raw)])
 
 
 def judge_head(raw: bytes) -> None:
     for one in (
-        head(raw),
-        head(raw, b"accept"),
-        head(raw, raw),
-        head(b"", target="/?" + text(raw)),
+        head_of(raw),
+        head_of(raw, b"accept"),
+        head_of(raw, raw),
+        head_of(b"", target="/?" + text(raw)),
     ):
-        problem_in_size(one)
-        problem_in_fields(one)
-        is_websocket(one)
+        head.problem_in_size(one)
+        head.problem_in_fields(one)
+        head.is_websocket(one)
         _ = one.credentials
 
 
 def read_result(raw: bytes) -> object:
-    envelope = find_result_envelope(raw)
-    return envelope and read_tool_result(raw, envelope, LIMITS)
+    envelope = large.find_result_envelope(raw)
+    return envelope and large.read_tool_result(raw, envelope, LIMITS)
+
+
+def cancel_audited(raw: bytes) -> None:
+    """Cancel as many requests as there are bytes; none of them is open."""
+    kept: OpenRequests[OpenRequest] = OpenRequests()
+    client = Client()
+    for number, _ in enumerate(raw):
+        exchange = Exchange("tools/call", str(number), "read")
+        key = key_of(client, str(number))
+        kept.add(OpenRequest(exchange, {}, 0.0, None, client, key))
+    for _ in raw:
+        kept.take_by_id(client, '"none"')
+
+
+def names_for(raw: bytes) -> list[str]:
+    """As many names of hidden tools as there may be in a list of this length."""
+    return [f"hidden_{number}" for number in range(len(raw) // 40)]
+
+
+def list_beside_faults(raw: bytes) -> None:
+    if listing := parse_listing(message(raw)):
+        snapshot = replace(SNAPSHOT, faults=tuple(names_for(raw)))
+        at_once(decide_in_steps(listing, snapshot))
 
 
 def rewrite_events(raw: bytes) -> None:
-    for event in EventParser().feed(raw):
-        if isinstance(event, Event) and event.data is not None:
+    for event in sse.EventParser().feed(raw):
+        if isinstance(event, sse.Event) and event.data is not None:
             event.hides_a_line()
-            with_data(event, b"x")
+            sse.with_data(event, b"x")
 
 
-POST = head(b"application/json")
+POST = head_of(b"application/json")
 
-FORM = head(b"application/x-www-form-urlencoded")
+FORM = head_of(b"application/x-www-form-urlencoded")
 
 CALL = message(calling("a"))
-assert isinstance(CALL, Request)
+assert isinstance(CALL, messages.Request)
 
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":'
 
@@ -259,6 +247,8 @@ LISTS = (
     filled(TOOLS, b"[[]],", b"{}]}}"),
     filled(b'{"jsonrpc":"2.0","id":1,"result":{', b'"tools":[],', b'"a":0}}'),
     numbered(TOOLS + b"{", '"%09d":0', b"}]}}", 10**6),
+    numbered(TOOLS + b'],"_meta":{', '"%09ddigest":0', b"}}}", 10**6),
+    numbered(TOOLS + b"],", '"%09ddigest":0', b"}}", 10**6),
 )
 
 STREAMS = (
@@ -300,55 +290,60 @@ BODY = 120_000
 
 PARSERS = [
     Parser("judge_head", judge_head, ANY, HEADERS),
-    Parser("charsets_in", lambda raw: charsets_in(text(raw)), ANY, HEADERS),
-    Parser("refuse_partial", lambda raw: refuse_partial(200, text(raw)), ANY, HEADERS),
-    Parser("refuse_packed", lambda raw: refuse_non_text(text(raw), raw), ANY, HEADERS),
-    Parser("problem_in_mirrored", lambda raw: problem_in_mirrored(head(raw, b"mcp-name"), CALL), ANY, HEADERS),
+    Parser("charsets_in", lambda raw: bodies.charsets_in(text(raw)), ANY, HEADERS),
+    Parser("refuse_partial", lambda raw: bodies.refuse_partial(200, text(raw)), ANY, HEADERS),
+    Parser("refuse_packed", lambda raw: bodies.refuse_non_text(text(raw), raw), ANY, HEADERS),
+    Parser("problem_in_mirrored", lambda raw: head.problem_in_mirrored(head_of(raw, b"mcp-name"), CALL), ANY, HEADERS),
     Parser("problem_in_source", lambda raw: problem_in_source(
         AllowedHosts(), Head("POST", "/", tuple((name, raw) for name in (b"host", b"origin", b"sec-fetch-site")))), ANY, HEADERS),
-    Parser("keep_links: location", lambda raw: keep_links([(b"location", raw)], UPSTREAM), ANY, HEADERS),
-    Parser("keep_links: link", lambda raw: keep_links([(b"link", raw)], UPSTREAM), ANY, HEADERS),
-    Parser("keep_links: refresh", lambda raw: keep_links([(b"refresh", raw)], UPSTREAM), ANY, HEADERS),
-    Parser("leads_away", lambda raw: leads_away([(b"location", raw)]), ANY, HEADERS),
-    Parser("kept_with_us", lambda raw: kept_with_us("http://" + text(raw), UPSTREAM), ANY, HEADERS),
-    Parser("may_lead_round", lambda raw: may_lead_round("//" + text(raw), UPSTREAM), ANY, HEADERS),
-    Parser("plain_hosts", lambda raw: plain_hosts(text(raw)), ANY, HEADERS),
-    Parser("parse_origin", lambda raw: parse_origin("http://" + text(raw)), ANY, HEADERS),
+    Parser("keep_links: location", lambda raw: urls.keep_links([(b"location", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("keep_links: link", lambda raw: urls.keep_links([(b"link", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("keep_links: refresh", lambda raw: urls.keep_links([(b"refresh", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("leads_away", lambda raw: urls.leads_away([(b"location", raw)]), ANY, HEADERS),
+    Parser("kept_with_us", lambda raw: urls.kept_with_us("http://" + text(raw), UPSTREAM), ANY, HEADERS),
+    Parser("may_lead_round", lambda raw: urls.may_lead_round("//" + text(raw), UPSTREAM), ANY, HEADERS),
+    Parser("plain_hosts", lambda raw: urls.plain_hosts(text(raw)), ANY, HEADERS),
+    Parser("parse_origin", lambda raw: urls.parse_origin("http://" + text(raw)), ANY, HEADERS),
     Parser("masks in a path", lambda raw: _PARAMETER.sub(b"", b"/x?" + raw), (*ANY, b"?a", b"&a="), BODY),
     Parser("learn_login", learn_login, (*ANY, b'"\\'), HEADERS),
-    Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
-    Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),
+    Parser("fold", lambda raw: messages.fold(text(raw)), ANY, BODY),
+    Parser("is_like_a_call", lambda raw: messages.is_like_a_call(text(raw)), ANY, BODY),
     Parser("kind_of_body", kind_of_body, (*ANY, *VALUES, *BATCHES, filled(b"", b'{"a":1}\n')), BODY),
     Parser("RequestWatch", lambda raw: RequestWatch().may_pass(raw), (*ANY, filled(b"", b"ABC\t/", b" \n")), BODY),
-    Parser("problem_in_body: form", lambda raw: problem_in_body(
+    Parser("problem_in_body: form", lambda raw: head.problem_in_body(
         FORM, raw, is_endpoint=False, limits=LIMITS), ANY, 60_000),
-    *(Parser(f"decode_body: {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),
+    *(Parser(f"decode_body: {coding}", partial(bodies.decode_body, coding=coding, limit=LIMITS.message),
              packed(coding), 10 * BODY) for coding in ENDS[1:]),
-    Parser("decode_body: members", lambda raw: decode_body(members(raw), "gzip", limit=LIMITS.message),
+    Parser("decode_body: members", lambda raw: bodies.decode_body(members(raw), "gzip", limit=LIMITS.message),
            (b"a",), BODY),
-    *(Parser(f"decode_body: not {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),
+    *(Parser(f"decode_body: not {coding}", partial(bodies.decode_body, coding=coding, limit=LIMITS.message),
              (b"a", b"\0", b"\x1f\x8b"), BODY) for coding in ENDS[1:]),
     Parser("EventParser: whole", parse_stream, STREAMS, BODY),
     Parser("EventParser: in pieces", partial(parse_stream, cut=61), STREAMS, BODY),
     Parser("EventParser: byte by byte", partial(parse_stream, cut=1), STREAMS, 20_000),
-    Parser("parse_event", parse_event, STREAMS, BODY),
+    Parser("parse_event", sse.parse_event, STREAMS, BODY),
     Parser("with_data", rewrite_events, STREAMS, BODY),
     Parser("EventStream", filter_stream, STREAMS, 60_000),
-    Parser("parse_message", parse_message, (*ANY, *VALUES, *BATCHES, *LISTS), BODY),
-    Parser("parse_message: result", parse_message, all_within(RESULT, b"}}"), BODY),
-    Parser("parse_message: arguments", parse_message, all_within(PARAMS, b"}}"), BODY),
-    Parser("parse_message: unknown member", parse_message, all_within(FOREIGN, b"}"), BODY),
-    Parser("is_json_rpc", is_json_rpc, (*ANY, *VALUES), BODY),
-    Parser("ids_in", ids_in, (*ANY, *VALUES, *BATCHES), BODY),
-    Parser("ids_guessed_in", ids_guessed_in, (*ANY, b'"id":1', b'"id":"', b'"id" ', b'"id":1.0e'), BODY),
-    Parser("id_value", lambda raw: id_value(text(raw) or "0"), (b"1", b"0", filled(b"1.", b"0"),
+    Parser("parse_message", messages.parse_message, (*ANY, *VALUES, *BATCHES, *LISTS), BODY),
+    Parser("parse_message: result", messages.parse_message, all_within(RESULT, b"}}"), BODY),
+    Parser("parse_message: arguments", messages.parse_message, all_within(PARAMS, b"}}"), BODY),
+    Parser("parse_message: unknown member", messages.parse_message, all_within(FOREIGN, b"}"), BODY),
+    Parser("is_json_rpc", messages.is_json_rpc, (*ANY, *VALUES), BODY),
+    Parser("ids_in", messages.ids_in, (*ANY, *VALUES, *BATCHES), BODY),
+    Parser("ids_guessed_in", messages.ids_guessed_in, (*ANY, b'"id":1', b'"id":"', b'"id" ', b'"id":1.0e'), BODY),
+    Parser("id_value", lambda raw: messages.id_value(text(raw) or "0"), (b"1", b"0", filled(b"1.", b"0"),
            filled(b"1e", b"1"), filled(b'"', b"\\u0061", b'"'), filled(b"", b"0", b".1")), 3_000),
     Parser("parse_listing", lambda raw: parse_listing(message(raw)), LISTS, BODY),
-    Parser("read_in_steps", lambda raw: list(read_in_steps(raw, LIMITS)), LISTS, BODY),
+    Parser("decide_in_steps: as many faults", list_beside_faults, LISTS[:1], BODY),
+    Parser("read_in_steps", lambda raw: list(large.read_in_steps(raw, LIMITS)), LISTS, BODY),
     Parser("read_tool_result", read_result, all_within(RESULT, b"}}"), BODY),
-    Parser("in_parts", lambda raw: list(in_parts(raw)), LISTS, BODY),
+    Parser("in_parts", lambda raw: list(large.in_parts(raw)), LISTS, BODY),
     Parser("shows_tool", lambda raw: shows_tool(text(raw), NAMES), VALUES, BODY),
-    Parser("could_show_tool", lambda raw: could_show_tool(raw, NAMES, LIMITS), (*ANY, *VALUES), BODY),
+    Parser("could_show_tool", lambda raw: bodies.could_show_tool(raw, NAMES, LIMITS), (*ANY, *VALUES), BODY),
+    Parser("shows_tool: as many names", lambda raw: shows_tool(text(raw), names_for(raw)),
+           (filled(b"[", b'{"tools":"{schema"},', b"{}]"),), BODY),
+    Parser("could_show_tool: as many names", lambda raw: bodies.could_show_tool(
+        raw, [""], LIMITS, in_text=names_for(raw)), (filled(b"<p>", b"a"), filled(b"<p>inputSchema", b"a")), BODY),
     Parser("judge_request", judge_request, (*VALUES, *BATCHES, *all_within(PARAMS, b"}}")), BODY),
     Parser("judge_request: elsewhere", judge_elsewhere, (*ANY, *VALUES, *BATCHES), BODY),
     Parser("judge_answer", judge_answer, (*LISTS, *all_within(RESULT, b"}}")), BODY),

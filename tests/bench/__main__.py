@@ -14,33 +14,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 
-from tests.bench import resources
+from tests.bench import resources, ways
 from tests.bench.rounds import LIST, Scenario, Table, large_scenarios, scenarios, side_by_side
 from tests.bench.table import render_lists, render_peaks, render_resources, render_row
 from tests.bench.targets import Results, far_off, targets
-from tests.bench.ways import (
-    AUDITED,
-    DIRECT,
-    ENVOY,
-    FASTMCP_PROXY,
-    LAUNCHER,
-    NGINX,
-    SCRIPT,
-    STOCK,
-    Running,
-    all_running,
-    running,
-    upstreams,
-    way,
-    why_absent,
-)
+from tests.bench.ways import Running
 
-_ALL = (DIRECT, NGINX, ENVOY, STOCK, SCRIPT, LAUNCHER, FASTMCP_PROXY)
-_SHORT = (DIRECT, STOCK, SCRIPT, LAUNCHER)
-_PROGRAMS = (STOCK, SCRIPT, LAUNCHER)
 _TOOLS = (20, 200, 2000, 10_000)
 _SESSIONS = 5000
 REWRITTEN = "mcp-tool-filter, rewritten"
@@ -58,8 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         said = {"machine": _machine(), "targets": [asdict(one) for one in reached]}
         Path(args.json).write_text(json.dumps(asdict(results) | said, indent=1) + "\n")
-    if args.plot:
-        _plot(args.plot, results)
     if not args.short:
         return 0
     problems = far_off(results)
@@ -72,42 +51,35 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--short", action="store_true", help="for CI: fails on ratios far off")
     parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
-    parser.add_argument(
-        "--only", default="calls,large,audit,lists,resources", help="some of the parts"
-    )
-    parser.add_argument("--json", metavar="FILE", help="where to write all of it")
-    parser.add_argument("--plot", metavar="PNG", help="where to draw it (needs matplotlib)")
+    parts = "calls,large,audit,lists,resources"
+    parser.add_argument("--only", default=parts, help="some of the parts")
+    parser.add_argument("--json", metavar="FILE", help="where to write it; bench.plot draws it")
     return parser
 
 
 def _measure_short(home: Path) -> Results:
     results = Results()
-    with upstreams(20) as ports:
-        ways = [way(name, ports[20], home) for name in _SHORT]
-        with all_running(ways) as all_of_them:
-            _fill(results.calls, all_of_them, scenarios(short=True), 5, 0.25)
+    with ways.upstreams(20) as ports:
+        _fill_among(results.calls, ways.SHORT, ports[20], home, scenarios(short=True), 5, 0.25)
     return results
 
 
 def _measure(home: Path, args: argparse.Namespace) -> Results:
     results, parts = Results(), args.only.split(",")
-    results.absent = [why for name in _ALL if (why := why_absent(name))]
+    results.absent = [why for name in ways.ALL if (why := ways.why_absent(name))]
     print("\n".join(results.absent))
-    with upstreams(*_TOOLS) as ports:
+    with ways.upstreams(*_TOOLS) as ports:
+        port, often = ports[20], (args.rounds, args.seconds)
         if "calls" in parts:
-            ways = [way(name, ports[20], home) for name in _ALL if not why_absent(name)]
-            with all_running(ways) as all_of_them:
-                _fill(results.calls, all_of_them, scenarios(), args.rounds, args.seconds)
+            present = [name for name in ways.ALL if not ways.why_absent(name)]
+            _fill_among(results.calls, present, port, home, scenarios(), *often)
         if "large" in parts:
-            ways = [way(name, ports[20], home) for name in _SHORT]
-            with all_running(ways) as all_of_them:
-                _fill(results.large, all_of_them, large_scenarios(), args.rounds, args.seconds)
-            results.peaks = resources.peaks(_PROGRAMS, ports[20], home)
+            _fill_among(results.large, ways.SHORT, port, home, large_scenarios(), *often)
+            results.peaks = resources.peaks(ways.PROGRAMS, port, home)
             print(render_peaks(results.peaks))
         if "audit" in parts:
-            ways = [way(name, ports[20], home) for name in (LAUNCHER, AUDITED)]
-            with all_running(ways) as both:
-                _fill(results.audit, both, scenarios(short=True), args.rounds, args.seconds)
+            both = (ways.LAUNCHER, ways.AUDITED)
+            _fill_among(results.audit, both, port, home, scenarios(short=True), *often)
         if "lists" in parts:
             for number, port in ports.items():
                 results.lists[number] = _lists(number, port, home, args)
@@ -118,21 +90,28 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
     return results
 
 
+def _fill_among(
+    table: Table, names: Sequence[str], port: int, home: Path, asked: Iterable[Scenario],
+    rounds: int, seconds: float,
+) -> None:  # fmt: skip
+    with ways.all_running([ways.way(name, port, home) for name in names]) as running:
+        _fill(table, running, asked, rounds, seconds)
+
+
 def _fill(
-    table: Table, ways: Sequence[Running], asked: Iterable[Scenario], rounds: int, seconds: float
+    table: Table, chosen: Sequence[Running], asked: Iterable[Scenario], rounds: int, seconds: float
 ) -> None:
-    for title, row in side_by_side(ways, asked, rounds, seconds):
+    for title, row in side_by_side(chosen, asked, rounds, seconds):
         table[title] = row
         print(render_row(title, row), flush=True)
 
 
 def _lists(number: int, port: int, home: Path, args: argparse.Namespace) -> Table:
     """The list from the snapshot, the list rewritten, and calls among so many tools."""
-    names = (STOCK, SCRIPT, LAUNCHER)
-    rewriting = way(LAUNCHER, port, home, "--tools-list", "upstream")
-    ways = [way(name, port, home) for name in (DIRECT, *names)]
+    rewriting = ways.way(ways.LAUNCHER, port, home, "--tools-list", "upstream")
+    chosen = [ways.way(name, port, home) for name in ways.SHORT]
     table: Table = {}
-    with all_running(ways) as all_of_them, running(rewriting) as it:
+    with ways.all_running(chosen) as all_of_them, ways.running(rewriting) as it:
         everyone = [*all_of_them, Running(REWRITTEN, it.port, it.pids)]
         asked = [Scenario(f"list, {number} tools", LIST), *scenarios(short=True)[:1]]
         _fill(table, everyone, asked, args.rounds, args.seconds)
@@ -143,22 +122,13 @@ def _measure_resources(
     results: Results, ports: dict[int, int], home: Path, args: argparse.Namespace
 ) -> None:
     fewest = ports[min(ports)]
-    present = [name for name in (NGINX, ENVOY, *_PROGRAMS, FASTMCP_PROXY) if not why_absent(name)]
+    present = [name for name in ways.ALL[1:] if not ways.why_absent(name)]
     results.start_up = resources.start_up(present, fewest, home, args.rounds)
     for number, port in ports.items():
-        results.resident[number] = resources.resident(_PROGRAMS, port, home)
-    streaming = (SCRIPT, LAUNCHER)  # mitmdump alone holds a stream back until it ends
+        results.resident[number] = resources.resident(ways.PROGRAMS, port, home)
+    streaming = (ways.SCRIPT, ways.LAUNCHER)  # mitmdump alone holds a stream back until it ends
     results.idle_stream = resources.idle_streams(streaming, fewest, home)
     results.sessions = resources.among_sessions(fewest, home, _SESSIONS, args.rounds, args.seconds)
-
-
-def _plot(path: str, results: Results) -> None:
-    if not find_spec("matplotlib"):
-        print("No plot is drawn: pip install matplotlib")
-        return
-    from tests.bench.plot import plot
-
-    plot(results, Path(path))
 
 
 def _machine() -> dict[str, str | int | None]:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from tests.bench.load import Client, check, connect, connected, drive, renew_session
-from tests.bench.rounds import (
-    LIST,
-    MEBIBYTE,
-    Measured,
-    Scenario,
-    call,
-    large_scenarios,
-    side_by_side,
-)
+from tests.bench import rounds as measuring
+from tests.bench.load import check, connect, connected, drive, renew_session
+from tests.bench.rounds import LIST, MEBIBYTE, Measured, Scenario, call, large_scenarios
 from tests.bench.ways import LAUNCHER, Running, running, started, until_answered, way
 
 _STREAMS = 200
@@ -100,18 +94,9 @@ def among_sessions(
         running(way(LAUNCHER, upstream, home)) as busy,
     ):
         client = connect(busy.port)
-        for _ in _renewed(client, others):
-            pass
+        for _ in range(others):
+            renew_session(client)
         client.sock.close()
-        ways = [
-            Running("alone", alone.port, alone.pids),
-            Running(f"among {others}", busy.port, busy.pids),
-        ]
+        ways = [replace(alone, name="alone"), replace(busy, name=f"among {others}")]
         scenario = Scenario("call, 1 KB", call(1024, "json"))
-        return dict(side_by_side(ways, [scenario], rounds, seconds))[scenario.title]
-
-
-def _renewed(client: Client, times: int) -> Iterator[str]:
-    for _ in range(times):
-        renew_session(client)
-        yield client.session
+        return dict(measuring.side_by_side(ways, [scenario], rounds, seconds))[scenario.title]

@@ -58,22 +58,16 @@ interceptor:
       actions: [block: no]
 """
 _MESSAGES = {
-    "denied call": _DENIED,
-    "allowed call": _ALLOWED,
-    "call answered in an event": _EVENT,
+    "denied call": _DENIED, "allowed call": _ALLOWED, "call answered in an event": _EVENT,
     "list": _LIST,
-}
+}  # fmt: skip
 _HTTP_HOSTS = ("sockets", "mitmproxy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.switches", description=__doc__)
-    parser.add_argument(
-        "--show",
-        choices=[*_HTTP_HOSTS, "stdio"],
-        default="",
-        help="show from where to where in this host, too",
-    )
+    hosts = [*_HTTP_HOSTS, "stdio"]
+    parser.add_argument("--show", choices=hosts, default="", help="show each step in this host")
     args = parser.parse_args(argv)
     print(f"{'switches (modules)':36}" + "".join(f"{view:>12}" for view in _VIEWS))
     with tempfile.TemporaryDirectory() as home:

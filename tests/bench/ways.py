@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from tests.bench.load import PATIENCE, connect
 from tests.bench.upstream import DENY
+from tests.raw_upstream import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDON = REPOSITORY / "addon"
@@ -26,59 +27,9 @@ _MITMDUMP = "from mitmproxy.tools.main import mitmdump; mitmdump()"
 DIRECT, NGINX, ENVOY, FASTMCP_PROXY = "direct", "nginx", "Envoy", "FastMCP proxy"
 STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
 AUDITED = "mcp-tool-filter --audit-log"
-
-
-_NGINX = """\
-daemon off; worker_processes 1; pid {home}/nginx.pid; error_log {home}/nginx.log;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; fastcgi_temp_path {home}/fcgi;
-    uwsgi_temp_path {home}/uwsgi; scgi_temp_path {home}/scgi;
-    upstream mcp {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 100000000; }}
-    server {{
-        listen 127.0.0.1:{port};
-        keepalive_requests 100000000;
-        client_max_body_size 20m;
-        location / {{
-            proxy_pass http://mcp;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_buffering off;  # as an event stream needs it
-        }}
-    }}
-}}
-"""
-
-
-_ENVOY = """\
-static_resources:
-  listeners:
-  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": "{types}.network.http_connection_manager.v3.HttpConnectionManager"
-          stat_prefix: clients
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": "{types}.http.router.v3.Router"}}
-          route_config:
-            virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes: [{{match: {{prefix: /}}, route: {{cluster: mcp, timeout: 0s}}}}]
-  clusters:
-  - name: mcp
-    load_assignment:
-      cluster_name: mcp
-      endpoints:
-      - lb_endpoints:
-        - endpoint:
-            address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}
-"""
-_ENVOY_TYPES = "type.googleapis.com/envoy.extensions.filters"
+PROGRAMS = (STOCK, SCRIPT, LAUNCHER)
+SHORT = (DIRECT, *PROGRAMS)
+ALL = (DIRECT, NGINX, ENVOY, *PROGRAMS, FASTMCP_PROXY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,23 +162,22 @@ def upstreams(*numbers: int) -> Iterator[dict[int, int]]:
             process.kill()
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def _nginx(home: Path, upstream: int, port: int) -> tuple[str, ...]:
-    config = home / "nginx.conf"
-    config.write_text(_NGINX.format(home=home, upstream=upstream, port=port))
-    return (shutil.which("nginx", path=_path()) or "nginx", "-c", str(config))
+    config = _written("nginx.conf", home, upstream, port)
+    return (shutil.which("nginx", path=_path()) or "nginx", "-c", config)
 
 
 def _envoy(home: Path, upstream: int, port: int) -> tuple[str, ...]:
-    config = home / "envoy.yaml"
-    config.write_text(_ENVOY.format(upstream=upstream, port=port, types=_ENVOY_TYPES))
+    config = _written("envoy.yaml", home, upstream, port)
     one_core = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
-    return (shutil.which("envoy", path=_path()) or "envoy", "-c", str(config), *one_core)
+    return (shutil.which("envoy", path=_path()) or "envoy", "-c", config, *one_core)
+
+
+def _written(name: str, home: Path, upstream: int, port: int) -> str:
+    template = Template(Path(__file__).with_name(name).read_text())
+    path = home / name
+    path.write_text(template.substitute(home=home, upstream=upstream, port=port))
+    return str(path)
 
 
 def _path() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -65,22 +66,24 @@ async def launched(
     """Start it; on a free port unless the arguments name one."""
     own = [] if {"-p", "--port"} & set(arguments) else ["--port", "0"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "mcp_tool_filter",
-        *arguments,
-        *own,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "mcp_tool_filter", *arguments, *own, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=surroundings(home, environment),
-    )
+    )  # fmt: skip
     running = RunningLauncher(process)
     running.read()
     try:
         yield running
     finally:
         await running.end()
+
+
+async def ended(
+    *arguments: str, home: Path, environment: dict[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run it to its end; return the exit status, stdout and stderr."""
+    async with launched(*arguments, home=home, environment=environment) as it:
+        return await it.exit_code(), it.stdout, it.stderr
 
 
 def run(
@@ -91,19 +94,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
     return subprocess.run(
-        [python, "-m", "mcp_tool_filter", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
+        [python, "-m", "mcp_tool_filter", *arguments], stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, encoding="utf-8", timeout=60, check=False,
         env=surroundings(home, environment),
-    )
+    )  # fmt: skip
 
 
 def surroundings(home: Path, more: dict[str, str] | None = None) -> dict[str, str]:
-    """An environment without our settings, with its own home."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MCP_TOOL_FILTER_")}
+    """An environment without our settings and without a proxy, with its own home."""
+    kept = {k: v for k, v in os.environ.items() if not re.match("MCP_TOOL_F|(?i:.*_proxy$)", k)}
     own = {"HOME": str(home), "PYTHONPATH": str(ADDON), "PYTHONUTF8": "1"}
     return {**kept, **own, **(more or {})}

@@ -31,55 +31,49 @@ def saved(file: FileOfPatterns, server: str, *deny: str, spare: tuple[str, ...] 
     return found | {"problem": written["problem"]}
 
 
-@pytest.mark.parametrize(
-    ("before", "server", "deny", "spare", "after"),
-    [
-        # A comment, the other keys and their order stay.
-        (
-            "# mine\ndeny = ['^a']  # why\nstrict = false\n",
-            "", ["^a", "^b$"], [],
-            "# mine\ndeny = ['^a', '^b$']  # why\nstrict = false\n",
-        ),
-        (
-            "deny = [\n  '^a',  # one\n  '^b',  # two\n]\n",
-            "", ["^b", "^it's"], [],
-            "deny = [\n  '^b',  # two\n  \"^it's\",\n]\n",
-        ),
-        # They stay also if no pattern does.
-        ("deny = '^a'  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
-        ("deny = ['^a']  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
-        (
-            "deny = [ # for us\n  '^a',\n  # more to come\n]\n",
-            "", ["^b"], [],
-            "deny = [ # for us\n  # more to come\n  '^b'\n]\n",
-        ),
-        ("deny = '^a,^b'\n", "", ["^b"], [], "deny = '^b'\n"),
-        ("deny = '^a'\n", "", ["^a", "^b"], [], "deny = ['^a', '^b']\n"),
-        ("deny = '^a'\nquiet = true\n", "", ["(?!)"], [], "quiet = true\n"),
-        ("quiet = true\n", "", ["^a"], ["^ab$"],
-         "quiet = true\ndeny = ['^a']\nexcept = ['^ab$']\n"),
-        # A glob stays one; the page knows only its regex.
-        ("deny_glob = ['r*', 'x']\n", "", ["^r", "^x$"], [], "deny_glob = ['r*', 'x']\n"),
-        ("deny-glob = ['r*', 'x']\n", "", ["^x$", "^y$"], [],
-         "deny-glob = ['x']\ndeny = ['^y$']\n"),
-        # The tables of servers come last: a new key of the top is before them.
-        ("quiet = true\n" + SERVER, "", ["^a"], [], "quiet = true\ndeny = ['^a']\n" + SERVER),
-        ("deny = '^a'" + SERVER + "# end\n", "s", ["^b"], [],
-         "deny = '^a'" + SERVER + "# end\ndeny = ['^b']\n"),
-        (SERVER + "except = '^a'\n[servers.t]\ncommand = ['x']\n", "s", [], [],
-         SERVER + "[servers.t]\ncommand = ['x']\n"),
-        # What the top says, too, stays in the table if it is there, and is not added.
-        ("deny = '^a'" + SERVER + "deny = '^a'\n", "s", [], [],
-         "deny = '^a'" + SERVER + "deny = '^a'\n"),
-        ("servers = {s = {url = 'localhost:1'}}\n", "s", ["^a"], [],
-         "servers = {s = {url = 'localhost:1',deny = ['^a']}}\n"),
-        # Other lines keep their ends.
-        ("deny = ['^a', '^b']\nquiet = true\r\n", "", ["^b"], [],
-         "deny = ['^b']\nquiet = true\r\n"),
-        ("\ufeffdeny = '^a'\r\nquiet = true\r\n", "", ["^b"], [],
-         "\ufeffdeny = ['^b']\r\nquiet = true\r\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "server", "deny", "spare", "after"), [
+    # A comment, the other keys and their order stay.
+    (
+        "# mine\ndeny = ['^a']  # why\nstrict = false\n",
+        "", ["^a", "^b$"], [],
+        "# mine\ndeny = ['^a', '^b$']  # why\nstrict = false\n",
+    ),
+    (
+        "deny = [\n  '^a',  # one\n  '^b',  # two\n]\n",
+        "", ["^b", "^it's"], [],
+        "deny = [\n  '^b',  # two\n  \"^it's\",\n]\n",
+    ),
+    # They stay also if no pattern does.
+    ("deny = '^a'  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
+    ("deny = ['^a']  # why\n", "", ["^b"], [], "deny = ['^b']  # why\n"),
+    (
+        "deny = [ # for us\n  '^a',\n  # more to come\n]\n",
+        "", ["^b"], [],
+        "deny = [ # for us\n  # more to come\n  '^b'\n]\n",
+    ),
+    ("deny = '^a,^b'\n", "", ["^b"], [], "deny = '^b'\n"),
+    ("deny = '^a'\n", "", ["^a", "^b"], [], "deny = ['^a', '^b']\n"),
+    ("deny = '^a'\nquiet = true\n", "", ["(?!)"], [], "quiet = true\n"),
+    ("quiet = true\n", "", ["^a"], ["^ab$"], "quiet = true\ndeny = ['^a']\nexcept = ['^ab$']\n"),
+    # A glob stays one; the page knows only its regex.
+    ("deny_glob = ['r*', 'x']\n", "", ["^r", "^x$"], [], "deny_glob = ['r*', 'x']\n"),
+    ("deny-glob = ['r*', 'x']\n", "", ["^x$", "^y$"], [], "deny-glob = ['x']\ndeny = ['^y$']\n"),
+    # The tables of servers come last: a new key of the top is before them.
+    ("quiet = true\n" + SERVER, "", ["^a"], [], "quiet = true\ndeny = ['^a']\n" + SERVER),
+    ("deny = '^a'" + SERVER + "# end\n", "s", ["^b"], [],
+     "deny = '^a'" + SERVER + "# end\ndeny = ['^b']\n"),
+    (SERVER + "except = '^a'\n[servers.t]\ncommand = ['x']\n", "s", [], [],
+     SERVER + "[servers.t]\ncommand = ['x']\n"),
+    # What the top says, too, stays in the table if it is there, and is not added.
+    ("deny = '^a'" + SERVER + "deny = '^a'\n", "s", [], [],
+     "deny = '^a'" + SERVER + "deny = '^a'\n"),
+    ("servers = {s = {url = 'localhost:1'}}\n", "s", ["^a"], [],
+     "servers = {s = {url = 'localhost:1',deny = ['^a']}}\n"),
+    # Other lines keep their ends.
+    ("deny = ['^a', '^b']\nquiet = true\r\n", "", ["^b"], [], "deny = ['^b']\nquiet = true\r\n"),
+    ("\ufeffdeny = '^a'\r\nquiet = true\r\n", "", ["^b"], [],
+     "\ufeffdeny = ['^b']\r\nquiet = true\r\n"),
+])  # fmt: skip
 def test_only_the_patterns_change(
     before: str, server: str, deny: list[str], spare: list[str], after: str, tmp_path: Path
 ) -> None:
@@ -98,11 +92,8 @@ def test_the_change_shows_nothing_else_of_the_file(tmp_path: Path) -> None:
     text = "[servers.s]\nurl = 'localhost:1'\nheader = 'X-Key: s3cret'\ndeny = '^a'\n"
     file, _ = opened(tmp_path, text)
     diff = saved(file, "s", "^b")["diff"]
-    assert ["s3cret" in diff, "-deny = '^a'" in diff, "+deny = ['^b']" in diff] == [
-        False,
-        True,
-        True,
-    ]
+    assert "s3cret" not in diff
+    assert "-deny = '^a'\n+deny = ['^b']" in diff
 
 
 def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
@@ -157,9 +148,8 @@ def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     _, path = opened(folder, "deny = '^a'\n")
     link = tmp_path / "c.toml"
     link.symlink_to(path)
-    file = FileOfPatterns(
-        read_sources(parse_flags(["--config", str(link), "-u", "localhost:1"]), {})
-    )
+    typed = parse_flags(["--config", str(link), "-u", "localhost:1"])
+    file = FileOfPatterns(read_sources(typed, {}))
     assert saved(file, "", "^b")["problem"] == ""
     assert link.is_symlink()
     assert path.read_text() == "deny = ['^b']\n"

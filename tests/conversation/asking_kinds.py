@@ -31,9 +31,11 @@ def open_session(
     revision: str = R2025_11_25,
     *,
     like_the_fetch: bool = True,
+    who: str = "",
 ) -> Conversation:
-    """Shake hands as a client with these capabilities."""
-    between = Conversation(in_force, Client(session=Session(is_like_the_fetch=like_the_fetch)))
+    """Shake hands as a client with these capabilities; ``who`` is its credential."""
+    session = Session(is_like_the_fetch=like_the_fetch and not who)
+    between = Conversation(in_force, Client(session=session, credential=who))
     between.from_client(asking("initialize", params=f'{{"capabilities":{capabilities}}}'))
     between.from_upstream(answering(f'{{"protocolVersion":"{revision}"}}'))
     return between

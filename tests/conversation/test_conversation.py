@@ -173,10 +173,9 @@ def test_a_list_from_the_snapshot_passes_the_links_as_a_request_and_as_a_respons
     between.policy.config = parse_config(deny=["^rm"], tools_list="cache")
     verdict = said(between, LIST).verdict
     assert replied(verdict) == listing("read")
-    assert link.seen == [
-        (Direction.FROM_CLIENT, "tools/list"),
-        (Direction.FROM_UPSTREAM, "to tools/list"),
-    ]
+    asked, answered = link.seen
+    assert asked == (Direction.FROM_CLIENT, "tools/list")
+    assert answered == (Direction.FROM_UPSTREAM, "to tools/list")
 
 
 def test_a_link_without_effects_does_not_wait() -> None:
@@ -215,7 +214,7 @@ def test_the_members_of_a_batch_wait_together() -> None:
 
 def test_a_batch_with_a_member_that_cannot_be_judged_is_refused_as_one_message() -> None:
     told: list[Judged] = []
-    between = conversation(Linked(**{"tools/call": 1.0}), told=told)
+    between = conversation(Linked(tools_call=1.0), told=told)
     between.client.session = Session()
     unclear = calling("read", id="3").replace(b'"name"', b'"name":"rm","name"')
     assert unclear != calling("read", id="3")

@@ -12,13 +12,7 @@ import pytest
 from mcp_tool_filter.conversation import conversation
 from mcp_tool_filter.conversation import kinds as capabilities
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import (
-    ALL_CAPABILITIES,
-    MOST_BYTES,
-    Kind,
-    OnlyKinds,
-    canonical,
-)
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, Kind, canonical
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy import snapshot
@@ -29,37 +23,14 @@ from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict, Why
 from mcp_tool_filter.protocol import large
-from mcp_tool_filter.protocol.limits import (
-    R2024_11_05,
-    R2025_06_18,
-    R2025_11_25,
-    R2026_07_28,
-    Limits,
-)
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2025_11_25, R2026_07_28, Limits
 from mcp_tool_filter.protocol.tools import parse_tool_call
-from tests.conversation.asking_kinds import (
-    CHANGED,
-    LIST,
-    Http,
-    asked,
-    finished,
-    listed,
-    open_session,
-)
-from tests.conversation.test_conversation import Linked
-from tests.make import (
-    answering,
-    asking,
-    at_once,
-    calling,
-    definition,
-    error_in,
-    listing,
-    policy,
-    replied,
-    rewritten,
-    text_of,
-)
+from tests import make
+from tests.conversation.asking_kinds import CHANGED, Http, asked, finished, listed, open_session
+from tests.conversation.test_conversation import LIST, Linked
+from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
+
+MORE = ',"nextCursor":"2"'
 
 
 def test_a_client_with_all_capabilities_is_answered_from_the_fetched_list() -> None:
@@ -86,9 +57,14 @@ def test_the_order_and_spelling_of_capabilities_do_not_matter() -> None:
 def test_each_revision_has_its_own_form_of_the_definitions() -> None:
     in_force = policy("read")
     other = open_session(in_force, ALL_CAPABILITIES, R2025_06_18)
-    raw = answering('{"tools":[' + definition("read", ',"title":"x"').decode() + "]}")
+    raw = changed("read")
     assert listed(other, raw) == raw
     assert text_of(asked(other, LIST)) == raw
+
+
+def changed(name: str, more: str = "") -> bytes:
+    """Write the list of a tool whose definition has changed."""
+    return make.listing_of(definition(name, ',"title":"new"'), more=more)
 
 
 def test_a_users_list_is_never_given_to_another() -> None:
@@ -98,16 +74,16 @@ def test_a_users_list_is_never_given_to_another() -> None:
     assert listed(bob, listing("of_bob")) == listing("of_bob")
     assert asked(ann, calling("of_ann", id="2")) == Forward()
     for by, tool in [(bob, "of_ann"), (ann, "of_bob"), (bob, "read")]:
-        verdict = asked(by, calling(tool, id="3"))
-        assert f"Tool not found: {tool}".encode() in replied(verdict)
+        assert_unknown(asked(by, calling(tool, id="3")), tool)
+
+
+def assert_unknown(verdict: Verdict, tool: str) -> None:
+    assert make.error_in(verdict) == (-32601, f"Tool not found: {shown(tool)}")
 
 
 def test_a_client_without_a_session_is_identified_by_its_credentials() -> None:
     in_force = policy("read")
-    ann, again, bob = (
-        Conversation(in_force, Client(said_revision=R2025_11_25, credential=one))
-        for one in ("ann", "ann", "bob")
-    )
+    ann, again, bob = (user(in_force, one) for one in ("ann", "ann", "bob"))
     listed(ann, listing("of_ann"))
     assert asked(again, calling("of_ann", id="2")) == Forward()
     assert waits(bob.from_client(calling("of_ann", id="2"), None, Http()))
@@ -116,26 +92,24 @@ def test_a_client_without_a_session_is_identified_by_its_credentials() -> None:
 def test_a_pinned_definition_stays_within_its_kind() -> None:
     in_force = policy("read")
     ann, bob = (open_session(in_force, like_the_fetch=False) for _ in "ab")
-    changed = answering('{"tools":[' + definition("read", ',"title":"new"').decode() + "]}")
     assert listed(ann, listing("read")) == listing("read")
     assert text_of(asked(ann, LIST)) == listing("read")
-    assert text_of(at_once(ann.from_upstream(changed)).verdict) == listing("read")
-    assert listed(bob, changed) == changed
+    assert text_of(at_once(ann.from_upstream(changed("read"))).verdict) == listing("read")
+    assert listed(bob, changed("read")) == changed("read")
 
 
 def test_a_description_of_some_tools_is_never_taken_for_a_list() -> None:
     """Its definitions may be in another form, or for this one request."""
     between = open_session(policy("x"))
     assert asked(between, asking("tools/describe", id="2")) == Forward()
-    described = definition("comes", ',"title":"described"').decode()
-    finished(between.from_upstream(answering(f'{{"tools":[{described}]}}', id="2")))
+    described = definition("comes", ',"title":"described"')
+    finished(between.from_upstream(make.listing_of(described, id="2")))
     assert listed(between, listing("stays", "comes")) == listing("stays", "comes")
 
 
 def test_a_list_of_several_pages_is_complete_with_its_last_page() -> None:
-    in_force = policy()
-    between = open_session(in_force)
-    listed(between, listing("one", more=',"nextCursor":"2"'))
+    between = open_session(policy())
+    listed(between, listing("one", more=MORE))
     assert waits(between.from_client(calling("two", id="9"), None, Http()))
     asked(between, asking("tools/list", id="3", params='{"cursor":"2"}'))
     between.from_upstream(listing("two", id="3"))
@@ -150,13 +124,12 @@ def test_what_the_first_page_showed_stays_if_the_patterns_change_before_the_last
     between = open_session(in_force, like_the_fetch=False)
     reading = ',"annotations":{"readOnlyHint":true}'
 
-    def page(more: str, next_page: str = "") -> bytes:
-        tools = definition("one", more) + b"," + definition("two", reading)
-        return answering('{"tools":[' + tools.decode() + f"]{next_page}}}")
+    def page(more: str) -> bytes:
+        return make.listing_of(definition("one", more), definition("two", reading), more=MORE)
 
-    assert b"one" not in listed(between, page("", ',"nextCursor":"2"'))
+    assert b"one" not in listed(between, page(""))
     in_force.adopt(parse_config(read_only="true", deny=["^rm"]))
-    assert b"one" not in listed(between, page(reading, ',"nextCursor":"2"'))
+    assert b"one" not in listed(between, page(reading))
     asked(between, asking("tools/list", id="3", params='{"cursor":"2"}'))
     between.from_upstream(listing("rm", id="3"))
     assert isinstance(asked(between, calling("one", id="8")), Reply)
@@ -174,18 +147,12 @@ def test_other_patterns_apply_to_every_kind() -> None:
     assert asked(ann, calling("read", id="4")) == Forward()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"deny": ["^RM"]}, {"deny": ["^RM"], "ignore_case": "true"}),
-        ({"deny": ["rm*x"]}, {"deny_glob": ["rm*x"]}),
-        ({"deny": ["rm"], "except": ["rm_tax"]}, {"deny": ["rm"], "except": ["other"]}),
-    ],
-    ids=str,
-)
-def test_patterns_that_only_look_the_same_apply(
-    before: dict[str, Any], after: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("before", "after"), [
+    ({"deny": ["^RM"]}, {"deny": ["^RM"], "ignore_case": "true"}),
+    ({"deny": ["rm*x"]}, {"deny_glob": ["rm*x"]}),
+    ({"deny": ["rm"], "except": ["rm_tax"]}, {"deny": ["rm"], "except": ["other"]}),
+], ids=str)  # fmt: skip
+def test_patterns_that_look_the_same_apply(before: dict[str, Any], after: dict[str, Any]) -> None:
     in_force = policy("rm_tax")
     in_force.adopt(parse_config(before))
     ann = open_session(in_force, like_the_fetch=False)
@@ -223,9 +190,8 @@ def test_the_bytes_of_all_lists_are_bounded() -> None:
     for one in users:  # all are known before the first lists
         asked(one, LIST)
     for number, one in enumerate(users):
-        big = definition(f"tool_{number}", ',"description":"' + "x" * 1_000_000 + '"').decode()
-        more = ',"nextCursor":"2"' if number < 20 else ""
-        raw = answering('{"tools":[' + big + f"]{more}}}")
+        big = definition(f"tool_{number}", ',"description":"' + "x" * 1_000_000 + '"')
+        raw = make.listing_of(big, more=MORE if number < 20 else "")
         assert finished(one.from_upstream(raw)).verdict == Forward()
     assert in_force.kinds.size <= MOST_BYTES + 3_000_000  # and the one that came last
     assert "tool_149" not in in_force.kinds.of(users[-1].client).snapshot.allowed
@@ -255,32 +221,25 @@ def test_a_forgotten_session_with_a_list_of_its_own_goes_back_to_the_one_it_shar
 
 def test_made_up_credentials_never_push_out_pinned_tools() -> None:
     """Most upstreams refuse them; others list the same tools to everybody."""
-    changed = answering('{"tools":[' + definition("mine", ',"title":"new"').decode() + "]}")
     for lists in (False, True):
         in_force = small_policy("read")
         assert listed(user(in_force, "ann"), listing("mine")) == listing("mine")
         for number in range(2 * MOST):
             made_up = user(in_force, number)
-            if lists:
-                listed(made_up, listing("read", "new"))
-            else:
-                asked(made_up, LIST)
+            listed(made_up, listing("read", "new")) if lists else asked(made_up, LIST)
         assert len(in_force.kinds) <= MOST
         ann = user(in_force, "ann")
         assert text_of(asked(ann, LIST)) == listing("mine")
-        assert text_of(finished(ann.from_upstream(changed)).verdict) == listing("mine")
+        assert text_of(finished(ann.from_upstream(changed("mine"))).verdict) == listing("mine")
         assert isinstance(asked(user(in_force, "ann"), calling("new", id="3")), Reply)
 
 
 def test_made_up_credentials_never_push_out_a_list_that_is_not_complete() -> None:
-    in_force = small_policy("read")
-    page = '{"tools":[%s],"nextCursor":"2"}'
-    seen = answering(page % definition("mine").decode())
-    changed = answering(page % definition("mine", ',"title":"new"').decode())
+    in_force, seen = small_policy("read"), listing("mine", more=MORE)
     assert listed(user(in_force, "ann"), seen) == seen
     for number in range(2 * MOST):
         asked(user(in_force, number), LIST)
-    assert listed(user(in_force, "ann"), changed) == seen
+    assert listed(user(in_force, "ann"), changed("mine", MORE)) == seen
 
 
 def test_a_full_memory_is_not_searched_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,45 +247,31 @@ def test_a_full_memory_is_not_searched_for_each_message(monkeypatch: pytest.Monk
     in_force.clock = in_force.kinds._clock = lambda: now
     for number in range(MOST):
         listed(user(in_force, number), listing("a"))
-    looks = 0
-
-    def counting(_kind: Kind) -> bool:
-        nonlocal looks
-        looks += 1
-        return True
-
-    monkeypatch.setattr(Kind, "is_needed", property(counting))
+    looks = Mock(return_value=True)
+    monkeypatch.setattr(Kind, "is_needed", property(looks))
     for number in range(MOST, 3 * MOST):
         asked(user(in_force, number), calling("read"))
-    assert looks == MOST
+    assert looks.call_count == MOST
     now = 2.0
     asked(user(in_force, "late"), calling("read"))
-    assert looks == 2 * MOST
+    assert looks.call_count == 2 * MOST
 
 
 def test_what_a_page_has_shown_stays_when_a_call_fetches_the_whole_list() -> None:
     """The upstream may have changed the tool in between."""
-    in_force = policy("other")
-    ann = open_session(in_force, like_the_fetch=False)
-    ann.client.credential = "ann"
-    seen = definition("mine").decode()
-    first = answering('{"tools":[' + seen + '],"nextCursor":"2"}')
+    ann, first = open_session(policy("other"), who="ann"), listing("mine", more=MORE)
     assert listed(ann, first) == first
     call = ann.from_client(calling("of_ann", id="2"), None, Http())
     assert waits(call)
     assert isinstance(next(call), FetchTools)
-    changed = definition("mine", ',"title":"new"').decode()
-    of_ann = definition("of_ann").decode()
-    fetched = answering('{"tools":[' + changed + "," + of_ann + "]}")
+    fetched = make.listing_of(definition("mine", ',"title":"new"'), definition("of_ann"))
     assert finished(call, (fetched,)).verdict == Forward()
-    whole = answering('{"tools":[' + seen + "," + of_ann + "]}", id="3")
+    whole = listing("mine", "of_ann", id="3")
     assert text_of(asked(ann, asking("tools/list", id="3"))) == whole
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_without_room_a_new_asker_gets_only_tools_that_our_own_fetch_has_seen(
-    is_listed: bool,
-) -> None:
+def test_without_room_a_new_asker_gets_only_tools_we_have_fetched(is_listed: bool) -> None:
     in_force = small_policy("read", "rm")
     if not is_listed:
         fetched = replace(example(), pages=(), is_listed=False)
@@ -338,11 +283,10 @@ def test_without_room_a_new_asker_gets_only_tools_that_our_own_fetch_has_seen(
         came = listed(late, listing("new", "read", "rm"))
         assert came == (listing("read") if is_listed else listing())
     for name in ("new", "rm", "no_such_tool"):
-        refused = asked(late, calling(name, id="3"))
-        assert error_in(refused) == (-32601, f"Tool not found: {name}")
+        assert_unknown(asked(late, calling(name, id="3")), name)
     assert isinstance(asked(late, calling("read", id="3")), Forward if is_listed else Reply)
     before = in_force.kinds.size
-    listed(late, listing("a", more=',"nextCursor":"2"'))
+    listed(late, listing("a", more=MORE))
     assert in_force.kinds.size == before  # what is not kept takes no room from others for ever
 
 
@@ -410,53 +354,44 @@ def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False)
 
 @pytest.mark.parametrize("name", ["rm", "Rm", "mine", "mine\u200b", " mine", "read"])
 @pytest.mark.parametrize("like_the_fetch", [True, False])
-def test_without_a_list_only_askers_of_their_own_may_have_tools_of_their_own(
-    name: str, like_the_fetch: bool
-) -> None:
+def test_without_a_list_only_a_user_may_have_own_tools(name: str, like_the_fetch: bool) -> None:
     """Anybody else gets the same answer for denied and unknown tools: the upstream's own words for
     an unknown one would tell that the denied one is hidden."""
-    between = open_session(policy("read", deny="^rm"), like_the_fetch=like_the_fetch)
-    between.client.credential = "" if like_the_fetch else "ann"
+    between = open_session(policy("read", deny="^rm"), who="" if like_the_fetch else "ann")
     verdict = without_list(between, calling(name))
     if name == "read" or (name == "mine" and not like_the_fetch):
         assert verdict == Forward()
     else:
-        assert error_in(verdict) == (-32601, f"Tool not found: {shown(name)}")
+        assert_unknown(verdict, name)
 
 
 RESULT = '{"isError":%s,"content":[{"type":"text","text":"%s"}]}'
 
 
-@pytest.mark.parametrize(
-    ("member", "says_unknown"),
-    [
-        ('"error":{"code":-32602,"message":"Unknown tool: mine"}', True),
-        ('"error":{"code":-32602,"message":"MCP error -32602: Tool mine not found"}', True),
-        ('"error":{"code":-32601,"message":"Method not found"}', True),
-        ('"result":' + RESULT % ("true", "Unknown tool: mine"), True),
-        ('"result":' + RESULT % ("true", "tool 'mine' does not exist"), True),
-        ('"error":{"code":-32602,"message":"Invalid arguments for tool mine: path"}', False),
-        ('"error":{"code":-32603,"message":"The file was not found"}', False),
-        ('"result":' + RESULT % ("true", "No such file: mine"), False),
-        ('"result":' + RESULT % ("true", "Unknown tool: hammer"), False),
-        ('"result":' + RESULT % ("false", "Unknown tool: mine"), False),
-        ('"result":' + RESULT % ("true", "Unknown tool: mine" + " x" * 5000), False),  # says more
-        ('"result":{"isError":true,"content":7}', False),
-        ('"result":7', False),
-    ],
-)
-def test_a_tool_that_the_upstream_does_not_know_is_not_found_in_our_words(
-    member: str, says_unknown: bool
-) -> None:
+@pytest.mark.parametrize(("member", "says_unknown"), [
+    ('"error":{"code":-32602,"message":"Unknown tool: mine"}', True),
+    ('"error":{"code":-32602,"message":"MCP error -32602: Tool mine not found"}', True),
+    ('"error":{"code":-32601,"message":"Method not found"}', True),
+    ('"result":' + RESULT % ("true", "Unknown tool: mine"), True),
+    ('"result":' + RESULT % ("true", "tool 'mine' does not exist"), True),
+    ('"error":{"code":-32602,"message":"Invalid arguments for tool mine: path"}', False),
+    ('"error":{"code":-32603,"message":"The file was not found"}', False),
+    ('"result":' + RESULT % ("true", "No such file: mine"), False),
+    ('"result":' + RESULT % ("true", "Unknown tool: hammer"), False),
+    ('"result":' + RESULT % ("false", "Unknown tool: mine"), False),
+    ('"result":' + RESULT % ("true", "Unknown tool: mine" + " x" * 5000), False),  # says more
+    ('"result":{"isError":true,"content":7}', False),
+    ('"result":7', False),
+])  # fmt: skip
+def test_a_tool_unknown_upstream_is_not_found_in_our_words(member: str, says_unknown: bool) -> None:
     """Only where we had no list to ask: elsewhere each answer passes in its own bytes."""
     answer = f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode()
     in_force = policy("read", deny="^rm")
-    ann = open_session(in_force, like_the_fetch=False)
-    ann.client.credential = "ann"
+    ann = open_session(in_force, who="ann")
     assert without_list(ann, calling("mine")) == Forward()
     verdict = finished(ann.judge_from_upstream(answer)).verdict
     if says_unknown:
-        assert error_in(verdict) == (-32601, "Tool not found: mine")
+        assert_unknown(verdict, "mine")
     elif '"result":7' not in member:
         assert verdict == Forward()
     bob = open_session(in_force, like_the_fetch=False)
@@ -471,8 +406,7 @@ def test_calls_wait_once_for_an_upstream_that_does_not_list(is_refusal: bool) ->
     """The next ones are judged at once, for a while. A refusal comes soon, and may end soon."""
     in_force = policy("read", deny="^rm")
     now = in_force.clock = Mock(return_value=100.0)
-    ann = open_session(in_force, like_the_fetch=False)
-    ann.client.credential = "ann"
+    ann = open_session(in_force, who="ann")
     assert without_list(ann, calling("mine"), is_refusal=is_refusal) == Forward()
     assert waits(ann.from_client(calling("mine", id="2"), None, Http())) == is_refusal
     if not is_refusal:
@@ -486,7 +420,7 @@ def test_calls_wait_once_for_an_upstream_that_does_not_list(is_refusal: bool) ->
 def test_in_the_older_transport_a_denied_call_does_not_wait() -> None:
     """Some upstreams never answer on a second stream, which we need there to ask."""
     in_force = policy("read", deny="^rm")
-    session = Session(revision=R2024_11_05, is_like_the_fetch=False)
+    session = Session(revision="2024-11-05", is_like_the_fetch=False)
     between = Conversation(in_force, Client(Via.LEGACY_SSE, session))
     assert isinstance(asked(between, calling("rm")), Reply)
     assert waits(between.from_client(calling("mine", id="2"), None, Http()))
@@ -495,8 +429,7 @@ def test_in_the_older_transport_a_denied_call_does_not_wait() -> None:
 def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None:
     fetched = replace(example(), pages=(), is_listed=False)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
-    ann = open_session(in_force, like_the_fetch=False)
-    ann.client.credential = "ann"
+    ann = open_session(in_force, who="ann")
     assert without_list(ann, calling("read")) == Forward()
     refused = asked(ann, calling("rm", id="2"))
     assert isinstance(refused, Reply)
@@ -507,15 +440,13 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
 
 @pytest.mark.parametrize("seconds", [None, 2.0], ids=["at once", "waiting"])
 @pytest.mark.parametrize("form", [b"%b", b"[%b]"], ids=["alone", "in a batch"])
-def test_the_first_list_of_a_kind_is_filtered_even_while_waiting(
-    form: bytes, seconds: float | None
-) -> None:
+def test_the_first_list_is_filtered_even_while_waiting(form: bytes, seconds: float | None) -> None:
     """Only its page says what the tools are: the list that would be in force is not whole yet."""
     link = Linked() if seconds is None else Linked(to_tools_list=seconds)
     between = open_session(policy("other", deny="^rm", links=(link,)))
     finished(between.from_client(LIST, None, Http()))
     verdict = finished(between.from_upstream(form % listing("read", "rm_rf"))).verdict
-    assert rewritten(verdict) == form % listing("read")
+    assert text_of(verdict) == form % listing("read")
 
 
 @pytest.mark.parametrize("has_own_tools", [True, False])
@@ -529,15 +460,14 @@ def test_where_we_cannot_ask_no_tool_of_the_clients_own_is_refused(
     pages = (listing("read", "rm"),) if is_listed else ()
     fetched = replace(example(), pages=pages, is_listed=is_listed)
     in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
-    session = Session(is_like_the_fetch=not has_own_tools)
-    credential = "ann" if has_own_tools else ""
-    between = Conversation(in_force, Client(via, session, credential=credential))
+    session, who = Session(is_like_the_fetch=not has_own_tools), "ann" if has_own_tools else ""
+    between = Conversation(in_force, Client(via, session, credential=who))
     for number, name in enumerate(("rm", "read", "mine")):
         verdict = at_once(between.from_client(calling(name, id=str(number)))).verdict
         if name == "read" or (name == "mine" and (has_own_tools or not is_listed)):
             assert verdict == Forward()
         else:
-            assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+            assert_unknown(verdict, name)
     if has_own_tools:
         between.from_client(asking("tools/list", id="5"))
         at_once(between.from_upstream(listing("mine", "rm", id="5")))
@@ -587,9 +517,8 @@ def test_a_tool_that_comes_back_as_it_was_is_shown_again() -> None:
     assert listed(between, listing("stays")) == listing("stays")
     assert isinstance(asked(between, calling("goes")), Reply)
     between.from_upstream(CHANGED)
-    other = definition("changes", ',"title":"x"').decode()
-    parts = ",".join([definition("goes").decode(), other, definition("stays").decode()])
-    again = answering(f'{{"tools":[{parts},{definition("rm").decode()}]}}')
+    goes, stays, rm = map(definition, ("goes", "stays", "rm"))
+    again = make.listing_of(goes, definition("changes", ',"title":"x"'), stays, rm)
     for _ in range(2):  # the first list is learned, the second one comes from us
         asks = asked(between, LIST)
         got = listed_in(between, again) if asks == Forward() else text_of(asks)
@@ -599,12 +528,36 @@ def test_a_tool_that_comes_back_as_it_was_is_shown_again() -> None:
         assert isinstance(asked(between, calling(hidden)), Reply)
 
 
+def test_a_changed_tool_stays_if_the_fetch_saw_a_broken_definition_of_it_first() -> None:
+    fetched = replace(example(), pages=(make.listing_of(b'{"name":"a"}', definition("a")),))
+    between = open_session(PolicyInForce(config=parse_config(), fetched=fetched), ALL_CAPABILITIES)
+    between.from_upstream(CHANGED)
+    assert listed(between, changed("a")) == listing("a")
+    assert asked(between, calling("a")) == Forward()
+
+
+def test_the_first_definition_of_a_new_tool_counts_on_all_pages_and_for_calls() -> None:
+    """Else a second one could show a tool that a hint hides, or hide one that it shows."""
+    in_force = policy("x")
+    in_force.adopt(parse_config(read_only="true", new_tools="judge"))
+    between = open_session(in_force)
+    listed(between, listing())
+    reads = ',"annotations":{"readOnlyHint":true,"title":"\\u00e9"}'
+    bad, good = definition("a"), definition("a", reads)
+    assert listed(between, make.listing_of(bad, more=MORE)) == listing(more=MORE)
+    assert asked(between, asking("tools/list", params='{"cursor":"2"}')) == Forward()
+    assert listed_in(between, make.listing_of(good)) == listing()
+    listed(between, make.listing_of(good, bad).replace(b'"a"', b'"b"'))
+    assert asked(between, calling("b")) == Forward()
+    assert isinstance(asked(between, calling("a")), Reply)
+
+
 def stateless(in_force: PolicyInForce, who: str = "", revision: str = R2026_07_28) -> Conversation:
     return Conversation(in_force, Client(said_revision=revision, credential=who))
 
 
 def stdio(in_force: PolicyInForce) -> Conversation:
-    in_force.kinds = OnlyKinds(in_force.config, lambda _: None)
+    in_force.kinds = capabilities.OnlyKinds(in_force.config, lambda _: None)
     return Conversation(in_force, Client(Via.STDIO, Session()))
 
 
@@ -652,10 +605,10 @@ def listed_in(between: Conversation, raw: bytes) -> bytes:
 def test_definitions_of_tools_that_are_gone_are_remembered_within_a_limit() -> None:
     in_force = policy("x")
     between = open_session(in_force)
-    long = definition("long", ',"title":"%s"' % ("x" * 2**20)).decode()
-    for tools in (f"{long},{definition('short').decode()}", "", f"{long}"):
+    long = definition("long", ',"title":"%s"' % ("x" * 2**20))
+    for tools in ([long, definition("short")], [], [long]):
         between.from_upstream(CHANGED)
-        last = listed(between, answering(f'{{"tools":[{tools}]}}'))
+        last = listed(between, make.listing_of(*tools))
     assert last == listing()
     assert in_force.kinds.size < 2**20
 
@@ -667,9 +620,8 @@ def test_new_tools_are_judged_in_the_next_list_even_without_a_notice() -> None:
     listed(between, listing("stays"))
     assert listed(between, listing("stays", "comes", "rm")) == listing("stays", "comes")
     assert asked(between, calling("comes")) == Forward()
-    other = answering(f'{{"tools":[{definition("comes", ',"title":1').decode()}]}}')
     assert listed(between, listing("stays")) == listing("stays")
-    assert listed(between, other) == listing("comes")  # as it was pinned
+    assert listed(between, changed("comes")) == listing("comes")  # as it was pinned
 
 
 def test_a_changed_list_of_one_session_does_not_affect_others() -> None:
@@ -701,26 +653,23 @@ def test_sessions_without_notifications_see_a_change_in_their_next_list() -> Non
 def test_a_client_without_a_session_sees_a_change_with_any_capabilities() -> None:
     """Each message of 2026-07-28 declares them, but not the notification that the list changed."""
     in_force = policy("x")
-
-    def client(who: str = "") -> Conversation:
-        return Conversation(in_force, Client(said_revision=R2026_07_28, credential=who))
+    ann, bob = stateless(in_force), stateless(in_force, "bob")
 
     def list_of(capabilities: str) -> bytes:
         meta = f'{{"io.modelcontextprotocol/clientCapabilities":{capabilities}}}'
         return asking("tools/list", params=f'{{"_meta":{meta}}}')
 
     def learn(by: Conversation, capabilities: str, answer: bytes) -> None:
-        by.from_client(list_of(capabilities), None, Http())
+        assert asked(by, list_of(capabilities)) == Forward()
         by.from_upstream(answer)
 
     kinds = ["{}", '{"roots":{}}']
     for one in kinds:
-        learn(client(), one, listing("stays", "goes"))
-        assert isinstance(asked(client(), list_of(one)), Reply)
-    learn(client("bob"), "{}", listing("of_bob"))
-    client().from_upstream(CHANGED)
+        learn(ann, one, listing("stays", "goes"))
+        assert isinstance(asked(ann, list_of(one)), Reply)
+    learn(bob, "{}", listing("of_bob"))
+    ann.from_upstream(CHANGED)
     for one in kinds:
-        assert asked(client(), list_of(one)) == Forward()
-        learn(client(), one, listing("stays", "comes"))
-        assert text_of(asked(client(), list_of(one))) == listing("stays")
-    assert isinstance(asked(client("bob"), list_of("{}")), Reply)
+        learn(ann, one, listing("stays", "comes"))
+        assert text_of(asked(ann, list_of(one))) == listing("stays")
+    assert isinstance(asked(bob, list_of("{}")), Reply)

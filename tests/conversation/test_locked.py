@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from mcp_tool_filter.conversation import conversation
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.effects import CannotList, waits
+from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.lock import Lock, parse_json
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite
 from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.limits import Limits
 from tests.conversation.asking_kinds import CHANGED, Http, asked, finished, open_session
-from tests.conversation.test_kinds import SHAPES
-from tests.make import answering, asking, calling, definition, error_in, listing, policy, text_of
+from tests.conversation.test_kinds import SHAPES, assert_unknown, without_list
+from tests.make import answering, asking, calling, definition, listing, listing_of, policy, text_of
 
-A, B = definition("a").decode(), definition("b").decode()
-OTHER_A = definition("a", ',"title":"x"').decode()
-SAME_A = '{ "inputSchema":{"type":"obj\\u0065ct"}, "name":"a" }'
-BROKEN_A = '{"name":"a"}'
+A, B, OTHER_A = definition("a"), definition("b"), definition("a", ',"title":"x"')
+SAME_A = b'{ "inputSchema":{"type":"obj\\u0065ct"}, "name":"a" }'
+BROKEN_A = b'{"name":"a"}'
+TWICE_A = b'{"name":"a","inputSchema":{"type":"object","type":"object"}}'
 EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
 
 
@@ -41,24 +42,19 @@ def in_shape(shape: str, *tools: str, config: Config | None = None) -> Conversat
     return SHAPES[shape](in_force)
 
 
-def lists(between: Conversation, *definitions: str, more: str = "", ask: str = "{}") -> list[str]:
+def lists(between: Conversation, *definitions: bytes, more: str = "", ask: str = "{}") -> list[str]:
     """Let the upstream list; return the names that the client gets."""
     assert asked(between, asking("tools/list", params=ask)) == Forward()
-    raw = answering(f'{{"tools":[{",".join(definitions)}]{more}}}')
+    raw = listing_of(*definitions, more=more)
     verdict = finished(between.from_upstream(raw)).verdict
     said = raw if isinstance(verdict, Forward) else text_of(verdict)
-    value = parse_json(said)
-    assert isinstance(value, dict)
-    assert isinstance(value["result"], dict)
-    tools = value["result"]["tools"]
-    assert isinstance(tools, list)
-    return [str(one["name"]) for one in tools if isinstance(one, dict)]
+    return [one["name"] for one in json.loads(said)["result"]["tools"]]
 
 
 def can_call(between: Conversation, name: str) -> bool:
     verdict = asked(between, calling(name, id="7"))
     if isinstance(verdict, Reply):
-        assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+        assert_unknown(verdict, name)
         return False
     between.from_upstream(answering("{}", id="7"))
     return True
@@ -77,7 +73,7 @@ def in_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_tool_is_exposed_while_its_definition_is_the_approved_one(shape: str) -> None:
     between = in_shape(shape, "a", "b", "new")
     seen = [
-        ([A, B, definition("new").decode()], ["a", "b"]),
+        ([A, B, definition("new")], ["a", "b"]),
         ([SAME_A, B], ["a", "b"]),
         ([OTHER_A, B], ["b"]),
         ([BROKEN_A, B], ["b"]),
@@ -85,8 +81,9 @@ def test_a_tool_is_exposed_while_its_definition_is_the_approved_one(shape: str) 
         ([B], ["b"]),  # gone
         ([A], ["a"]),  # it is back: a lock pins it, not the first list
         ([A, OTHER_A, B], ["b"]),  # two definitions, and only one is approved
+        ([A, B], ["a", "b"]),
         ([OTHER_A, A, B], ["b"]),
-        (['{"name":"a","inputSchema":{"type":"object","type":"object"}}', B], ["b"]),
+        ([TWICE_A, B], ["b"]),
     ]
     for tools, names in seen:
         for _ in range(2):
@@ -119,17 +116,17 @@ def test_a_list_of_unusual_params_also_hides_a_changed_tool(shape: str) -> None:
 def test_a_list_that_nobody_asked_for_hides_a_changed_tool() -> None:
     between = in_shape("session", "a", "b")
     assert lists(between, A, B) == ["a", "b"]
-    between.from_upstream(answering(f'{{"tools":[{OTHER_A}]}}', id="99"))
+    between.from_upstream(listing_of(OTHER_A, id="99"))
     assert not can_call(between, "a")
 
 
 HTTP = sorted(SHAPES.keys() - {"stdio"})
 
 
-@pytest.mark.parametrize(
-    ("shape", "is_listed"),
-    [*((one, True) for one in HTTP), *((one, False) for one in HTTP if "our own" not in one)],
-)
+CASES = [(one, known) for one in HTTP for known in (True, False) if known or "our own" not in one]
+
+
+@pytest.mark.parametrize(("shape", "is_listed"), CASES)
 def test_a_call_waits_for_the_list_if_that_may_have_changed(shape: str, is_listed: bool) -> None:
     """Before the first list, and after the upstream has said that its list changed."""
     between = in_shape(shape, "a", "b")
@@ -139,9 +136,8 @@ def test_a_call_waits_for_the_list_if_that_may_have_changed(shape: str, is_liste
     waiting = between.from_client(calling("a", id="5"), None, Http())
     assert waits(waiting)
     next(waiting)
-    changed = answering(f'{{"tools":[{OTHER_A},{B}]}}')
-    verdict = finished(waiting, (changed,)).verdict
-    assert error_in(verdict) == (-32601, "Tool not found: a")
+    verdict = finished(waiting, (listing_of(OTHER_A, B),)).verdict
+    assert_unknown(verdict, "a")
     assert can_call(between, "b")
     assert not can_call(between, "a")
 
@@ -150,12 +146,7 @@ def test_if_the_changed_list_cannot_be_had_an_approved_tool_is_unknown() -> None
     between = in_shape("session", "a")
     assert lists(between, A) == ["a"]
     between.from_upstream(CHANGED)
-    waiting = between.from_client(calling("a", id="5"), None, Http())
-    assert waits(waiting)
-    next(waiting)
-    with pytest.raises(StopIteration) as made:
-        waiting.throw(CannotList("HTTP 401", is_refusal=True))
-    assert error_in(made.value.value.verdict) == (-32601, "Tool not found: a")
+    assert_unknown(without_list(between, calling("a", id="5"), is_refusal=True), "a")
     assert lists(between, A) == ["a"]
     assert can_call(between, "a")
 
@@ -194,28 +185,21 @@ def test_a_list_from_us_has_the_approved_bytes_until_another_one_is_seen() -> No
     assert text_of(asked(between, asking("tools/list"))) == listing("b")
 
 
-def told_in(config: Config) -> tuple[Conversation, list[str]]:
-    told: list[str] = []
-
-    def note(faults: tuple[str, ...], _judged: Judged) -> None:
-        told.extend(faults)
-
-    in_force = PolicyInForce(config=config, fetched=policy("a").fetched, tell_hidden=note)
-    return Conversation(in_force), told
-
-
 @pytest.mark.parametrize("method", ["initialize", "server/discover"])
 @pytest.mark.parametrize("said", ["", ',"instructions":"x"', ',"instructions":"\\u0078"'])
 def test_other_instructions_get_a_warning(method: str, said: str) -> None:
     config = locked("a")
     assert config.choice.lock
     lock = replace(config.choice.lock, instructions="x")
-    between, told = told_in(replace(config, choice=replace(config.choice, lock=lock)))
+    in_force, told = policy("a"), Mock()
+    in_force.adopt(replace(config, choice=replace(config.choice, lock=lock)))
+    in_force.tell_hidden = told
+    between = Conversation(in_force)
     asked(between, asking(method))
     answer = answering(f'{{"protocolVersion":"2025-11-25"{said}}}')
     assert between.from_upstream(answer).verdict == Forward()  # type: ignore[union-attr]
     warning = "the server's instructions are not the approved ones (--lock)"
-    assert told == ([] if said else [warning])
+    assert [one.args[0] for one in told.mock_calls] == ([] if said else [(warning,)])
 
 
 @EVERY_SHAPE
@@ -223,7 +207,7 @@ def test_with_shadow_the_lock_only_reports(shape: str) -> None:
     between = in_shape(shape, "a", config=locked("a", shadow=True))
     for tools in ([A, B], [OTHER_A]):
         assert asked(between, asking("tools/list")) == Forward()
-        judged = finished(between.from_upstream(answering(f'{{"tools":[{",".join(tools)}]}}')))
+        judged = finished(between.from_upstream(listing_of(*tools)))
         assert judged.verdict == Forward()
         assert isinstance(judged.would, Rewrite)
         assert "(--lock)" in judged.would.reason.drift[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from mcp_tool_filter.conversation import conversation as from_upstream
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.policy import snapshot
 from mcp_tool_filter.policy.config import parse_config
@@ -19,6 +17,7 @@ from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol import large
 from mcp_tool_filter.protocol.messages import Batch, Message
+from tests import make
 from tests.conversation.asking_kinds import Http, asked, finished, open_session
 from tests.make import answering, asking, calling, listing, rewritten, text_of
 
@@ -36,8 +35,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def policy_of(*names: str) -> PolicyInForce:
-    fetched = replace(example(), pages=(listing(*names),))
-    return PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
+    return make.policy(*names, deny="^rm")
 
 
 def asking_for_a_list(policy: PolicyInForce) -> Conversation:
@@ -59,9 +57,7 @@ def last_of(decision: Decision[Judged]) -> tuple[Judged, int]:
         steps += 1
 
 
-def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ten_thousand_tools_are_rewritten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     policy = policy_of(*ALL_NAMES)
     raw = listing(*ALL_NAMES) + b"\n"
@@ -104,9 +100,8 @@ def test_reading_in_steps_gives_the_same_result(
         policy = policy_of(*known)
         policy.links = (SimpleNamespace(decide=rule),) if rule else ()
         is_first = known is not NAMES
-        decision = (
-            first_list(policy, raw) if is_first else asking_for_a_list(policy).from_upstream(raw)
-        )
+        asks = asking_anew if is_first else asking_for_a_list
+        decision = asks(policy).from_upstream(raw)
         if longest == 1 << 40:
             judged = finished(decision)
         else:
@@ -180,32 +175,25 @@ def after(steps: int, waiting: Decision[Judged], raw: bytes, in_force: PolicyInF
     return verdict
 
 
-@pytest.mark.parametrize("known", [["other"], NAMES], ids=["first list", "known list"])
 @pytest.mark.parametrize("steps", [1, 15, 30, 45, 60, 75, 90])
-def test_patterns_changed_at_any_step_of_a_list_apply(known: list[str], steps: int) -> None:
-    in_force, raw = policy_of(*known), listing(*NAMES)
-    shown = text_of(after(steps, first_list(in_force, raw), raw, in_force))
-    assert b'"tool_42"' not in shown
-    assert b'"tool_43"' in shown
-
-
-@pytest.mark.parametrize("steps", [1, 15, 30, 45, 60, 75, 90])
-def test_patterns_changed_at_any_step_of_a_call_apply(steps: int) -> None:
-    in_force, raw = policy_of("other"), listing(*NAMES)
-    verdict = after(steps, first_call(in_force, "tool_42"), raw, in_force)
-    assert isinstance(verdict, Reply)
+def test_patterns_changed_at_any_step_of_a_list_or_a_call_apply(steps: int) -> None:
+    raw = listing(*NAMES)
+    for known in (["other"], NAMES):
+        in_force = policy_of(*known)
+        shown = text_of(after(steps, first_list(in_force, raw), raw, in_force))
+        assert b'"tool_42"' not in shown
+        assert b'"tool_43"' in shown
+    in_force = policy_of("other")
+    assert isinstance(after(steps, first_call(in_force, "tool_42"), raw, in_force), Reply)
 
 
 CHANGED = listing(*NAMES).replace(b'"name"', b'"title":"new","name"')
 
 
-@pytest.mark.parametrize(
-    ("steps", "is_call_first"),
-    [(1, True), (60, True), (120, True), (1, False), (100, False), (150, False), (190, False)],
-)
-def test_what_a_client_has_seen_stays_when_two_read_its_first_list(
-    steps: int, is_call_first: bool
-) -> None:
+@pytest.mark.parametrize(("steps", "is_call_first"), [
+    (1, True), (60, True), (120, True), (1, False), (100, False), (150, False), (190, False),
+])  # fmt: skip
+def test_a_seen_list_stays_when_two_read_the_first_one(steps: int, is_call_first: bool) -> None:
     """The upstream gives another list to the call that needs one."""
     in_force = policy_of("other")
     waiting_list, waiting_call = first_list(in_force, CHANGED), first_call(in_force, "tool_2")

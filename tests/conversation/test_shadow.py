@@ -51,7 +51,8 @@ EFFECTS = ("slow", "kept", "asked", "hooked", "twice")
 
 def conversation(told: list[Judged], *, shadow: bool, host: Host | None = None) -> Conversation:
     host = host or Host()
-    in_force = policy(*TOOLS, deny="^rm", links=(RulesLink(rules(RULES, host), host.at_once),))
+    link = RulesLink(rules(RULES, host), host.at_once, clock=float)
+    in_force = policy(*TOOLS, deny="^rm", links=(link,))
     in_force.config = replace(in_force.config, shadow=shadow, tools_list=ListFrom.CACHE)
     in_force.observe = told.append
     between = Conversation(in_force, Client(session=Session()))
@@ -109,31 +110,27 @@ def test_what_cannot_be_judged_is_still_refused() -> None:
         judged = between.from_client(raw)
         assert isinstance(judged, Judged)
         assert isinstance(judged.verdict, Reply)
-    judged = between.judge_from_upstream(
-        b'{"jsonrpc":"2.0","id":7,"result":{"tools":1,"tools":[]}}'
-    )
+    judged = between.judge_from_upstream(answering('{"tools":1,"tools":[]}', id="7"))
     assert isinstance(judged, Judged)
     assert isinstance(judged.verdict, Rewrite)
 
 
 # Actions of a rule on calls, and what a rule with ``mode: audit`` reports of each.
 ACTIONS = {
-    "allow": "",
-    "block: no": "blocked",
-    "inject_error: {code: 7, message: m}": "blocked",
-    "delay: 9m": "changed",
-    "set_param: {field: arguments.p, value: 1}": "changed",
-    "remove_param: arguments": "changed",
-    "transform: {merge_patch: {arguments: {p: 1}}}": "changed",
-    "transform: {python: 'm:f'}": "changed",
-    "redact: {pattern: sk-1}": "changed",
-    "webhook: {url: 'http://localhost/'}": "changed",
-    "run_script: {path: ./s}": "changed",
-    "run_script: {path: ./s, decides: true}": "changed",
-    "fork: {}": "changed",
-    "cache: {key: k, ttl: 1m}": "changed",
+    "allow": "", "block: no": "blocked", "inject_error: {code: 7, message: m}": "blocked",
     "rate_limit: {key: k, limit: 0, window: 1m}": "blocked",
-}
+    **dict.fromkeys([
+        "delay: 9m", "set_param: {field: arguments.p, value: 1}", "remove_param: arguments",
+        "transform: {merge_patch: {arguments: {p: 1}}}", "transform: {python: 'm:f'}",
+        "redact: {pattern: sk-1}", "webhook: {url: 'http://localhost/'}", "fork: {}",
+        "run_script: {path: ./s}", "run_script: {path: ./s, decides: true}",
+        "cache: {key: k, ttl: 1m}",
+    ], "changed"),
+}  # fmt: skip
+AUDITED = """
+- {id: tried, mode: audit, actions: [%s, log: {message: seen}, metric: {name: n}]}
+- {id: later, conditions: [tool_equals: rm], actions: [block: no]}
+"""
 CALL = calling("read", arguments='{"p": "sk-1"}')
 
 
@@ -141,16 +138,7 @@ CALL = calling("read", arguments='{"p": "sk-1"}')
 def test_a_rule_with_mode_audit_only_reports(action: str) -> None:
     told: list[Judged] = []
     host = Host(objects={"m:f": dict})
-    link = RulesLink(
-        rules(
-            f"""
-- {{id: tried, mode: audit, actions: [{action}, log: {{message: seen}}, metric: {{name: n}}]}}
-- {{id: later, conditions: [tool_equals: rm], actions: [block: no]}}
-""",
-            host,
-        ),
-        host.at_once,
-    )
+    link = RulesLink(rules(AUDITED % action, host), host.at_once, clock=float)
     in_force = policy("read", "rm", links=(link,))
     in_force.observe = told.append
     between = Conversation(in_force, Client(session=Session()))

@@ -13,13 +13,13 @@ from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
 from mcp_tool_filter.protocol.messages import Place
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
+from tests.conversation.asking_kinds import finished
 from tests.fuzz.seeds import seeds
 from tests.make import asking, calling
 
@@ -35,28 +35,17 @@ def conversation(*asked: bytes) -> Conversation:
     return opened
 
 
-def outcome(raw: bytes, *asked: bytes) -> object:
-    """Return all that can be told of what became of an answer."""
-    opened = conversation(*asked)
+def outcome(raw: bytes) -> object:
+    """Return all that can be told of what became of an answer to a call or a list."""
+    opened = conversation(calling("read_file"), asking("tools/list", id="2"))
     try:
         judged = opened.from_upstream(raw)
     except ProtocolError as error:
         return str(error), opened.waiting
-    if waits(judged):
-        judged = at_last(judged)
+    judged = finished(judged)
     place = getattr(judged.message, "place", Place())
     where = place.text, place.start, place.end
     return judged.verdict, where, getattr(judged.message, "id", None), opened.waiting
-
-
-def at_last(decision: Deciding[Judged]) -> Judged:
-    """Carry out the effects of a decision, which only let others go on."""
-    try:
-        while True:
-            next(decision)
-    except StopIteration as made:
-        judged: Judged = made.value
-        return judged
 
 
 @cache
@@ -66,7 +55,7 @@ def bodies() -> list[bytes]:
 
 
 def _bodies() -> Iterator[bytes]:
-    yield from (text.encode("utf-8", "surrogatepass") for _, text in answers.messages())
+    yield from (body for _, body in answers.messages())
     for attack in answers.ATTACKS:
         for said in attack.said:
             yield said.partition(b"\r\n\r\n")[2]
@@ -74,23 +63,20 @@ def _bodies() -> Iterator[bytes]:
 
 
 def test_both_paths_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = calling("read_file"), asking("tools/list", id="2")
     calls = [one.replace(b'"id":2', b'"id":1') for one in bodies()]
     monkeypatch.setattr(from_upstream, "_LEAST", 0)
-    short = [outcome(one, *asked) for one in calls]
+    short = [outcome(one) for one in calls]
     monkeypatch.setattr(large, "_LONGEST_REST", -1)
-    assert [outcome(one, *asked) for one in calls] == short
+    assert [outcome(one) for one in calls] == short
     assert len(calls) > 500
 
 
 def test_each_attack_is_judged_alike_with_known_value_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = calling("read_file"), asking("tools/list", id="2")
-    every = bodies()
     monkeypatch.setattr(long_values, "_LONG", 0)
     monkeypatch.setattr(scan, "_LARGE", 0)
-    known = [outcome(one, *asked) for one in every]
+    known = [outcome(one) for one in bodies()]
     monkeypatch.setattr(scan, "_LARGE", 1 << 40)
-    assert [outcome(one, *asked) for one in every] == known
+    assert [outcome(one) for one in bodies()] == known
 
 
 RESULT = b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}'

@@ -23,6 +23,9 @@ from typing import Any
 from .peer import INSTALLED, NODE
 
 PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini": "gemini"}
+FILES = {
+    "claude-code": ".claude.json", "codex": ".codex/config.toml", "gemini": ".gemini/settings.json",
+}  # fmt: skip
 _BIN = INSTALLED / "clients" / "node_modules" / ".bin"
 _TIMEOUT = 90.0
 _OTHERS = re.compile(r"(?:ANTHROPIC|CLAUDE|CODEX|OPENAI|GEMINI|GOOGLE|MCP|XDG)_")
@@ -47,12 +50,7 @@ class ClientProgram:
     @property
     def file(self) -> Path:
         """Where it keeps the user's servers."""
-        names = {
-            "claude-code": ".claude.json",
-            "codex": ".codex/config.toml",
-            "gemini": ".gemini/settings.json",
-        }
-        return self.home / names[self.name]
+        return self.home / FILES[self.name]
 
     @property
     def project(self) -> Path:
@@ -60,13 +58,12 @@ class ClientProgram:
 
     def add(self, server: str, *command: str, secret: str) -> None:
         """Let the client write a command into its file."""
-        match self.name:
-            case "claude-code":
-                words = ["--scope", "user", server, "--env", f"KEY={secret}", "--", *command]
-            case "codex":
-                words = [server, "--env", f"KEY={secret}", "--", *command]
-            case _:
-                words = ["--scope", "user", "--env", f"KEY={secret}", server, *command]
+        scope, env = ("--scope", "user"), ("--env", f"KEY={secret}")
+        words = {
+            "claude-code": [*scope, server, *env, "--", *command],
+            "codex": [server, *env, "--", *command],
+            "gemini": [*scope, *env, server, *command],
+        }[self.name]
         self.run(PROGRAMS[self.name], "mcp", "add", *words)
 
     def add_url(self, server: str, url: str) -> None:
@@ -80,36 +77,34 @@ class ClientProgram:
         """Tell whether the client reaches a server of its file."""
         if self.name == "codex":
             return self.codex_tools(server) is not None
-        listed = self._said(PROGRAMS[self.name], "mcp", "list")
-        [line] = re.findall(rf"^\W*{re.escape(server)}: .*$", listed, re.MULTILINE)
+        [line] = re.findall(rf"^\W*{re.escape(server)}: .*$", "\n".join(self.visit()), re.MULTILINE)
         return bool(re.search(r"(?<!Dis)(?<!dis)[Cc]onnected$", line))
 
     def codex_tools(self, server: str) -> set[str] | None:
         """Return the tools that Codex sees; None if it does not reach the server."""
-        for one in self._codex_servers():
+        [said] = [json.loads(line) for line in self.visit()[0].splitlines() if '"id":2' in line]
+        for one in said["result"]["data"]:
             if one["name"] == server and one["serverInfo"]:
                 return set(one["tools"])
         return None
 
-    def _codex_servers(self) -> list[dict[str, Any]]:
+    def visit(self, *before: str) -> tuple[str, str]:
+        """Let it connect to its servers, as the child of a command; return what was written."""
+        is_codex = self.name == "codex"
+        own = ("codex", "app-server") if is_codex else (PROGRAMS[self.name], "mcp", "list")
         with subprocess.Popen(
-            [str(_BIN / "codex"), "app-server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            cwd=self.project, env=self.surroundings(),
+            [*before, *own], text=True, cwd=self.project, env=self.surroundings(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) as process:  # fmt: skip
             assert process.stdin
             assert process.stdout
-            process.stdin.write(ASKING_CODEX)
-            process.stdin.flush()
-            try:
-                for line in process.stdout:
-                    message = json.loads(line)
-                    if message.get("id") == 2:
-                        servers: list[dict[str, Any]] = message["result"]["data"]
-                        return servers
-            finally:
-                process.kill()
-        raise AssertionError("Codex said nothing about its servers")
+            answer = ""
+            if is_codex:
+                process.stdin.write(ASKING_CODEX)
+                process.stdin.flush()
+                answer = next((line for line in process.stdout if '"id":2' in line), "")
+            out, err = process.communicate(timeout=_TIMEOUT)
+            return answer + out, err
 
     def filter(self, *words: str) -> str:
         """Run mcp-tool-filter as this user; return what it printed."""
@@ -121,27 +116,19 @@ class ClientProgram:
 
     def run(self, *words: str) -> str:
         """Run a command; return what it wrote to stdout."""
-        ended = self._ended(words)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
-    def _said(self, *words: str) -> str:
-        ended = self._ended(words)  # Gemini lists on stderr
-        return ended.stdout + ended.stderr
-
-    def _ended(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        ended = subprocess.run(
             words, capture_output=True, text=True, timeout=_TIMEOUT, check=False,
             stdin=subprocess.DEVNULL, cwd=self.project, env=self.surroundings(),
         )  # fmt: skip
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
 
     def surroundings(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
         path = [str(_BIN), str(NODE.parent), str(Path(sys.executable).parent), kept["PATH"]]
         return kept | _QUIET | {"HOME": str(self.home), "PATH": os.pathsep.join(path)}
 
-
-def listed(client: ClientProgram) -> Sequence[dict[str, Any]]:
-    """Return what ``mcp-tool-filter clients`` says of this client."""
-    every = json.loads(client.filter("clients", "--json"))
-    return [one for one in every if one["client"] == client.name]
+    def listed(self) -> Sequence[dict[str, Any]]:
+        """Return what ``mcp-tool-filter clients`` says of this client."""
+        every = json.loads(self.filter("clients", "--json"))
+        return [one for one in every if one["client"] == self.name]

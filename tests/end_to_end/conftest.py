@@ -19,17 +19,9 @@ from .pairs import Pair
 
 HERE = Path(__file__).parent
 MATRICES = {
-    "test_changing_tools",
-    "test_client_programs",
-    "test_known_servers",
-    "test_login",
-    "test_login_through",
-    "test_peers_direct",
-    "test_peers_filtered",
-    "test_restarts",
-    "test_run",
-    "test_stdio_peers",
-}
+    "test_changing_tools", "test_client_programs", "test_known_servers", "test_login",
+    "test_login_through", "test_peers_filtered", "test_restarts", "test_run", "test_stdio_peers",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .pairs import Pair, steps
-from .peer import Document, Outcome
+from .peer import SCRIPTS, Document, Outcome
+
+TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
 
 
 def assert_all_worked(pair: Pair, document: Document, *, tools: Sequence[str]) -> None:
@@ -16,12 +18,10 @@ def assert_all_worked(pair: Pair, document: Document, *, tools: Sequence[str]) -
     assert names(outcomes["tools"], "tools") == list(tools)
     assert text(outcomes["read_file"]) == "contents of /ä/b.txt"
     assert text(outcomes["non_ascii"]) == "5 bytes"
-    assert outcomes["header"]["result"]["structuredContent"] == {
-        "rows": [{"database": "dä", "n": 1}]
-    }
-    assert [json.loads(text(echo)) for echo in outcomes["twenty"]["outcomes"]] == [
-        {"n": n} for n in range(20)
-    ]
+    rows = [{"database": "dä", "n": 1}]
+    assert outcomes["header"]["result"]["structuredContent"] == {"rows": rows}
+    echoes = [json.loads(text(echo)) for echo in outcomes["twenty"]["outcomes"]]
+    assert echoes == [{"n": n} for n in range(20)]
     assert outcomes["fail"]["result"]["isError"] is True
     assert "no_such_tool" in refusal(outcomes["unknown"])
     assert names(outcomes["resources"], "resources") == ["one.md", "dot.gif", "drop_database"]
@@ -66,8 +66,5 @@ def _assert_asked(document: Document, outcomes: dict[str, Outcome]) -> None:
     assert text(outcomes["sample"]) == "the model said: a sample"
     assert json.loads(text(outcomes["elicit"]).partition("accept ")[2]) == {"answer": "yes"}
     assert text(outcomes["roots"]) == "roots: file:///home/ada"
-    assert [asked["method"] for asked in document.asked] == [
-        "sampling/createMessage",
-        "elicitation/create",
-        "roots/list",
-    ]
+    asked = ["sampling/createMessage", "elicitation/create", "roots/list"]
+    assert [one["method"] for one in document.asked] == asked

@@ -37,9 +37,7 @@ class Server:
 
     @property
     def variant(self) -> str | None:
-        return next(
-            (flag for flag in self.flags if flag not in ("--transport", "sse", "stdio")), None
-        )
+        return next((one for one in self.flags if one not in ("--transport", "sse", "stdio")), None)
 
     @property
     def speaks_modern(self) -> bool:
@@ -107,38 +105,26 @@ class Pair:
 
 SSE = ("--transport", "sse")
 SERVERS = (
-    Server("mcp1", SSE),
-    Server("mcp1"),
-    Server("mcp2", SSE),
-    Server("mcp2"),
-    Server("ts1", SSE),
-    Server("ts1"),
-    Server("ts2"),  # its SDK has no HTTP+SSE for servers any more
-)
-VARIANTS = (
-    Server("mcp1", ("--json",)),
-    Server("mcp1", ("--stateless",)),
-    Server("mcp1", ("--resumable",)),
-    Server("mcp2", ("--json",)),
-    Server("ts1", ("--json",)),
-    Server("ts1", ("--stateless",)),
-    Server("ts1", ("--resumable",)),
-    Server("ts2", ("--json",)),
-    Server("ts2", ("--stateless",)),
+    Server("mcp1", SSE), Server("mcp1"), Server("mcp2", SSE), Server("mcp2"),
+    Server("ts1", SSE), Server("ts1"), Server("ts2"),  # whose SDK has no HTTP+SSE for servers
+)  # fmt: skip
+VARIANTS = tuple(
+    Server(name, (flag,))
+    for name, flags in (
+        ("mcp1", ("--json", "--stateless", "--resumable")),
+        ("mcp2", ("--json",)),
+        ("ts1", ("--json", "--stateless", "--resumable")),
+        ("ts2", ("--json", "--stateless")),
+    )
+    for flag in flags
 )
 CLIENTS = (
-    Client("mcp1", "sse"),
-    Client("mcp1"),
-    Client("mcp2", "sse", "legacy"),
-    Client("mcp2", mode="legacy"),
-    Client("mcp2", mode="auto"),
-    Client("ts1", "sse"),
-    Client("ts1"),
-    Client("ts2", "sse", "legacy"),
-    Client("ts2", mode="legacy"),
-    Client("ts2", mode="auto"),
+    Client("mcp1", "sse"), Client("mcp1"),
+    Client("mcp2", "sse", "legacy"), Client("mcp2", mode="legacy"), Client("mcp2", mode="auto"),
+    Client("ts1", "sse"), Client("ts1"),
+    Client("ts2", "sse", "legacy"), Client("ts2", mode="legacy"), Client("ts2", mode="auto"),
     Client("ts2", mode="modern"),
-)
+)  # fmt: skip
 VISITORS = (Client("mcp1"), Client("ts1"), Client("ts2", mode="auto"))
 
 PAIRS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +17,7 @@ from tests.mcp_upstream import Respond, mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
+from tests.raw_upstream import Peer, RawRequest, answer, free_port, until
 
 HIDDEN = "delete_file"
 TOOLS = (tool("read_file"), tool(HIDDEN))
@@ -67,9 +66,27 @@ async def audited(host: str, home: Path, *options: str) -> list[dict[str, Any]]:
     return entries_in(home)
 
 
+LOGS = """
+interceptor:
+  rules:
+    - id: tell
+      conditions: [tool_equals: read_file]
+      actions: [log: {level: debug, message: "read ${params.arguments.path}\\e by ${session_id}"}]
+    - id: after
+      on: response
+      conditions: [tool_equals: read_file]
+      actions: [log: {message: done}]
+"""
+
+
 @pytest.mark.parametrize("host", HOSTS)
-async def test_each_relevant_message_is_one_line(host: str, tmp_path: Path) -> None:
-    entries = await audited(host, tmp_path)
+async def test_each_relevant_message_and_each_log_line_of_a_rule_is_one_line(
+    host: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(LOGS)
+    every = await audited(host, tmp_path, f"rules={rules}")
+    entries = [one for one in every if "event" not in one]
     rows = [
         (one.get("method"), one.get("tool") or one.get("uri"), one["verdict"], one.get("why"))
         for one in entries
@@ -89,6 +106,13 @@ async def test_each_relevant_message_is_one_line(host: str, tmp_path: Path) -> N
     assert {one["class"] for one in entries} == {"review", "log"}
     assert b"s3cret" not in (tmp_path / "audit.jsonl").read_bytes()
 
+    told, after = [one for one in every if "event" in one]
+    assert (told["event"], told["rule"], told["level"]) == ("rule", "tell", "debug")
+    assert str(told["message"]).startswith(r"read /a\x1b by client-")
+    assert (told["method"], told["tool"], told["id"]) == ("tools/call", "read_file", "7")
+    assert (after["rule"], after["level"], after["message"]) == ("after", "info", "done")
+    assert told["session"] == after["session"] is not None
+
 
 @pytest.mark.parametrize("how", ["full", "none"])
 async def test_arguments_can_be_logged_in_full_except_secrets_or_left_out(
@@ -101,33 +125,6 @@ async def test_arguments_can_be_logged_in_full_except_secrets_or_left_out(
         assert '"/a"' in call["arguments"]["text"]
         assert "s3cret-key" not in call["arguments"]["text"]
         assert "it is" in call["result"]["text"]
-
-
-LOGS = """
-interceptor:
-  rules:
-    - id: tell
-      conditions: [tool_equals: read_file]
-      actions: [log: {level: debug, message: "read ${params.arguments.path}\\e by ${session_id}"}]
-    - id: after
-      on: response
-      conditions: [tool_equals: read_file]
-      actions: [log: {message: done}]
-"""
-
-
-@pytest.mark.parametrize("host", HOSTS)
-async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(LOGS)
-    entries = await audited(host, tmp_path, f"rules={rules}")
-    told, after = [one for one in entries if "event" in one]
-    assert (told["event"], told["rule"], told["level"]) == ("rule", "tell", "debug")
-    assert str(told["message"]).startswith(r"read /a\x1b by client-")
-    assert (told["method"], told["tool"], told["id"]) == ("tools/call", "read_file", "7")
-    assert (after["rule"], after["level"], after["message"]) == ("after", "info", "done")
-    assert told["session"] == after["session"] is not None
-    assert [one.get("tool") for one in entries if "event" not in one][:2] == ["read_file", HIDDEN]
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -151,11 +148,10 @@ async def test_requests_refused_before_they_are_read_are_entered(host: str, tmp_
 async def test_entries_say_which_of_several_upstreams_a_call_went_to(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a")]) as one, mcp_upstream(tools=[tool("a")]) as other:
         ports = [free_port(), free_port()]
-        words = ["-s", SCRIPT, "--set", "deny=^x", "--set"]
-        words.append(f"audit_log={tmp_path / 'audit.jsonl'}")
-        for upstream, port in zip((one, other), ports, strict=True):
-            words += ["--mode", f"reverse:{upstream.url}@{port}"]
-        async with started("mitmdump", *words, home=tmp_path) as it:
+        modes = [f"reverse:{one.url}@{ports[0]}", f"reverse:{other.url}@{ports[1]}"]
+        words = ["--set=deny=^x", f"--set=audit_log={tmp_path / 'audit.jsonl'}"]
+        words += [f"--mode={mode}" for mode in modes]
+        async with started("mitmdump", "-s", SCRIPT, *words, home=tmp_path) as it:
             for port in ports:
                 await it.says(rf"listening at 127\.0\.0\.1:{port}")
                 async with raw_client(port) as client:
@@ -181,8 +177,7 @@ async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
 ) -> None:
     """It was entered when the filter ended, which may be months later."""
     tools = [tool("hang"), tool("fail"), tool("reset")]
-    running = filtered(host, tmp_path, tools=tools, respond=fails)
-    async with running as it, asyncio.timeout(TIMEOUT):
+    async with filtered(host, tmp_path, tools=tools, respond=fails) as it:
         async with raw_client(it.port) as client:
             assert (await client.ask(post(message("tools/call", name="fail")))).status == 500
         async with raw_client(it.port) as client:
@@ -190,10 +185,8 @@ async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
             assert b"Upstream connection lost" in lost.body
         async with raw_client(it.port) as leaving:
             await leaving.say(post(message("tools/call", name="hang")))
-            while not any(b"hang" in one.body for one in it.upstream.asked):
-                await asyncio.sleep(0.05)
-        while (tmp_path / "audit.jsonl").read_bytes().count(b"\n") < 3:
-            await asyncio.sleep(0.05)
+            await until(lambda: any(b"hang" in one.body for one in it.upstream.asked))
+        await until(lambda: (tmp_path / "audit.jsonl").read_bytes().count(b"\n") >= 3)
         entries = entries_in(tmp_path)
     told = {one["tool"]: (one["answered"], one.get("status"), one.get("answer_why"))
             for one in entries}  # fmt: skip

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from tests.waiting import wait_until
+
 from .filtering import mitmdump
-from .peer import PLAY_TIMEOUT, Client, Outcome, Step, client, upstream
+from .peer import Client, Outcome, Step, client, upstream
 
 CHANGED = "notifications/tools/list_changed"
 AUTO = ("--mode", "auto")
 PAIRS = [
-    ("mcp1", "mcp1", ()),
-    ("ts1", "ts1", ()),
-    ("mcp1", "ts1", ()),
-    ("mcp2", "mcp2", AUTO),
-    ("ts2", "ts2", AUTO),
-]
+    ("mcp1", "mcp1", ()), ("ts1", "ts1", ()), ("mcp1", "ts1", ()),
+    ("mcp2", "mcp2", AUTO), ("ts2", "ts2", AUTO),
+]  # fmt: skip
 NOT_FOUND = -32601
 
 
@@ -32,10 +29,8 @@ def tools_of(player: Client) -> dict[str, Outcome]:
 
 def tools_without(player: Client, gone: str) -> dict[str, Outcome]:
     """List until a tool is gone: the notification may arrive after what it is about."""
-    end = time.monotonic() + PLAY_TIMEOUT
-    while gone in (tools := tools_of(player)):
-        assert time.monotonic() < end, f"{gone} is still listed"
-    return tools
+    wait_until(lambda: gone not in tools_of(player), lambda: f"{gone} is still listed")
+    return tools_of(player)
 
 
 def refusal(player: Client, name: str) -> tuple[int, str]:

@@ -12,33 +12,23 @@ from tests.mcp_upstream import tool
 from tests.shapes import Options, Server, call, not_found, notification, shape
 
 CHOICE: Options = {
-    "allow": "(?:_file|mine)$",
-    "deny": "^delete_",
-    "except": "^write_mine$",
-    "read-only": True,
-    "deny-hint": "open-world",
-}
+    "allow": "(?:_file|mine)$", "deny": "^delete_", "except": "^write_mine$",
+    "read-only": True, "deny-hint": "open-world",
+}  # fmt: skip
 # Its own exceptions and hints add to those for all servers, and its allow list narrows.
 FOR_ALL: Options = {
-    "allow": "_file|mine|y$",
-    "deny": "^delete_",
-    "except": "^write_m",
-    "deny-hint": "open-world",
-}
+    "allow": "_file|mine|y$", "deny": "^delete_", "except": "^write_m", "deny-hint": "open-world",
+}  # fmt: skip
 ITS_OWN: Options = {"allow": "(?:_file|mine)$", "except": "^none", "read-only": True}
 
 CLOSED = '"readOnlyHint":true,"openWorldHint":false'
 READING = f"{{{CLOSED}}}"
 ANNOTATIONS = {
-    "write_file": "{}",
-    "odd_file": READING.replace("true", '"true"'),
-    "twice_file": f"{{{CLOSED},{CLOSED}}}",
-    "open_file": '{"readOnlyHint":true}',
-    "read_file": READING,
-    "delete_file": READING,
-    "write_mine": '{"destructiveHint":true}',
+    "write_file": "{}", "odd_file": READING.replace("true", '"true"'),
+    "twice_file": f"{{{CLOSED},{CLOSED}}}", "open_file": '{"readOnlyHint":true}',
+    "read_file": READING, "delete_file": READING, "write_mine": '{"destructiveHint":true}',
     "say": READING,
-}
+}  # fmt: skip
 TOOLS = [tool(name, f',"annotations":{said}') for name, said in ANNOTATIONS.items()]
 EXPOSED = ["read_file", "write_mine"]
 
@@ -99,9 +89,8 @@ async def test_over_a_websocket_we_ask_for_nobody_so_who_has_not_listed_yet_call
 ) -> None:
     """Somebody else's list, such as that of our own fetch, does not judge the tool."""
     server = Server(TOOLS)
-    async with shape(
-        "launcher", server, tmp_path, CHOICE, transport="websocket", who="Bearer ann"
-    ) as talk:
+    how: dict[str, Any] = {"transport": "websocket", "who": "Bearer ann"}
+    async with shape("launcher", server, tmp_path, CHOICE, **how) as talk:
         for name in ("read_file", "write_file"):
             assert await talk.ask(call(name)) == not_found(name)
         assert "result" in await talk.ask(call("write_mine"))  # needs no definition

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.proxy import REPOSITORY
+from tests import stdio_client
 
-from .client_programs import PROGRAMS, ClientProgram, listed
+from .client_programs import PROGRAMS, ClientProgram
 from .peer import need, upstream
 
-SERVER = [sys.executable, str(REPOSITORY / "tests" / "stdio_upstream.py")]
+SERVER = stdio_client.upstream()
 SECRET = "top-s3cret"
 
 
@@ -29,16 +28,16 @@ def test_a_wrapped_command_connects_and_unwrap_gives_the_same_bytes(
     client: ClientProgram, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
-    client.add("files", *SERVER, "--journal", str(journal), secret=SECRET)
+    client.add("files", *stdio_client.upstream(journal=journal), secret=SECRET)
     assert client.connects("files")  # at which Claude Code writes an id into its file
     journal.unlink()
     before = client.file.read_bytes()
-    [entry] = listed(client)
+    [entry] = client.listed()
     assert (entry["server"], entry["scope"], entry["filtered"]) == ("files", "user", False)
 
     said = client.filter("wrap", client.name, "files", "--deny", "^delete_", "--yes")
     assert SECRET not in said
-    [entry] = listed(client)
+    [entry] = client.listed()
     assert (entry["filtered"], entry["flags"]) == (True, ["--deny", "^delete_"])
     assert "tools/list" in journal.read_text()  # wrap has asked what it would hide
     journal.unlink()
@@ -56,7 +55,7 @@ def test_a_wrapped_url_connects_and_unwrap_gives_the_same_bytes(client: ClientPr
         client.add_url("remote", server.url)
         assert client.connects("remote")
         before = client.file.read_bytes()
-        assert [one["target"] for one in listed(client)] == [server.url]
+        assert [one["target"] for one in client.listed()] == [server.url]
 
         client.filter("wrap", client.name, "remote", "--deny", "^delete_", "--yes")
         assert client.connects("remote")
@@ -78,7 +77,7 @@ def test_a_server_that_is_down_does_not_connect(client: ClientProgram) -> None:
 def test_the_configuration_printed_for_a_command_works(client: ClientProgram) -> None:
     words = ["config", client.name, "--deny", "^delete_", "--env", "KEY=a b", "--", *SERVER]
     client.shell(client.filter(*words))
-    [entry] = listed(client)
+    [entry] = client.listed()
     assert entry["flags"] == ["--deny", "^delete_"]
     assert client.connects(entry["server"])
 
@@ -88,7 +87,7 @@ def test_the_configuration_printed_for_a_url_works(client: ClientProgram) -> Non
         port = str(server.port)
         printed = client.filter("config", client.name, "-u", "http://localhost:1/mcp", "-p", port)
         client.shell(printed)
-        [entry] = listed(client)
+        [entry] = client.listed()
         assert client.connects(entry["server"])
 
 
@@ -99,7 +98,7 @@ def test_a_servers_place_is_found_below_the_top_of_a_repository(tmp_path: Path) 
     client.project.mkdir()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     client.run("claude", "mcp", "add", "here", "--", *SERVER)
-    [entry] = listed(client)
+    [entry] = client.listed()
     assert (entry["server"], entry["scope"]) == ("here", "local")
     client.filter("wrap", "claude-code", "here", "--deny", "^delete_", "--yes")
     assert client.connects("here")

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import time
+import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.browser import listens_on
 from tests.raw_upstream import free_port
+from tests.stdio_client import started
+from tests.waiting import wait_until
 
 from .filtering import mitmdump
-from .peer import NODE, SERVERS, START_TIMEOUT, Document, Step, client, need, play, upstream
+from .peer import NODE, SERVERS, Document, Step, client, need, play, upstream
 
 EVERYTHING = SERVERS / "server-everything" / "dist" / "index.js"
 CLIENTS = [("mcp1", ()), ("mcp2", ("--mode", "auto")), ("ts1", ()), ("ts2", ("--mode", "auto"))]
 TOOLS_FOR_ALL = {
-    "get-roots-list",
-    "trigger-sampling-request",
-    "trigger-elicitation-request",
-    "simulate-research-query",
-}
+    "get-roots-list", "simulate-research-query",
+    "trigger-sampling-request", "trigger-elicitation-request",
+}  # fmt: skip
 LIST: Step = {"list": "tools"}
 
 
@@ -32,28 +31,13 @@ def everything() -> Iterator[str]:
     """Run server-everything over HTTP; yield its origin."""
     need("node", "servers")
     port = free_port()
-    process = subprocess.Popen(
-        [str(NODE), str(EVERYTHING), "streamableHttp"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PORT": str(port)},
-    )
-    try:
-        wait_for(port)
+    words, env = [str(NODE), str(EVERYTHING), "streamableHttp"], {"PORT": str(port)}
+    with (
+        tempfile.TemporaryDirectory() as home,
+        started(*words, home=Path(home), environment=env) as it,
+    ):
+        wait_until(lambda: listens_on(port), it.stderr)
         yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wait_for(port: int) -> None:
-    end = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < end:
-        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port))):
-            return
-        time.sleep(0.05)
-    raise AssertionError("server-everything does not start")
 
 
 def names_in(document: Document) -> list[str]:

@@ -5,31 +5,21 @@ import json
 import pytest
 
 from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import Target
+from mcp_tool_filter.adapters.upstream.target import target_for
+from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Transport
 
+from .expected import TOOLS
 from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server
-from .peer import SCRIPTS, upstream
-
-TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
-UPSTREAMS = [*SERVERS, *VARIANTS]
+from .peer import upstream
 
 
-@pytest.mark.parametrize("server", UPSTREAMS, ids=str)
+@pytest.mark.parametrize("server", [*SERVERS, *VARIANTS], ids=str)
 async def test_all_tools_are_fetched_from_a_discovered_endpoint_and_transport(
     server: Server,
 ) -> None:
     with upstream(server.name, *server.flags, "--page-size=4") as running:
-        target = Target(
-            url=running.origin,
-            endpoint=None,
-            headers=(),
-            connect_timeout=30.0,
-            list_timeout=30.0,
-            tls=None,
-            limit=1024 * 1024,
-        )
-        found = await fetch(target)
+        found = await fetch(target_for(parse_config(deny=["x"]), running.origin, None))
     pages = [json.loads(page)["result"]["tools"] for page in found.pages]
     assert [tool["name"] for page in pages for tool in page] == TOOLS
     assert [len(page) for page in pages][:-1] == [4] * (len(pages) - 1)

@@ -16,93 +16,79 @@ from .test_stdio_peers import serving
 FILTER = [sys.executable, "-m", "mcp_tool_filter"]
 
 
-@dataclass(frozen=True)
-class Known:
-    name: str
-    denied: str
-    steps: tuple[Step, ...]
-    peer: str = "servers"
-
-    def command(self, folder: Path) -> list[str]:
-        match self.name:
-            case "time" | "git":
-                return [str(PYTHON_SERVERS / f"mcp-server-{self.name}")]
-            case "filesystem":
-                return [str(NODE), self._script(), str(folder)]
-        return [str(NODE), self._script()]
-
-    def _script(self) -> str:
-        return str(SERVERS / f"server-{self.name}" / "dist" / "index.js")
-
-
 def call(name: str, **arguments: Any) -> Step:
     return {"call": name, "arguments": arguments}
 
 
+@dataclass(frozen=True)
+class Known:
+    denied: str
+    steps: tuple[Step, ...]
+    command: tuple[str, ...]
+    peer: str = "servers"
+
+
+def in_node(name: str, *words: str) -> tuple[str, ...]:
+    return str(NODE), str(SERVERS / f"server-{name}" / "dist" / "index.js"), *words
+
+
 ADA = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
-KNOWN = [
-    Known(
-        "everything",
+KNOWN = {
+    "everything": Known(
         "get-env",
         (
-            call("echo", message="hello"),
-            call("get-sum", a=2, b=3),
-            call("get-tiny-image"),
+            call("echo", message="hello"), call("get-sum", a=2, b=3), call("get-tiny-image"),
             call("trigger-long-running-operation", duration=1, steps=2) | {"progress": True},
-            {"list": "resources"},
-            {"list": "prompts"},
+            {"list": "resources"}, {"list": "prompts"},
         ),
+        in_node("everything"),
     ),
-    Known(
-        "filesystem",
+    "filesystem": Known(
         "write_file",
         (call("list_directory", path="."), call("read_text_file", path="FOLDER/one.txt")),
+        in_node("filesystem", "FOLDER"),
     ),
-    Known(
-        "memory",
+    "memory": Known(
         "delete_entities",
         (call("create_entities", entities=[ADA]), call("search_nodes", query="Ada")),
+        in_node("memory"),
     ),
-    Known(
-        "time",
+    "time": Known(
         "convert_time",
         (call("get_current_time", timezone="UTC"), call("get_current_time", timezone="nowhere")),
-        "servers-py",
+        (str(PYTHON_SERVERS / "mcp-server-time"),), "servers-py",
     ),
-    Known("git", "git_commit", (call("git_status", repo_path="FOLDER"),), "servers-py"),
-]
+    "git": Known(
+        "git_commit", (call("git_status", repo_path="FOLDER"),),
+        (str(PYTHON_SERVERS / "mcp-server-git"),), "servers-py",
+    ),
+}  # fmt: skip
 ADDED_LATER = (
-    "get-roots-list",
-    "trigger-sampling-request",
-    "trigger-sampling-request-async",
-    "trigger-elicitation-request",
-    "trigger-elicitation-request-async",
-    "trigger-url-elicitation",
-)
+    "get-roots-list", "trigger-sampling-request", "trigger-sampling-request-async",
+    "trigger-elicitation-request", "trigger-elicitation-request-async", "trigger-url-elicitation",
+)  # fmt: skip
 WAYS = [(name, flags, False) for name, flags in CLIENTS] + [("mcp1", (), True)]
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize("server", KNOWN)
 @pytest.mark.parametrize(
     ("client", "flags", "over_http"),
     WAYS,
     ids=[f"{name}{' over HTTP' * over_http}" for name, _, over_http in WAYS],
 )
 def test_a_server_works_behind_the_filter(
-    known: Known,
-    client: str,
-    flags: tuple[str, ...],
-    over_http: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    server: str, client: str, flags: tuple[str, ...], over_http: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    known = KNOWN[server]
     need(client, "node", known.peer)
     monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.json"))
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "one.txt").write_text("one")
-    command = known.command(tmp_path)
+    command = [word.replace("FOLDER", str(tmp_path)) for word in known.command]
     words = [*FILTER, "--deny", f"^{known.denied}$", "--", *command]
-    scenario = scenario_of(known, tmp_path)
+    steps = json.dumps([{"list": "tools"}, *known.steps, call(known.denied)])
+    scenario = json.loads(steps.replace("FOLDER", str(tmp_path)))
 
     direct = play(client, json.dumps(command), scenario, "--transport", "stdio", *flags)
     (tmp_path / "memory.json").unlink(missing_ok=True)
@@ -112,13 +98,6 @@ def test_a_server_works_behind_the_filter(
     else:
         filtered = play(client, json.dumps(words), scenario, "--transport", "stdio", *flags)
     compare(known, direct, filtered)
-
-
-def scenario_of(known: Known, folder: Path) -> list[Step]:
-    steps = [{"list": "tools"}, *known.steps, call(known.denied)]
-    written = json.dumps(steps).replace("FOLDER", str(folder))
-    scenario: list[Step] = json.loads(written)
-    return scenario
 
 
 def compare(known: Known, direct: Document, filtered: Document) -> None:

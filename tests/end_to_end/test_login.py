@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,12 +11,12 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.test_logins import log_in_to
-from tests.cli.launched import launched
-from tests.end_to_end.logins import ALL, PLACES, SERVERS, combinations, log_in
+from tests.cli.launched import launched, run
+from tests.end_to_end.logins import ALL, PLACES, SERVERS, assert_served, combinations, log_in
 from tests.end_to_end.peer import Document, Step, play, upstream
 from tests.login_browser import browser_command
 from tests.oauth_upstream import oauth_upstream
-from tests.proxy import REPOSITORY, certified, proxy
+from tests.proxy import certified, proxy
 
 PLAYERS = ("mcp1", "mcp2", "ts1", "ts2")
 READ = {"call": "read_file", "arguments": {"path": "a"}}
@@ -33,15 +31,8 @@ STEPS: list[Step] = [
 
 
 def login(url: str, home: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mcp_tool_filter", "login", url],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=REPOSITORY / "addon",
-        env={**os.environ, "XDG_CONFIG_HOME": str(home), "BROWSER": browser_command()},
-    )
+    more = {"XDG_CONFIG_HOME": str(home), "BROWSER": browser_command()}
+    done = run("login", url, home=home, environment=more)
     assert done.returncode == 0, done.stderr
 
 
@@ -57,7 +48,7 @@ async def test_a_client_without_login_support_works(
             await it.serving()
             url = f"http://127.0.0.1:{it.port}/mcp"
             document = await asyncio.to_thread(play, client, url, STEPS)
-    assert_served(document)
+    assert_works(document)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +64,10 @@ async def test_a_client_behind_a_pipe_uses_the_login(
         words = [*own, program, "--stdio", "--upstream", behind.url, "--deny", "^delete_"]
         flags = ("--transport", "stdio")
         document = await asyncio.to_thread(play, client, json.dumps(words), STEPS, *flags)
-    assert_served(document)
+    assert_works(document)
 
 
-def assert_served(document: Document) -> None:
+def assert_works(document: Document) -> None:
     assert document.error is None
     listed, first, denied, _, many, last = document.outcomes
     assert [tool["name"] for tool in listed["result"]["tools"]] == ["read_file"]
@@ -100,7 +91,6 @@ async def test_a_client_with_login_support_need_not_log_in(
         async with proxy(ToolFilter(), to=server.origin, home=home, **given, **trusted) as running:
             ca = tmp_path / "mitmproxy-ca-cert.pem"
             seen = await log_in(client, f"https://localhost:{running.port}/mcp", 3.5, ca)
-    assert seen["tools"] == ["read_file"]
-    assert seen["called"] == seen["called_later"] == "done"
+    assert_served(seen)
     assert seen["visited"] == []
     assert server.renewals > 0

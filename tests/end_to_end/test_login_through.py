@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -18,12 +14,21 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.browser import browser, need_browser
-from tests.end_to_end.logins import ALL, CLIENTS, PLACES, SERVERS, combinations, log_in
+from tests.browser import browser
+from tests.end_to_end.logins import (
+    ALL,
+    CLIENTS,
+    PLACES,
+    SERVERS,
+    assert_served,
+    combinations,
+    log_in,
+)
 from tests.end_to_end.peer import upstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
-from tests.raw_upstream import TIMEOUT
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import always, answer, raw_upstream
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +54,7 @@ async def test_a_client_logs_in_through_us(
         async with through(tmp_path, server.origin) as running:
             ours = f"http://127.0.0.1:{running.port}"
             seen = await log_in(client, ours + "/mcp", 3.5)
-        assert seen["tools"] == ["read_file"]
-        assert seen["called"] == seen["called_later"] == "done"
+        assert_served(seen)
         assert seen["visited"][0].startswith(ours)
         assert server.renewals > 0
         if server.sends_issuer:
@@ -74,8 +78,7 @@ async def test_a_client_logs_in_to_an_sdk_server_through_us(
         async with through(tmp_path, behind.origin) as running:
             ours = f"http://127.0.0.1:{running.port}"
             seen = await log_in(client, ours + "/mcp", 3.5)
-    assert seen["tools"] == ["read_file"]
-    assert seen["called"] == seen["called_later"] == "the text of a"
+    assert_served(seen, "the text of a")
     assert seen["visited"][0].startswith(ours)
 
 
@@ -94,8 +97,7 @@ async def test_https_on_both_sides(client: str, place: str, tmp_path: Path) -> N
             both.write_bytes(own.read_bytes() + theirs.read_bytes())
             ours = f"https://localhost:{running.port}"
             seen = await log_in(client, ours + "/mcp", 3.5, both)
-    assert seen["tools"] == ["read_file"]
-    assert seen["called"] == seen["called_later"] == "done"
+    assert_served(seen)
     assert seen["visited"][0].startswith(ours)
 
 
@@ -116,59 +118,30 @@ async def test_each_user_has_their_own_list_and_rights(one: str, tmp_path: Path)
 
 async def test_a_real_browser_logs_in(tmp_path: Path) -> None:
     """From the authorization endpoint to the client's page, across four origins."""
-    need_browser()
-    with oauth_upstream(elsewhere=True, sends_issuer=True) as server, landing() as (page_at, came):
-        async with through(tmp_path, server.origin) as running:
-            ours = f"http://localhost:{running.port}"
-            await asyncio.to_thread(visit_in_browser, tmp_path, ours, page_at)
-        (said,) = [one for one in came if "code=" in one]
-        back = parse_qs(urlsplit(said).query)
-        assert back["state"] == ["mine"]
-        assert back["iss"] == [ours]
+    page = answer(b"<p>You are logged in</p>", kind="text/html")
+    async with raw_upstream(always(page)) as landing:
+        with oauth_upstream(elsewhere=True, sends_issuer=True) as server:
+            async with through(tmp_path, server.origin) as running:
+                ours = f"http://localhost:{running.port}"
+                back = f"{landing.url}/callback"
+                ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+                client = json.dumps({"redirect_uris": [back]}).encode()
+                headers = MCP_HEADERS.replace(b"localhost", ours.partition("//")[2].encode())
+                async with raw_client(running.port) as asking:
+                    await asking.ask(post(ping, headers=headers))
+                    await asking.ask(post(client, path="/register", headers=headers))
+                await asyncio.to_thread(visit_in_browser, tmp_path, ours, back)
+        [said] = [one.line.split()[1] for one in landing.requests if "code=" in one.line]
+        query = parse_qs(urlsplit(said).query)
+        assert query["state"] == ["mine"]
+        assert query["iss"] == [ours]
 
 
-def visit_in_browser(home: Path, ours: str, page_at: str) -> None:
-    json_type = {"Content-Type": "application/json"}
-    for path, body in (
-        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"}),
-        ("/register", {"redirect_uris": [page_at]}),
-    ):
-        asked = urllib.request.Request(ours + path, json.dumps(body).encode(), json_type)
-        with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=TIMEOUT):
-            pass
+def visit_in_browser(home: Path, ours: str, back: str) -> None:
     query = {
-        "client_id": "client-1",
-        "redirect_uri": page_at,
-        "state": "mine",
-        "code_challenge": "c" * 43,
-        "code_challenge_method": "S256",
-        "resource": f"{ours}/mcp",
-    }
+        "client_id": "client-1", "redirect_uri": back, "state": "mine",
+        "code_challenge": "c" * 43, "code_challenge_method": "S256", "resource": f"{ours}/mcp",
+    }  # fmt: skip
     with browser(home) as page:
         page.go(f"{ours}/authorize?{urlencode(query)}")
         page.wait_for("You are logged in")
-
-
-@contextmanager
-def landing() -> Iterator[tuple[str, list[str]]]:
-    """A client's page after the login: its URL, and who came."""
-    came: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            came.append(self.path)
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<p>You are logged in</p>")
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/callback", came
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.adapters.recordings.replay import replay
-from tests.end_to_end.filtering import launcher, mitmdump
+from tests.end_to_end.filtering import HOSTS
 from tests.end_to_end.peer import Step, client, need, play, upstream
 from tests.proxy import tool
 
@@ -27,15 +27,19 @@ def messages(stream: bytes) -> list[object]:
     return [json.loads(line) for line in lines if line.startswith(b"{")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
-    tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("host", "number"),
+    [("mitmdump", signal.SIGINT), ("mitmdump", signal.SIGTERM), ("launcher", signal.SIGTERM)],
+)
+def test_a_stream_that_is_open_when_the_filter_ends_is_recorded(
+    host: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     need("mcp1")
     file = tmp_path / "session.flow"
+    option = {"save_stream_file" if host == "mitmdump" else "record": str(file)}
     with (
         upstream("mcp1", *SSE) as server,
-        mitmdump(server.origin, deny="^delete_", save_stream_file=str(file)) as between,
+        HOSTS[host](server.origin, deny="^delete_", **option) as between,
         client("mcp1", between.url(server.path), *SSE) as speaker,
     ):
         speaker.do({"list": "tools"})
@@ -43,7 +47,7 @@ def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
         speaker.do({"call": "read_file", "arguments": {"path": "a"}})
         between.process.send_signal(number)
         between.process.wait()
-        speaker.kill()
+        speaker.it.process.kill()
     recording = read_recording(file)
     stream = recording.flows[0]
     assert stream.said
@@ -52,23 +56,6 @@ def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
     assert b"Tool not found: delete_file" in stream.heard
     assert b'"delete_file"' not in stream.heard
     assert messages(replay(recording, deny="^delete_").turns[0].heard) == messages(stream.heard)
-
-
-def test_the_launcher_records_the_same(tmp_path: Path) -> None:
-    need("mcp1")
-    file = tmp_path / "session.flow"
-    with (
-        upstream("mcp1", *SSE) as server,
-        launcher(server.origin, deny="^delete_", record=str(file)) as between,
-        client("mcp1", between.url(server.path), *SSE) as speaker,
-    ):
-        speaker.do({"list": "tools"})
-        speaker.do({"call": "delete_file"})
-    recording = read_recording(file)
-    assert recording.flows[0].said
-    assert b"Tool not found: delete_file" in recording.flows[0].heard
-    heard = replay(recording, deny="^delete_").turns[0].heard
-    assert messages(heard) == messages(recording.flows[0].heard)
 
 
 async def test_a_recording_made_without_the_filter_can_be_replayed(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ import pytest
 
 from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
 from tests.attacks.hosts import hosted, in_each_host
+from tests.make import calling
 from tests.raw_client import MCP_HEADERS, Answer, post, raw_client
-from tests.raw_upstream import TIMEOUT, free_port
+from tests.raw_upstream import TIMEOUT, free_port, until
 
 from .peer import upstream
 
@@ -59,10 +60,9 @@ class Traffic:
         self, ask: Callable[[bytes], Awaitable[Answer]], number: int, tool: str, given: object
     ) -> dict[str, object]:
         id = f"{number}-{len(self.calls)}"
-        params = {"name": tool, "arguments": given}
-        call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        call = calling(tool, id=json.dumps(id), arguments=json.dumps(given))
         async with asyncio.timeout(TIMEOUT):
-            got = await ask(post(json.dumps(call).encode(), headers=HEADERS))
+            got = await ask(post(call, headers=HEADERS))
         assert got.status == 200, got
         # Some answer with JSON, some with one event.
         said: dict[str, object] = json.loads(re.sub(rb"(?m)^event: .*|^data: ", b"", got.body))
@@ -79,11 +79,9 @@ class Traffic:
 
     def failures(self, away: list[tuple[float, float]]) -> list[object]:
         """Return what failed although the server was there all the time."""
+        failed = [one for one in self.calls if "result" not in one[2]]
         return [
-            (begun, ended, said)
-            for begun, ended, said in self.calls
-            if "result" not in said
-            and not any(begun < back and ended > gone for gone, back in away)
+            one for one in failed if not any(one[0] < back and one[1] > gone for gone, back in away)
         ]
 
 
@@ -129,13 +127,10 @@ async def test_only_calls_in_flight_are_lost_at_a_restart(
         async with hosted(host, upstream.origin, tmp_path, option, deny="^delete_") as it:
 
             async def say(text: str, times: int) -> None:
-                async with asyncio.timeout(TIMEOUT):
-                    while it.stderr.count(text) < times:
-                        await asyncio.sleep(0.02)
+                await until(lambda: it.stderr.count(text) >= times)
 
             traffic = Traffic(it.port)
-            for number in range(CLIENTS):
-                traffic.clients.append(asyncio.create_task(traffic.call(number)))
+            traffic.clients = [asyncio.create_task(traffic.call(one)) for one in range(CLIENTS)]
             for number in range(1, RESTARTS + 1):
                 await traffic.goes_on()
                 await upstream.restart(partial(say, "waiting for it to come back", number))

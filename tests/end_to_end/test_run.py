@@ -7,69 +7,50 @@ import json
 import os
 import pty
 import shutil
+import subprocess
 import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need, upstream
+from tests.cli import launched
+from tests.end_to_end.logins import command_of
+from tests.end_to_end.peer import need, script, upstream
+from tests.make import answering, asking, calling
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import certified
-from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+from tests.raw_upstream import Peer, answer, raw_upstream
 
-STEPS = '[{"list": "tools"}, {"call": "write_file", "arguments": {"path": "a", "text": "b"}}]'
+PONG = answering("{}")
+STEPS = (
+    '[{"call": "read_file", "arguments": {"path": "a"}}, {"list": "tools"},'
+    ' {"call": "write_file", "arguments": {"path": "a", "text": "b"}}]'
+)
 CLIENTS = ("mcp1", "mcp2", "ts1", "ts2")
 LOGINS = ("mcp1", "mcp2", "ts1")
-PACKAGES = ("--import", str(SCRIPTS / "packages.mjs"))
 
 
-@dataclass(frozen=True)
-class Ran:
-    status: int
-    stdout: str
-    stderr: str
+def asked(method: str) -> str:
+    return asking(method).decode()
 
 
-def script(client: str, name: str) -> list[str]:
-    if client.startswith("ts"):
-        return [str(NODE), *PACKAGES, str(SCRIPTS / f"{name}_{client}.mjs")]
-    file = f"{name}_{'python' if name == 'login' else client}.py"
-    return [str(INSTALLED / client / "bin" / "python"), str(SCRIPTS / file)]
+async def run(home: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return await ours(home, "run", *words, **environment)
 
 
-def surroundings(home: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which a user has no files yet."""
-    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    return {**kept, "HOME": str(home), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "", **more}
+async def ours(home: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours as a user who has no files yet."""
+    none = {"XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
+    started = partial(launched.run, home=home, environment=none | environment)
+    return await asyncio.to_thread(started, *words)
 
 
-async def run(home: Path, *arguments: str, **environment: str) -> Ran:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mcp_tool_filter", "run", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=surroundings(home, **environment),
-        cwd=home,
-    )
-    try:
-        async with asyncio.timeout(90):
-            out, err = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
-
-
-def document(ran: Ran) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(ran.stdout.strip("\n").split("\n")[-1])
-    except (IndexError, ValueError):
-        raise AssertionError(f"{ran.stdout}\n{ran.stderr}") from None
+def document(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert ran.stdout.startswith("{"), ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
     return found
 
 
@@ -78,35 +59,25 @@ def list_servers(home: Path, **servers: dict[str, Any]) -> None:
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-async def test_an_sdk_client_is_filtered(client: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("client", "transport"),
+    [*((one, "streamable") for one in CLIENTS), ("mcp1", "sse"), ("mcp2", "sse")],
+)
+async def test_an_sdk_client_is_filtered(client: str, transport: str, tmp_path: Path) -> None:
+    """Also an agent that knows the tools already, and calls one before it lists them."""
     need(client)
-    with upstream("mcp1") as server:
+    way = ("--transport", transport)
+    with upstream("mcp1", *way) as server:
         list_servers(tmp_path, files={"type": "http", "url": server.url})
-        flags = ("--deny", "^write_", "--client", "claude-code")
-        ran = await run(tmp_path, *flags, "--", *script(client, "client"), server.url, STEPS)
-        assert not server.calls()
-    listed, called = document(ran)["outcomes"]
+        expected = ("--server", server.url) if transport == "sse" else ("--client", "claude-code")
+        words = [*script(f"client_{client}"), *way, server.url, STEPS]
+        ran = await run(tmp_path, "--deny", "^write_", *expected, "--", *words)
+        assert server.calls() == ["read_file"]
+    read, listed, called = document(ran)["outcomes"]
+    assert not read["result"].get("isError")
     names = [one["name"] for one in listed["result"]["tools"]]
     assert "read_file" in names
     assert "write_file" not in names
-    assert called["error"]["message"].endswith("Tool not found: write_file")
-    assert "WARNING" not in ran.stderr
-
-
-@pytest.mark.parametrize("client", ["mcp1", "mcp2"])
-async def test_the_older_transport_is_filtered(client: str, tmp_path: Path) -> None:
-    """Also for an agent that knows the tools already, and calls one before it lists them."""
-    need(client)
-    calls_first = f'[{{"call": "read_file", "arguments": {{"path": "a"}}}}, {STEPS[1:]}'
-    with upstream("mcp1", "--transport", "sse") as server:
-        flags = ("--deny", "^write_", "--server", server.url)
-        words = [*script(client, "client"), "--transport", "sse", server.url, calls_first]
-        ran = await run(tmp_path, *flags, "--", *words)
-        assert server.calls() == ["read_file"]
-    read, listed, called = document(ran)["outcomes"]
-    assert "isError" not in read["result"] or not read["result"]["isError"]
-    assert "write_file" not in [one["name"] for one in listed["result"]["tools"]]
     assert called["error"]["message"].endswith("Tool not found: write_file")
     assert "WARNING" not in ran.stderr
     assert "internal error" not in ran.stderr
@@ -122,7 +93,7 @@ async def test_a_login_works_and_nothing_is_rewritten(
     trust = ("--ca", str(tmp_path / "upstream-ca-cert.pem")) if is_https else ()
     with oauth_upstream(elsewhere=True, sends_issuer=True, tls=tls) as there:
         flags = ("--deny", "^delete_", "--server", there.url, *trust)
-        ran = await run(tmp_path, *flags, "--", *script(client, "login"), there.url)
+        ran = await run(tmp_path, *flags, "--", *command_of(client), there.url)
         seen = document(ran)
         assert seen["tools"] == ["read_file"]
         assert seen["called"] == "done"
@@ -140,10 +111,10 @@ async def test_run_names_servers_that_did_not_come_through(tmp_path: Path) -> No
     need("ts1")
     with upstream("mcp1") as server:
         list_servers(tmp_path, files={"type": "http", "url": server.url + "?key=secret"})
-        words = [*script("ts1", "client"), server.url, STEPS]
+        words = [*script("client_ts1"), server.url, STEPS]
         without = ["env", "-u", "NODE_USE_ENV_PROXY", *words]
         ran = await run(tmp_path, "--deny", "^write_", "--client", "claude-code", "--", *without)
-        assert server.calls() == ["write_file"]
+        assert server.calls() == ["read_file", "write_file"]
     assert "WARNING: 1 MCP server did not come through the filter" in ran.stderr
     assert f"files  {server.url}  (claude-code, user)" in ran.stderr
     assert "secret" not in ran.stderr
@@ -153,19 +124,15 @@ async def test_an_old_node_version_is_reported(tmp_path: Path) -> None:
     """Node 20 never uses the proxy. (Where the machine's own is newer, it does.)"""
     node = shutil.which("node")
     assert node, "the machine has no Node of its own"
-    process = await asyncio.create_subprocess_exec(
-        node, "-p", "process.versions.node", stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await process.communicate()
-    major, minor, *_ = map(int, said.decode().split("."))
+    said = subprocess.run([node, "-p", "process.versions.node"], capture_output=True, check=True)
+    major, minor, *_ = map(int, said.stdout.decode().split("."))
     is_new = (major, minor) >= (24, 5) or (22, 21) <= (major, minor) < (23, 0)
     async with mcp_upstream(tools=[tool("a")]) as there:
         url = there.url + "/mcp"
         ask = f"fetch('{url}', {{method: 'POST', body: process.argv[1]}})"
-        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "write_a"}}'
-        words = [node, "-e", ask, call]
+        words = [node, "-e", ask, calling("write_a").decode()]
         ran = await run(tmp_path, "--deny", "^write_", "--server", url, "--", *words)
-        assert ran.status == 0, ran
+        assert ran.returncode == 0, ran
         assert bool(there.of("tools/call")) is not is_new
     assert ("WARNING: 1 MCP server" in ran.stderr) is not is_new
 
@@ -175,7 +142,7 @@ async def test_a_client_that_does_not_trust_our_certificate_is_reported(tmp_path
         url = there.url.replace("127.0.0.1", "localhost") + "/mcp"
         words = ["env", "-u", "SSL_CERT_FILE", "-u", "CURL_CA_BUNDLE", "curl", "-s", url]
         ran = await run(tmp_path, "--server", url, "--", *words)
-    assert ran.status == 60  # curl's own
+    assert ran.returncode == 60  # curl's own
     assert "A client does not trust our certificate for localhost" in ran.stderr
     assert f"{url}  (named by --server): the client does not trust our certificate" in ran.stderr
 
@@ -209,11 +176,11 @@ async def test_the_doctor_names_servers_that_were_not_seen(tmp_path: Path) -> No
             unused={"url": there.url + "/other"},
             local={"command": "npx", "args": ["a-server"]},
         )
-        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
-        words = ("curl", "-s", "-d", call, there.url + "/mcp")
-        before = await doctor(tmp_path)
+        words = ("curl", "-s", "-d", asked("tools/list"), there.url + "/mcp")
+        doctor = ("doctor", "--client", "claude-code", "--json")
+        before = document(await ours(tmp_path, *doctor))
         await run(tmp_path, "--client", "claude-code", "--", *words)
-        after = await doctor(tmp_path)
+        after = document(await ours(tmp_path, *doctor))
     assert [one["ok"] for one in before["checks"][-3:]] == [True, True, False]
     used, unused, local = after["checks"][-3:]
     assert used["ok"]
@@ -223,22 +190,9 @@ async def test_the_doctor_names_servers_that_were_not_seen(tmp_path: Path) -> No
     assert local["advice"] == "mcp-tool-filter wrap claude-code local --deny PATTERN"
 
 
-async def doctor(home: Path) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mcp_tool_filter", "doctor", "--client", "claude-code", "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        env=surroundings(home),
-        cwd=home,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 1
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
 async def test_the_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
     """With its login; but not for this machine, which it could not reach."""
-    call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    call = asked("tools/list")
     async with mcp_upstream(tools=[tool("a")]) as behind, mcp_upstream() as here:
         asks = [
             f"curl -sS -d '{call}' http://mcp.example/mcp",
@@ -261,42 +215,38 @@ async def test_the_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
 
 async def test_a_tunnel_goes_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
-        lines.append((await peer.request()).line)
-        await peer.say(b"HTTP/1.1 200 OK\r\n\r\n")
-        asked.append(await peer.request())
-        await peer.say(answer(b'{"jsonrpc":"2.0","id":1,"result":{}}'))
+        for said in (b"HTTP/1.1 200 OK\r\n\r\n", answer(PONG)):
+            await peer.request()
+            await peer.say(said)
 
-    lines: list[str] = []
-    asked: list[RawRequest] = []
-    call = '{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
     async with raw_upstream(script) as behind:
         proxy = behind.url.replace("://", "://me:secret@")
-        words = ("curl", "-sS", "--proxytunnel", "-d", call, "http://mcp.example/mcp")
+        words = ("curl", "-sS", "--proxytunnel", "-d", asked("ping"), "http://mcp.example/mcp")
         ran = await run(tmp_path, "--", *words, HTTPS_PROXY=proxy)
-    assert ran.stdout == '{"jsonrpc":"2.0","id":1,"result":{}}', ran
-    assert lines == ["CONNECT mcp.example:80 HTTP/1.1"]
-    assert asked[0].line == "POST /mcp HTTP/1.1"
-    assert not asked[0].all("proxy-authorization")
+    assert ran.stdout == PONG.decode(), ran
+    lines = [one.line for one in behind.requests]
+    assert lines == ["CONNECT mcp.example:80 HTTP/1.1", "POST /mcp HTTP/1.1"]
+    assert not behind.requests[1].all("proxy-authorization")
 
 
 async def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / ".mitmproxy").mkdir()
     (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").write_text("no certificate")
     ran = await run(tmp_path, "--deny", "x", "--", "true")
-    assert ran.status == 1
+    assert ran.returncode == 1
     assert "Error: Cannot use mitmproxy's certificates in " in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
 async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     async with mcp_upstream(tools=[tool("a"), tool("rm")]) as there:
-        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'
-        words = ("curl", "-s", "-d", call, there.url + "/mcp?key=secret")
-        ran = await run(tmp_path, "--deny", "^rm$", "--audit-log", "log", "--", *words)
-        [line] = map(json.loads, (tmp_path / "log").read_text().splitlines())
+        words = ("curl", "-s", "-d", calling("rm").decode(), there.url + "/mcp?key=secret")
+        ran = await run(tmp_path, "--deny", "^rm$", "--audit-log", str(log), "--", *words)
+        [line] = map(json.loads, log.read_text().splitlines())
     assert line["upstream"] == there.url + "/mcp"
     assert f" {there.url}/mcp tools/call rm: refused (denied by ^rm$)" in ran.stderr
-    assert "secret" not in ran.stderr + (tmp_path / "log").read_text()
+    assert "secret" not in ran.stderr + log.read_text()
 
 
 async def test_in_a_terminal_the_dashboard_is_named_and_a_summary_is_the_end(
@@ -304,16 +254,13 @@ async def test_in_a_terminal_the_dashboard_is_named_and_a_summary_is_the_end(
 ) -> None:
     """Between them the screen belongs to the client."""
     async with mcp_upstream(tools=[tool("a")]) as there:
-        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'
-        words = ("--deny", "^rm$", "--dashboard", "0", "--", "curl", "-s", "-d", call, there.url)
+        asks = ("curl", "-s", "-d", calling("rm").decode(), there.url)
+        words = ("run", "--deny", "^rm$", "--dashboard", "0", "--", *asks)
         ours, theirs = pty.openpty()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mcp_tool_filter", "run", *words),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=theirs,
-            env=surroundings(tmp_path),
-        )
+            sys.executable, "-m", "mcp_tool_filter", *words, env=launched.surroundings(tmp_path),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs,
+        )  # fmt: skip
         async with asyncio.timeout(90):
             await process.wait()
         os.close(theirs)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,37 +10,8 @@ import pytest
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import certified
 
-from .client_programs import ASKING_CODEX, PROGRAMS, ClientProgram
+from .client_programs import PROGRAMS, ClientProgram
 from .peer import need
-
-
-def command_of(program: str) -> Sequence[str]:
-    """Return what makes a program connect to its servers."""
-    return ("codex", "app-server") if program == "codex" else (PROGRAMS[program], "mcp", "list")
-
-
-def run(client: ClientProgram, *flags: str) -> str:
-    """Run a program until it has asked its servers; return what we said."""
-    command = [sys.executable, "-m", "mcp_tool_filter", "run", *flags, "--"]
-    with subprocess.Popen(
-        [*command, *command_of(client.name)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=client.project,
-        env=client.surroundings(),
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        if client.name == "codex":
-            process.stdin.write(ASKING_CODEX)
-            process.stdin.flush()
-            next((line for line in process.stdout if '"id":2' in line), None)
-        process.stdin.close()
-        process.stdout.read()
-        return process.stderr.read()
 
 
 @pytest.mark.parametrize("is_https", [False, True], ids=["http", "https"])
@@ -62,7 +31,8 @@ def test_a_program_uses_our_proxy(program: str, is_https: bool, tmp_path: Path) 
             client.file.write_text(f'[mcp_servers.remote]\nurl = "{there.url}"\n')
         else:
             client.add_url("remote", there.url)
-        said = run(client, "--deny", "^delete_", *trust)
+        run = (sys.executable, "-m", "mcp_tool_filter", "run", "--deny", "^delete_", *trust, "--")
+        _, said = client.visit(*run)
         methods = [method for method, _ in there.calls]
     assert "initialize" in methods
     assert f"{there.url} tools/list: ok, answer changed (hidden)" in said or (

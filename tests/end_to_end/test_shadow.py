@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.adapters.mitmproxy.filtered import DELETE, READ, filtered
-from tests.adapters.mitmproxy.test_rules_everywhere import policy
+from tests.adapters.mitmproxy.test_rules import policy
 from tests.adapters.watch.test_dashboard import Visitor, address_of
 from tests.adapters.watch.test_metrics import fetched, value_of
 from tests.browser import browser
 from tests.cli.launched import launched
+from tests.filtered import DELETE, READ, filtered
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool_list
 from tests.raw_client import MCP_HEADERS, post, raw_client
@@ -98,12 +99,8 @@ async def test_nothing_changes(name: str, transport: str, as_events: bool, tmp_p
     digest = b'ETag: "a"\r\nRepr-Digest: sha-256=:b:\r\n'
     server = Server([READ, DELETE], calls=echo, as_events=as_events, head=digest, announces=True)
     log = tmp_path / "audit.jsonl"
-    options: dict[str, str | bool] = {
-        "deny": DENY[0],
-        "rules": policy(tmp_path),
-        "audit-log": str(log),
-        "shadow": True,
-    }
+    options: dict[str, str | bool] = {"deny": DENY[0], "rules": policy(tmp_path), "shadow": True}
+    options["audit-log"] = str(log)
     is_command = (name, transport, as_events) in COMMANDS
     if not is_command:
         options["tools-list"] = "cache"
@@ -160,9 +157,8 @@ async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: 
             await client.ask(post(LIST, headers=MCP_HEADERS))
             await it.says(r"delete_file: ok, would be refused \(denied by \^delete_\)")
             await it.says(r"tools/list: ok, answer would be changed \(hidden\)")
-            text = (
-                await asyncio.to_thread(fetched, metrics, "/metrics", authorization="Bearer t")
-            )[1]
+            ask = partial(fetched, metrics, "/metrics", authorization="Bearer t")
+            text = (await asyncio.to_thread(ask))[1]
             why = 'tool="delete_file",verdict="refused",why="denied"'
             assert value_of(text, f"mcp_tool_filter_shadow_total{{{why}}}") == 1
             assert value_of(text, 'mcp_tool_filter_calls_total{tool="delete_file"}') == 1
@@ -176,9 +172,8 @@ async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: 
             await it.says(r"read_file: ok, would be refused \(denied by \^read_\)")
             with browser(tmp_path) as page:
                 page.go(f"http://127.0.0.1:{page_of.port}{page_of.path}")
-                page.wait_for(
-                    "Nothing is enforced", "Tools that would be hidden", "would be refused"
-                )
+                wanted = "Nothing is enforced", "Tools that would be hidden", "would be refused"
+                page.wait_for(*wanted)
                 assert page.errors() == []
             it.interrupt()
             await it.exit_code()

@@ -15,10 +15,11 @@ from tests.adapters.rules.test_redis_state import Server
 from tests.cli.commands.relaying import text_in
 from tests.cli.commands.served_command import served_by
 from tests.cli.launched import launched
+from tests.make import answering, asking, calling
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as running_tool
-from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
+from tests.raw_client import RawClient, post, raw_client
 from tests.session_upstream import session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
 
@@ -28,146 +29,115 @@ interceptor:
   state: {{url: "{url}"}}
   rules:
     - id: budget
-      conditions: [method_equals: vendor/costly]
-      actions: [rate_limit: {{key: all, limit: 3, window: 1h}}]
+      conditions: [method_equals: {method}]
+      actions: [rate_limit: {{key: all, limit: {limit}, window: 1h}}]
     - id: keep
       conditions: [method_equals: vendor/get]
       actions: [cache: {{key: all, ttl: 1h}}]
 """
-OK = b'{"jsonrpc":"2.0","id":1,"result":{"x":1}}'
+OK = answering('{"x":1}')
+COSTLY, OTHER, GET = (asking(f"vendor/{name}") for name in ("costly", "other", "get"))
 
 
-def asking(method: str) -> bytes:
-    return post(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'.encode(), headers=MCP_HEADERS)
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.kill()
 
 
-async def outcome(client: RawClient, method: str) -> str:
+async def outcome(client: RawClient, said: bytes) -> str:
     """Return what came of a request: ok, or the action of the rule that refused it."""
-    body = json.loads((await client.ask(asking(method))).body)
-    if "result" in body:
-        return "ok"
-    action: str = body["error"]["data"]["action"]
-    return action
+    body = json.loads((await client.ask(post(said))).body)
+    return "ok" if "result" in body else str(body["error"]["data"]["action"])
 
 
-async def test_limits_and_caches_are_shared_and_a_lost_redis_is_reported(tmp_path: Path) -> None:
-    redis = Server(tmp_path)
-    redis.start()
+async def test_limits_and_caches_are_shared_and_a_lost_redis_is_reported(
+    redis: Server, tmp_path: Path
+) -> None:
     rules = tmp_path / "rules.yaml"
-    rules.write_text(RULES.format(url=redis.url, on_error="block"))
-    try:
-        async with mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as upstream:
-            words = (
-                "mitmdump", "-s", SCRIPT, "--mode", f"reverse:{upstream.url}",
-                "--listen-host", "127.0.0.1", "--listen-port", "0", "--set", "endpoint=/mcp",
-                "--set", f"rules={rules}",
-            )  # fmt: skip
-            async with (
-                running_tool(*words, home=tmp_path / "a") as one,
-                running_tool(*words, home=tmp_path / "b") as two,
-                raw_client(await one.listening()) as a,
-                raw_client(await two.listening()) as b,
-            ):
-                heard = [await outcome(client, "vendor/costly") for client in (a, b, a, b, a)]
-                assert heard == ["ok", "ok", "ok", "rate_limit", "rate_limit"]
-                assert [await outcome(client, "vendor/get") for client in (a, b, a)] == ["ok"] * 3
-                assert len(upstream.of("vendor/get")) == 1
+    rules.write_text(RULES.format(url=redis.url, on_error="block", method="vendor/costly", limit=3))
+    async with mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as upstream:
+        sets = ("--set", "endpoint=/mcp", "--set", f"rules={rules}")
+        words = ("mitmdump", "-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *sets)
+        async with (
+            running_tool(*words, home=tmp_path / "a") as one,
+            running_tool(*words, home=tmp_path / "b") as two,
+            raw_client(await one.listening()) as a,
+            raw_client(await two.listening()) as b,
+        ):
+            heard = [await outcome(client, COSTLY) for client in (a, b, a, b, a)]
+            assert heard == ["ok", "ok", "ok", "rate_limit", "rate_limit"]
+            assert [await outcome(client, GET) for client in (a, b, a)] == ["ok"] * 3
+            assert len(upstream.of("vendor/get")) == 1
 
-                redis.kill()
-                assert await outcome(a, "vendor/costly") == "error"
-                assert await outcome(a, "vendor/other") == "ok"
-                await one.says("Rule 'budget'.*cannot be reached")
+            redis.kill()
+            assert await outcome(a, COSTLY) == "error"
+            assert await outcome(a, OTHER) == "ok"
+            await one.says("Rule 'budget'.*cannot be reached")
 
-                redis.start()  # empty: nothing was saved
-                assert await outcome(a, "vendor/costly") == "ok"
-                assert await outcome(b, "vendor/costly") == "ok"
-    finally:
-        redis.kill()
-
-
-LIMITED = """
-interceptor:
-  chain: {{on_error: {on_error}, timeout: 2s}}
-  state: {{url: "{url}"}}
-  rules:
-    - id: budget
-      conditions: [method_equals: tools/call]
-      actions: [rate_limit: {{key: all, limit: 20, window: 1h}}]
-"""
-CALL = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
+            redis.start()  # empty: nothing was saved
+            assert await outcome(a, COSTLY) == "ok"
+            assert await outcome(b, COSTLY) == "ok"
 
 
 async def outcomes(ports: list[int], clients: int, calls: int) -> Counter[str]:
     """Let some clients of each replica call a tool at the same time; count what they get."""
 
-    async def visit(port: int) -> Counter[str]:
-        heard: Counter[str] = Counter()
+    async def visit(port: int) -> list[str]:
         async with raw_client(port) as client:
-            for _ in range(calls):
-                said = json.loads((await client.ask(CALL)).body)
-                heard["ok" if "result" in said else said["error"]["data"]["action"]] += 1
-        return heard
+            return [await outcome(client, calling("read_file")) for _ in range(calls)]
 
-    return sum(await asyncio.gather(*map(visit, ports * clients)), Counter())
+    heard = await asyncio.gather(*map(visit, ports * clients))
+    return Counter(one for each in heard for one in each)
 
 
 @pytest.mark.parametrize(("on_error", "without"), [("block", "error"), ("allow", "ok")])
 async def test_a_limit_is_exact_over_three_replicas_at_once(
-    on_error: str, without: str, tmp_path: Path
+    on_error: str, without: str, redis: Server, tmp_path: Path
 ) -> None:
     """Without Redis, ``on_error`` decides, in each of them."""
-    redis = Server(tmp_path)
-    redis.start()
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(LIMITED.format(url=redis.url, on_error=on_error))
-    try:
-        async with (
-            mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as up,
-            AsyncExitStack() as stack,
-        ):
-            flags = ("-u", f"{up.url}/mcp", "-d", "^rm_", "--rules", str(rules))
-            replicas = [
-                await stack.enter_async_context(launched(*flags, home=tmp_path)) for _ in range(3)
-            ]
-            ports = [await one.serving() for one in replicas]
-            assert await outcomes(ports, clients=4, calls=10) == {"ok": 20, "rate_limit": 100}
-            assert len(up.of("tools/call")) == 20
-            redis.kill()
-            assert await outcomes(ports, clients=1, calls=2) == {without: 6}
-            for one in replicas:
-                await one.says("Rule 'budget'.*cannot be reached")
-    finally:
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES.format(url=redis.url, on_error=on_error, method="tools/call", limit=20))
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as up,
+        AsyncExitStack() as stack,
+    ):
+        flags = ("-u", f"{up.url}/mcp", "-d", "^rm_", "--rules", str(file))
+        replicas = [
+            await stack.enter_async_context(launched(*flags, home=tmp_path)) for _ in range(3)
+        ]
+        ports = [await one.serving() for one in replicas]
+        assert await outcomes(ports, clients=4, calls=10) == {"ok": 20, "rate_limit": 100}
+        assert len(up.of("tools/call")) == 20
         redis.kill()
+        assert await outcomes(ports, clients=1, calls=2) == {without: 6}
+        for one in replicas:
+            await one.says("Rule 'budget'.*cannot be reached")
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Iterator[str]:
+def policy(redis: Server, tmp_path: Path) -> str:
     """A policy with a cache in a Redis of its own."""
-    redis = Server(tmp_path)
-    redis.start()
     path = tmp_path / "cache.yaml"
     path.write_text(
         f"interceptor: {{state: {{url: '{redis.url}'}}, rules: [{{id: keep, "
         "conditions: [method_equals: tools/call], "
         "actions: [cache: {key: '${params_hash}', ttl: 1h}]}]}"
     )
-    yield str(path)
-    redis.kill()
+    return str(path)
 
 
-def asked_over_stdio(client: StdioClient, tool: str = "env") -> str:
-    client.opens()
-    text = text_in(client.calls(tool, name="TOKEN"))
-    assert client.leaves() == 0
-    return text
-
-
-def asked_over_http(client: StdioClient, tool: str = "env") -> str:
-    server = served_by(client)
-    server.opens()
-    text = text_in(server.calls(tool, name="TOKEN"))
-    client.process.terminate()  # what is to be stored is stored before the end
-    client.ends()
+def asked(client: StdioClient, is_http: bool, tool: str = "env") -> str:
+    """Call a tool that tells the variable TOKEN, or another one; let the filter end."""
+    there = served_by(client) if is_http else client
+    there.opens()
+    text = text_in(there.calls(tool, name="TOKEN"))
+    if is_http:
+        client.process.terminate()  # what is to be stored is stored before the end
+        client.ends()
+    else:
+        assert client.leaves() == 0
     return text
 
 
@@ -182,7 +152,7 @@ def test_a_cache_in_front_of_commands_is_kept_for_each_user(
     heard = []
     for name in ("alice", "bob", "alice"):
         with filtered(*words, *command, home=tmp_path, environment={"TOKEN": name}) as client:
-            heard.append((asked_over_http if is_http else asked_over_stdio)(client))
+            heard.append(asked(client, is_http))
     assert heard == ["alice", "bob", "alice"]
     assert journal.read_text().count("tools/call") == 2
 
@@ -196,5 +166,5 @@ def test_a_cache_in_front_of_urls_is_kept_for_each_header_of_the_operator(
             way = ("--port", "0") if is_http else ("--stdio",)
             words = (*way, "-u", http.url, "--rules", policy, "--header", f"X-Who: {name}")
             with filtered(*words, home=tmp_path) as client:
-                (asked_over_http if is_http else asked_over_stdio)(client, "read_file")
+                asked(client, is_http, "read_file")
         assert [seen.headers["x-who"] for seen in http.calls()] == ["alice", "bob"]

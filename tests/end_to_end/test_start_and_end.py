@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
+from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import Peer, RawRequest
+from tests.raw_upstream import Peer, RawRequest, until
 
 TOOLS = ("mitmdump", "mitmweb", "mitmproxy")
-NOBODY = "reverse:http://127.0.0.1:1"
 CALL = b'{"jsonrpc":"2.0","id":"%d","method":"tools/call","params":{"name":"read_file"}}'
 LOST = b'{"jsonrpc":"2.0","id":"%d","error":{"code":-32000,"message":"Upstream connection lost"}}'
 
 
-async def end(name: str, home: Path, mode: str, *options: str) -> tuple[int, str]:
-    """The exit code, and what was said on stderr."""
-    sets = [part for option in options for part in ("--set", option)]
-    async with started(name, "-s", SCRIPT, "--mode", mode, *sets, home=home) as it:
+def running(
+    name: str, home: Path, url: str, *options: str
+) -> AbstractAsyncContextManager[RunningTool]:
+    words = ("-s", SCRIPT, "--mode", f"reverse:{url}", *(f"--set={one}" for one in options))
+    return started(name, *words, home=home)
+
+
+async def end(name: str, home: Path, *options: str) -> tuple[int, str]:
+    """The exit code, and what was said on stderr, if nobody is there."""
+    async with running(name, home, "http://127.0.0.1:1", *options) as it:
         return await it.exit_code(), it.stderr.replace("\r\n", "\n")
 
 
@@ -46,7 +48,7 @@ async def end(name: str, home: Path, mode: str, *options: str) -> tuple[int, str
 async def test_a_failed_start_says_why_in_two_lines(
     name: str, option: str, text: str, tmp_path: Path
 ) -> None:
-    code, stderr = await end(name, tmp_path, NOBODY, option)
+    code, stderr = await end(name, tmp_path, option)
     assert code == 1
     if name == "mitmproxy":  # it draws on its terminal, which is its stderr too
         assert stderr.rstrip().endswith(f"Error: {text}")
@@ -59,20 +61,9 @@ async def test_a_configuration_file_that_overrides_a_flag_stops_the_start(
 ) -> None:
     """mitmproxy would let config.yaml win over --set."""
     (tmp_path / "config.yaml").write_text("deny: ['^other']\n")
-    code, stderr = await end("mitmdump", tmp_path, NOBODY, "deny=^mine")
+    code, stderr = await end("mitmdump", tmp_path, "deny=^mine")
     assert (code, stderr.split("\n")[0]) == (1, "Error: Invalid value for --set deny: '^mine'")
     assert "config.yaml" in stderr.split("\n")[1]
-
-
-@asynccontextmanager
-async def serving(
-    name: str, home: Path, upstream: McpUpstream, *options: str
-) -> AsyncIterator[RunningTool]:
-    sets = [part for option in ("endpoint=/mcp", *options) for part in ("--set", option)]
-    mode = f"reverse:{upstream.url}"
-    async with started(name, "-s", SCRIPT, "--mode", mode, *sets, home=home) as it:
-        await it.listening()
-        yield it
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -84,41 +75,16 @@ async def test_a_lost_upstream_ends_the_process_after_all_waiting_clients_are_an
 
     async with (
         mcp_upstream(tools=[tool("read_file")], respond=silent) as upstream,
-        serving(name, tmp_path, upstream) as it,
-        raw_client(it.port) as one,
+        running(name, tmp_path, upstream.url, "endpoint=/mcp") as it,
+        raw_client(await it.listening()) as one,
         raw_client(it.port) as other,
     ):
         await one.say(post(CALL % 1))
         await other.say(post(CALL % 2))
-        while len(upstream.of("tools/call")) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(upstream.of("tools/call")) == 2)
         await upstream.raw.stop()
         got = [(await client.answer()).body for client in (one, other)]
         code, stderr = await it.exit_code(), it.stderr.replace("\r\n", "\n")
     assert got == [LOST % 1, LOST % 2]
     assert code == 1
     assert stderr.rstrip().endswith("Error: Lost connection to upstream MCP\nShutting down proxy")
-
-
-async def test_the_report_names_hidden_tools_and_why(tmp_path: Path) -> None:
-    saved = len(tool("delete_file")) + len(tool("drop_database"))
-    tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
-    async with (
-        mcp_upstream(tools=[*tools, b'{"name":"broken"}']) as upstream,
-        serving(
-            "mitmdump", tmp_path, upstream, "deny=^delete_,^nothing", "deny=.*_database$"
-        ) as it,
-    ):
-        await it.says("Warning: a tool without")
-        found = it.stderr.replace(upstream.url, "UPSTREAM")
-    report = re.sub(r"127.0.0.1:\d+", "HERE", found)
-    assert report == (
-        "MCP tool filter: http://HERE/mcp -> UPSTREAM/mcp\n"
-        "  Upstream: raw 1, Streamable HTTP, 2025-06-18\n"
-        "  Tools: 4, of which 2 denied, 2 exposed\n"
-        '    "^delete_": delete_file\n'
-        '    ".*_database$": drop_database\n'
-        f"  Saved: {saved} bytes of context, about {saved // 4} tokens per tools/list\n"
-        'Warning: the pattern "^nothing" matches no tool\n'
-        "Warning: a tool without an object inputSchema: not exposed\n"
-    )

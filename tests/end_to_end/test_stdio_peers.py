@@ -5,6 +5,7 @@ In each one a pair does what it does without a filter, but for the denied tools.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,50 +15,22 @@ from pathlib import Path
 import pytest
 
 from .filtering import started
-from .pairs import Client, Pair, Server
-from .peer import command_of, need, play, upstream
+from .pairs import CLIENTS, SERVERS, VARIANTS, Client, Pair, Server
+from .peer import calls_in, command_of, need, play, upstream
 from .test_peers_filtered import assert_filtered, scenario
 
 DENY = "^delete_.*$,^drop_"
 FILTER = [sys.executable, "-m", "mcp_tool_filter", "--deny", DENY]
-SSE = ("--transport", "sse")
 COMMANDS = [Server(name, ("--transport", "stdio")) for name in ("mcp1", "mcp2", "ts1", "ts2")]
 URLS = [
-    Server("mcp1"),
-    Server("mcp1", SSE),
-    Server("mcp1", ("--json",)),
-    Server("mcp1", ("--stateless",)),
-    Server("mcp1", ("--resumable",)),
-    Server("mcp2"),
-    Server("ts1"),
-    Server("ts1", SSE),
-    Server("ts1", ("--resumable",)),
-    Server("ts2"),
+    one
+    for one in (*SERVERS, *VARIANTS)
+    if one.name == "mcp1" or one.variant in (None, "--resumable")
 ]
+WEB_CLIENTS = [one for one in CLIENTS if not re.search("modern|sse-legacy", str(one))]
 STDIO_CLIENTS = [
-    Client("mcp1", "stdio"),
-    Client("mcp2", "stdio", "legacy"),
-    Client("mcp2", "stdio", "auto"),
-    Client("ts1", "stdio"),
-    Client("ts2", "stdio", "legacy"),
-    Client("ts2", "stdio", "auto"),
+    Client(one.name, "stdio", one.mode) for one in WEB_CLIENTS if one.transport != "sse"
 ]
-WEB_CLIENTS = [
-    Client("mcp1"),
-    Client("mcp1", "sse"),
-    Client("mcp2", mode="legacy"),
-    Client("mcp2", mode="auto"),
-    Client("ts1"),
-    Client("ts1", "sse"),
-    Client("ts2", mode="legacy"),
-    Client("ts2", mode="auto"),
-]
-
-
-def calls_in(journal: Path) -> list[str]:
-    lines = journal.read_text("utf-8").split("\n") if journal.exists() else []
-    entries = [json.loads(line) for line in lines if line]
-    return [entry["name"] for entry in entries if not entry.get("cancelled")]
 
 
 def pairs(servers: list[Server], clients: list[Client]) -> list[Pair]:
@@ -95,5 +68,5 @@ def test_a_pair_works_with_a_command_behind_http(pair: Pair, tmp_path: Path) -> 
 @contextmanager
 def serving(command: list[str], deny: str = DENY) -> Iterator[str]:
     """Serve a command over HTTP; yield the origin."""
-    with started([*FILTER[:-1], deny, "--port", "0", "--", *command], 1) as it:
+    with started(*FILTER[:-1], deny, "--port", "0", "--", *command) as it:
         yield it.url("")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end import test_choosing
 from tests.mcp_upstream import tool
 from tests.shapes import Options, Server, message, notification, shape
 from tests.stdio_upstream import THINGS
@@ -45,19 +46,12 @@ NEWS = [
     notification("notifications/resources/updated", uri=uri)
     for uri in ("file:///etc/a", "file:///b")
 ]
-SHAPES: dict[str, dict[str, Any]] = {
-    "JSON": {"name": "launcher"},
-    "events": {"name": "launcher", "server": {"as_events": True}},
-    "mitmdump": {"name": "mitmdump"},
-    "mitmdump events": {"name": "mitmdump", "server": {"as_events": True}},
-    "relay": {"name": "relay"},
-    "pipe": {"name": "pipe"},
-    "bridge": {"name": "bridge"},
-    "websocket": {"name": "launcher", "transport": "websocket"},
-    "legacy stream": {
-        "name": "launcher", "transport": "legacy stream", "server": {"is_legacy": True},
-    },
-}  # fmt: skip
+SHAPES = {
+    row: test_choosing.SHAPES[row]
+    for row in (
+        "JSON", "events", "mitmdump", "relay", "pipe", "bridge", "websocket", "legacy stream",
+    )
+} | {"mitmdump events": {"name": "mitmdump", "server": {"as_events": True}}}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", SHAPES)

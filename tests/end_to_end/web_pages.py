@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import queue
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.cli.commands.demo import demo_upstream
-from tests.browser import Page
-from tests.end_to_end.filtering import SCRIPT, started
+from tests.browser import Page, asked
+from tests.end_to_end.filtering import in_mitmproxy
 from tests.mcp_upstream import Respond, mcp_upstream, tool
-from tests.raw_upstream import TIMEOUT, free_port
+from tests.raw_upstream import free_port
 
 PASSWORD = "only-for-tests"
 
@@ -37,14 +36,10 @@ class Client:
 
     def ask(self, method: str, **params: object) -> Any:
         message = {"jsonrpc": "2.0", "id": len(self.answers), "method": method, "params": params}
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        }
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        connection.request("POST", "/mcp", json.dumps(message), headers)
-        self.answers.append(json.loads(connection.getresponse().read()))
-        connection.close()
+        kinds = "application/json, text/event-stream"
+        how = {"Content_Type": "application/json", "Accept": kinds}
+        text = asked(self.port, "POST", "/mcp", json.dumps(message), **how)[1]
+        self.answers.append(json.loads(text))
         return self.answers[-1]
 
     def begin(self) -> None:
@@ -72,19 +67,10 @@ class Web:
         self, method: str, path: str, body: object = None, *, password: str = PASSWORD
     ) -> tuple[int, str]:
         """Ask mitmweb, as its own pages do; ``bytes`` go out as they are."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        headers = {
-            "Authorization": f"Bearer {password}",
-            "Content-Type": "application/json",
-            "Cookie": f"_mitmproxy_xsrf={XSRF}",
-            "X-XSRFToken": XSRF,
-        }
         raw = body if isinstance(body, bytes | None) else json.dumps(body)
-        connection.request(method, path, raw, headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return response.status, text
+        xsrf = {"Cookie": f"_mitmproxy_xsrf={XSRF}", "X_XSRFToken": XSRF}
+        token, kind = f"Bearer {password}", "application/json"
+        return asked(self.port, method, path, raw, Authorization=token, Content_Type=kind, **xsrf)
 
     def command(self, name: str) -> list[str]:
         status, text = self.api("POST", f"/commands/{name}", {"arguments": []})
@@ -101,46 +87,32 @@ class Web:
 
 @contextmanager
 def running_demo() -> Iterator[int]:
-    """Run the demo's upstream in a thread."""
-
-    @asynccontextmanager
-    async def demo() -> AsyncIterator[int]:
-        async with demo_upstream() as it:
-            yield it.port
-
-    with _in_a_thread(demo()) as port:
-        yield port
+    """Run the demo's upstream in a thread; its port."""
+    with _in_a_thread(demo_upstream()) as it:
+        yield it.port
 
 
 @contextmanager
 def running_upstream(respond: Respond, definition: bytes = tool("file_read")) -> Iterator[int]:
-    """Run an upstream in a thread, which lists one tool."""
-
-    @asynccontextmanager
-    async def upstream() -> AsyncIterator[int]:
-        async with mcp_upstream(tools=[definition], respond=respond) as it:
-            yield int(it.url.rpartition(":")[2])
-
-    with _in_a_thread(upstream()) as port:
-        yield port
+    """Run an upstream in a thread, which lists one tool; its port."""
+    with _in_a_thread(mcp_upstream(tools=[definition], respond=respond)) as it:
+        yield it.raw.port
 
 
 @contextmanager
-def _in_a_thread(server: AbstractAsyncContextManager[int]) -> Iterator[int]:
-    ports: list[int] = []
-    started, over = threading.Event(), threading.Event()
+def _in_a_thread[T](server: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    running = queue.SimpleQueue[T]()
+    over = threading.Event()
 
     async def main() -> None:
-        async with server as port:
-            ports.append(port)
-            started.set()
+        async with server as it:
+            running.put(it)
             await asyncio.to_thread(over.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
-        assert started.wait(20)
-        yield ports[0]
+        yield running.get(timeout=20)
     finally:
         over.set()
         thread.join()
@@ -149,15 +121,12 @@ def _in_a_thread(server: AbstractAsyncContextManager[int]) -> Iterator[int]:
 @contextmanager
 def mitmweb(home: Path, upstream_port: int, more: Sequence[str] = ()) -> Iterator[Web]:
     """Run it before an upstream on this port."""
-    port, web_port = free_port(), free_port()
-    options = {"confdir": str(home), "deny": DENY, "web_password": PASSWORD}
-    command = [str(Path(sys.executable).with_name("mitmweb")), "-s", str(SCRIPT)]
-    command += ["--mode", f"reverse:http://127.0.0.1:{upstream_port}@{port}"]
-    command += ["--web-port", str(web_port), "--no-web-open-browser", *more]
-    for name, value in options.items():
-        command += ["--set", f"{name}={value}"]
-    with started(command, 1):
-        yield Web(web_port, Client(port))
+    web_port = free_port()
+    options = {"confdir": home, "deny": DENY, "web_password": PASSWORD, "web_port": web_port}
+    sets = [f"--set={name}={value}" for name, value in options.items()]
+    upstream = f"http://127.0.0.1:{upstream_port}@{free_port()}"
+    with in_mitmproxy("mitmweb", upstream, "--no-web-open-browser", *sets, *more) as it:
+        yield Web(web_port, Client(it.port))
 
 
 def open_flow(web: Web, page: Page, id: str, tab: str) -> None:

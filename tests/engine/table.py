@@ -35,10 +35,8 @@ UPSTREAM = "http://upstream:3000"
 
 
 def call(name: str = "read", *, id: str = "1") -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"%b"}}' % (
-        id.encode(),
-        name.encode(),
-    )
+    params = f'{{"name":"{name}"}}'
+    return f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}'.encode()
 
 
 def result(text: str = "", *, id: str = "1") -> bytes:
@@ -209,9 +207,8 @@ class Table:
         )
         if slow:
             self.listener.policy.links = (SlowLink(*slow),)
-        self.service = Service(
-            self.listener, b"upstream:3000", self.effects, limits=limits, seats=seats
-        )
+        host = b"upstream:3000"
+        self.service = Service(self.listener, host, self.effects, limits=limits, seats=seats)
         self.point = point
         self.links: list[Link] = []
         self.idle: list[Link] = []

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
-import h2.config
-import h2.connection
 import h2.errors
 import h2.events
 import h2.exceptions
 import pytest
 from h2.settings import SettingCodes
-from hyperframe.frame import (
-    ContinuationFrame,
-    DataFrame,
-    Frame,
-    GoAwayFrame,
-    HeadersFrame,
-    PingFrame,
-    PriorityFrame,
-    SettingsFrame,
-    WindowUpdateFrame,
-)
+from hyperframe import frame as frames
 
-from mcp_tool_filter.engine.client_h2 import H2Client, H2Limits
+from mcp_tool_filter.engine import client_h2
+from mcp_tool_filter.engine.client_h2 import H2Limits
 from mcp_tool_filter.engine.service import Seats
 from tests.engine.table import PING, PONG, Client, Table, call, result
+from tests.raw_client import H2Client, H2Stream
 from tests.raw_upstream import SSE_HEAD, answer, chunk
 
 type Fields = Sequence[tuple[bytes, bytes]]
@@ -36,30 +27,14 @@ USUAL = {b":method": b"POST", b":scheme": b"https", b":path": b"/mcp", b":author
 JSON = ((b"content-type", b"application/json"),)
 
 
-class Stream:
-    """What a client hears on a stream."""
-
-    def __init__(self) -> None:
-        self.head: dict[bytes, bytes] = {}
-        self.data = b""
-        self.is_ended = False
-        self.reset: int | None = None
-
-
-class Peer:
-    """A client, by the h2 library, which may say what it should not."""
+class Peer(H2Client):
+    """A client which may say what it should not."""
 
     def __init__(self, table: Table, limits: H2Limits | None = None) -> None:
+        super().__init__(Mock(), Mock())
         self.at = Client(table)
-        self.engine = H2Client(table.service, self.at, limits or H2Limits())
-        self.h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(
-                client_side=True, header_encoding=None, validate_outbound_headers=False,
-                normalize_outbound_headers=False,
-            )
-        )  # fmt: skip
+        self.engine = client_h2.H2Client(table.service, self.at, limits or H2Limits())
         self.h2.initiate_connection()
-        self.streams: dict[int, Stream] = {}
         self.goaway: int | None = None
         self.turn()
 
@@ -73,29 +48,15 @@ class Peer:
     def _hear(self) -> None:
         with suppress(h2.exceptions.ProtocolError):  # it says goodbye twice
             for event in self.h2.receive_data(self.at.taken()):
-                stream = self.streams.get(getattr(event, "stream_id", 0) or 0, Stream())
-                match event:
-                    case h2.events.ResponseReceived():
-                        stream.head = {bytes(n): bytes(v) for n, v in event.headers or ()}
-                    case h2.events.DataReceived():
-                        stream.data += event.data or b""
-                        assert event.flow_controlled_length is not None
-                        assert event.stream_id is not None
-                        self.h2.acknowledge_received_data(
-                            event.flow_controlled_length, event.stream_id
-                        )
-                    case h2.events.StreamEnded():
-                        stream.is_ended = True
-                    case h2.events.StreamReset():
-                        stream.reset = event.error_code
-                    case h2.events.ConnectionTerminated():
-                        self.goaway = event.error_code
+                if isinstance(event, h2.events.ConnectionTerminated):
+                    self.goaway = event.error_code
+                self._take(event)
 
     def asks(
         self, body: bytes | None = PING, more: Fields = (), *, ends: bool = True, **pseudo: Any
-    ) -> Stream:
+    ) -> H2Stream:
         number = self.h2.get_next_available_stream_id()
-        stream = self.streams[number] = Stream()
+        stream = self.streams[number]
         names = {**USUAL, **{b":" + name.encode(): value for name, value in pseudo.items()}}
         head = [(name, value) for name, value in names.items() if value != b"-"]
         self.h2.send_headers(number, [*head, *JSON, *more], end_stream=body is None)
@@ -104,9 +65,9 @@ class Peer:
         self.turn()
         return stream
 
-    def says(self, *frames: Frame) -> None:
+    def says(self, *said: frames.Frame) -> None:
         """Say what the h2 library would not."""
-        self.engine.receive(b"".join(frame.serialize() for frame in frames))
+        self.engine.receive(b"".join(frame.serialize() for frame in said))
         self.turn()
 
 
@@ -118,48 +79,35 @@ def peer(table: Table) -> Peer:
 def test_requests_side_by_side_are_judged_each_for_itself(table: Table, peer: Peer) -> None:
     one, denied, two = (peer.asks(call(name)) for name in ("read", "wipe", "read"))
     assert b"Tool not found: wipe" in denied.data
-    assert denied.is_ended
+    assert denied.ended
     first, second = table.links
     second.says(answer(result("second")))
     first.says(answer(result("first")))
     peer.turn()
     assert (one.data, two.data) == (result("first"), result("second"))
-    assert one.head[b":status"] == b"200"
+    assert one.headers[b":status"] == b"200"
     assert first.got.startswith(b"POST /mcp HTTP/1.1\r\nhost: upstream:3000\r\n")
     assert first.got.endswith(b"content-length: %d\r\n\r\n%b" % (len(call()), call()))
 
 
-@pytest.mark.parametrize(
-    ("pseudo", "more"),
-    [
-        ({"method": b"-"}, ()),
-        ({"authority": b"-"}, ()),
-        ({"scheme": b"file"}, ()),
-        ({"method": b"CONNECT", "path": b"-", "scheme": b"-"}, ()),
-        ({"protocol": b"websocket"}, ()),
-        ({"path": b""}, ()),
-        ({"path": b"*"}, ()),
-        ({"path": b"//x/mcp#y"}, ()),
-        ({"path": b"/mcp HTTP/1.1\r\nX: y"}, ()),
-        ({"authority": b"user@localhost"}, ()),
-        ({"authority": b""}, ()),
-        ({}, [(b":path", b"/other")]),
-        ({}, [(b"host", b"other")]),
-        ({}, [(b"X-Upper", b"y")]),
-        ({}, [(b"", b"y")]),
-        ({}, [(b"x", b"y\r\nz: a")]),
-        ({}, [(b"x", b" y")]),
-        ({}, [(b"connection", b"x")]),
-        ({}, [(b"te", b"gzip")]),
-        ({}, [(b"content-length", b"%d" % len(PING)), (b"content-length", b"%d" % len(PING))]),
-        ({}, [(b"content-length", b"0%020d" % len(PING))]),
-    ],
-)
+@pytest.mark.parametrize(("pseudo", "more"), [
+    ({"method": b"-"}, ()), ({"authority": b"-"}, ()), ({"scheme": b"file"}, ()),
+    ({"method": b"CONNECT", "path": b"-", "scheme": b"-"}, ()),
+    ({"protocol": b"websocket"}, ()), ({"path": b""}, ()), ({"path": b"*"}, ()),
+    ({"path": b"//x/mcp#y"}, ()),
+    ({"path": b"/mcp HTTP/1.1\r\nX: y"}, ()),
+    ({"authority": b"user@localhost"}, ()),
+    ({"authority": b""}, ()), ({}, [(b":path", b"/other")]), ({}, [(b"host", b"other")]),
+    ({}, [(b"X-Upper", b"y")]), ({}, [(b"", b"y")]), ({}, [(b"x", b"y\r\nz: a")]),
+    ({}, [(b"x", b" y")]), ({}, [(b"connection", b"x")]), ({}, [(b"te", b"gzip")]),
+    ({}, [(b"content-length", b"%d" % len(PING)), (b"content-length", b"%d" % len(PING))]),
+    ({}, [(b"content-length", b"0%020d" % len(PING))]),
+])  # fmt: skip
 def test_a_head_that_could_mislead_is_refused_alone(
     table: Table, peer: Peer, pseudo: dict[str, Any], more: Fields
 ) -> None:
     refused = peer.asks(PING, more, ends=True, **pseudo)
-    assert refused.head[b":status"] == b"400"
+    assert refused.headers[b":status"] == b"400"
     assert not table.links
     fine = peer.asks()
     table.link.says(answer(PONG))
@@ -175,9 +123,8 @@ def test_a_length_that_is_wrong_sends_nothing(table: Table, length: bytes) -> No
 
 
 def test_trailers_are_dropped_and_cookies_joined(table: Table, peer: Peer) -> None:
-    stream = peer.asks(
-        PING, [(b"cookie", b"a=1"), (b"te", b"trailers"), (b"cookie", b"b=2")], ends=False
-    )
+    fields = [(b"cookie", b"a=1"), (b"te", b"trailers"), (b"cookie", b"b=2")]
+    stream = peer.asks(PING, fields, ends=False)
     peer.h2.send_headers(1, [(b"mcp-name", b"x")], end_stream=True)
     peer.turn()
     table.link.says(answer(PONG))
@@ -216,7 +163,7 @@ def test_a_long_answer_keeps_no_other_waiting(table: Table, peer: Peer) -> None:
     two.says(answer(result("y", id="2")))
     peer._hear()  # 64 KB of the first, and the window is closed
     peer.turn()
-    assert short.is_ended
+    assert short.ended
     assert len(long.data) > 1_000_000
 
 
@@ -236,33 +183,25 @@ def test_an_early_answer_ends_the_request() -> None:
     table = Table(message_limit="1KB")
     peer = Peer(table)
     stream = peer.asks(b"x" * 3000, ends=False)
-    assert stream.head[b":status"] == b"413"
-    assert (stream.is_ended, stream.reset) == (True, h2.errors.ErrorCodes.NO_ERROR)
+    assert stream.headers[b":status"] == b"413"
+    assert (stream.ended, stream.reset) == (True, h2.errors.ErrorCodes.NO_ERROR)
 
 
-def _continuations() -> list[Frame]:
-    return [HeadersFrame(1, b"\x82"), *(ContinuationFrame(1, b"") for _ in range(3000))]
+FLOODS: dict[str, frames.Frame] = {
+    "ping": frames.PingFrame(0, b"12345678"), "settings": frames.SettingsFrame(0),
+    "priority": frames.PriorityFrame(1, depends_on=0), "window": frames.WindowUpdateFrame(0, 1),
+    "empty data": frames.DataFrame(1, b""), "tiny data": frames.DataFrame(1, b"x"),
+    "continuation": frames.ContinuationFrame(1, b""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [PingFrame(0, b"12345678")] * 3000,
-        [SettingsFrame(0)] * 3000,
-        [PriorityFrame(1, depends_on=0)] * 3000,
-        [WindowUpdateFrame(0, 1)] * 3000,
-        [DataFrame(1, b"")] * 3000,
-        [DataFrame(1, b"x")] * 3000,
-        _continuations(),
-    ],
-    ids=["ping", "settings", "priority", "window", "empty data", "tiny data", "continuation"],
-)
-def test_a_flood_of_frames_ends_the_connection(
-    table: Table, peer: Peer, frames: list[Frame]
-) -> None:
-    if not isinstance(frames[0], HeadersFrame):
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_of_frames_is_cut(table: Table, peer: Peer, kind: str) -> None:
+    if kind == "continuation":
+        peer.engine.receive(frames.HeadersFrame(1, b"\x82").serialize())
+    else:
         peer.asks(b"{", ends=False)
-    peer.says(*frames)
+    peer.says(*[FLOODS[kind]] * 3000)
     while table.later:
         table.later.pop(0)()
     assert not peer.at.is_open
@@ -293,7 +232,7 @@ def test_ordinary_use_is_no_flood(table: Table) -> None:
 
 
 def test_frames_are_read_in_turns(table: Table, peer: Peer) -> None:
-    peer.engine.receive(PingFrame(0, b"12345678").serialize() * 100)
+    peer.engine.receive(frames.PingFrame(0, b"12345678").serialize() * 100)
     assert peer.at.got.count(b"12345678") == 64
     assert peer.at.is_held
     table.later.pop(0)()
@@ -316,7 +255,7 @@ def test_too_many_streams_and_long_frames_end_the_connection() -> None:
 
 def test_what_is_not_http2_is_closed(table: Table) -> None:
     client = Client(table)
-    H2Client(table.service, client).receive(b"POST /mcp HTTP/1.1\r\n")
+    client_h2.H2Client(table.service, client).receive(b"POST /mcp HTTP/1.1\r\n")
     assert not client.is_open
 
 
@@ -327,7 +266,7 @@ def test_retiring_answers_what_is_under_way(table: Table, peer: Peer) -> None:
     assert peer.at.is_open
     table.link.says(answer(PONG))
     assert PONG in peer.at.got
-    assert peer.at.got.endswith(GoAwayFrame(0, last_stream_id=1).serialize())
+    assert peer.at.got.endswith(frames.GoAwayFrame(0, last_stream_id=1).serialize())
     assert not peer.at.is_open
 
 
@@ -344,25 +283,18 @@ def test_silent_clients_are_closed(peer: Peer) -> None:
 
 
 def test_a_client_has_one_seat_however_many_streams() -> None:
-    seats = Seats(1)
-    table = Table(seats=seats)
+    table = Table(seats=(seats := Seats(1)))
     peer = Peer(table)
     peer.asks()
     peer.asks()
-    other = Peer(table)
-    assert other.asks().head[b":status"] == b"503"
+    assert Peer(table).asks().headers[b":status"] == b"503"
     for link in table.links:
         link.says(answer(PONG))
     peer.turn()
-    assert not Peer(table).asks().head
+    newcomer = Peer(table)
+    assert not newcomer.asks().headers
     assert not peer.at.is_open
-
-
-def test_the_seat_of_a_client_that_leaves_is_free() -> None:
-    seats = Seats(1)
-    peer = Peer(Table(seats=seats))
-    peer.asks()
-    peer.engine.gone()
+    newcomer.engine.gone()
     assert len(seats) == 0
 
 
@@ -371,7 +303,7 @@ def test_an_exception_in_our_code_ends_only_its_exchange(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(type(table.listener), "judge_request", lambda *_: 1 / 0)
-        assert peer.asks().head[b":status"] == b"500"
+        assert peer.asks().headers[b":status"] == b"500"
     fine = peer.asks()
     table.link.says(answer(PONG))
     peer.turn()

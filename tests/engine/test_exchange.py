@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,10 +22,6 @@ WIPE = tool("wipe", ', "description":"burns"')
 
 def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
-
-
-def nothing(*_args: object) -> None:
-    """Do nothing."""
 
 
 def notification(method: str) -> bytes:
@@ -90,10 +87,8 @@ def test_a_changed_policy_applies_to_remembered_heads() -> None:
 def test_an_answer_that_is_rewritten_loses_what_described_the_old_one(table: Table) -> None:
     client = table.asks(LIST)
     listed = tool_list([tool("read"), WIPE])
-    said = answer(gzip.compress(listed)).replace(
-        b"\r\n\r\n", b'\r\nContent-Encoding: gzip\r\nETag: "1"\r\nX-A: b\r\n\r\n', 1
-    )
-    table.link.says(said)
+    fields = b'\r\nContent-Encoding: gzip\r\nETag: "1"\r\nX-A: b\r\n\r\n'
+    table.link.says(answer(gzip.compress(listed)).replace(b"\r\n\r\n", fields, 1))
     assert b'"read"' in body_of(client)
     assert b"wipe" not in body_of(client)
     assert b"\r\ncontent-length: %d\r\n" % len(body_of(client)) in client.got
@@ -173,12 +168,8 @@ def test_a_stream_that_comes_whole_is_shown_once_and_ends_when_it_was_seen() -> 
 def test_a_host_hears_the_last_messages_of_a_broken_stream_before_its_end() -> None:
     heard: list[bytes] = []
 
-    class Tap:
-        head = data = passed = staticmethod(nothing)
-        said = staticmethod(heard.append)
-
     def point(name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
-        exchange.tap = Tap()
+        exchange.tap = Mock(said=heard.append)
         if name == "error":
             heard.append(b"the end")
         go_on()
@@ -285,22 +276,16 @@ def test_an_answer_that_waits_is_dropped_when_its_client_has_left() -> None:
     assert client.got == b""
 
 
-@pytest.mark.parametrize(
-    ("asked", "ids"),
-    [
-        (call(id="7"), [b'{"jsonrpc":"2.0","id":7,"error":{"code":-32000']),
-        (
-            b"[" + call(id="7") + b"," + call(id="8") + b"]",
-            [b'[{"jsonrpc":"2.0","id":7', b'"id":8'],
-        ),
-        (notification("x"), [b'"id":null,"error":{"code":-32000']),
-    ],
-)
+@pytest.mark.parametrize(("asked", "ids"), [
+    (call(id="7"), [b'{"jsonrpc":"2.0","id":7,"error":{"code":-32000']),
+    (b"[" + call(id="7") + b"," + call(id="8") + b"]", [b'[{"jsonrpc":"2.0","id":7', b'"id":8']),
+    (notification("x"), [b'"id":null,"error":{"code":-32000']),
+])  # fmt: skip
 def test_who_waits_for_a_lost_upstream_gets_an_error(asked: bytes, ids: list[bytes]) -> None:
-    told: list[str] = []
+    suspect = Mock()
     for how in ("refuses", "ends", "is lost"):
         table = Table()
-        table.service.suspect = lambda: told.append("?")
+        table.service.suspect = suspect
         table.refuses = how == "refuses"
         client = table.asks(asked)
         if how == "ends":
@@ -312,7 +297,7 @@ def test_who_waits_for_a_lost_upstream_gets_an_error(asked: bytes, ids: list[byt
             assert id in body_of(client)
         assert client.is_open
         assert not table.service.exchanges
-    assert told == ["?"] * 3
+    assert suspect.call_count == 3
 
 
 def test_a_request_that_is_still_judged_is_lost_with_its_id() -> None:
@@ -361,26 +346,21 @@ def test_the_largest_exchanges_can_be_given_up(table: Table) -> None:
 # Answers that may not pass
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"junk\r\n\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40000 + b"\r\nContent-Length: 2\r\n\r\n{}",
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 600 + b"Content-Length: 2\r\n\r\n{}",
-        SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"),
-        b"HTTP/1.1 302 Found\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n",
-        answer(b"not JSON"),
-        answer(b""),
-        answer(result(), status="206 Partial Content"),
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 21_000_000,
-    ],
-)
-def test_an_answer_that_may_not_pass_becomes_an_error_with_the_id(
-    table: Table, said: bytes
-) -> None:
+@pytest.mark.parametrize("said", [
+    b"junk\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 600 + b"Content-Length: 2\r\n\r\n{}",
+    SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"),
+    b"HTTP/1.1 302 Found\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n",
+    answer(b"not JSON"),
+    answer(b""),
+    answer(result(), status="206 Partial Content"),
+    b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 21_000_000,
+])  # fmt: skip
+def test_a_bad_answer_becomes_an_error_with_the_id(table: Table, said: bytes) -> None:
     client = table.asks(call(id="7"))
     table.link.says(said)
     assert client.got.startswith(b"HTTP/1.1 200 ")
@@ -389,10 +369,7 @@ def test_an_answer_that_may_not_pass_becomes_an_error_with_the_id(
     assert client.is_open
     assert not table.service.exchanges
     assert not table.asks().got
-
-
-def test_without_a_request_that_waits_it_is_a_bad_gateway(table: Table) -> None:
-    client = table.asks(notification("x"))
+    client = table.asks(notification("x"))  # nobody waits for an answer
     table.link.says(b"junk\r\n\r\n")
     assert client.got.startswith(b"HTTP/1.1 502 ")
 
@@ -428,20 +405,25 @@ def test_a_body_that_is_too_large_is_refused(table: Table, length: int) -> None:
 
 
 def test_a_hook_may_answer_or_change_a_request_before_it_is_judged(table: Table) -> None:
+    """Nothing else answers a visit from another site."""
     going: list[Callable[[], None]] = []
 
     def before(exchange: Exchange, go_on: Callable[[], None]) -> None:
-        if exchange.head.target == "/login":
-            exchange.reply(Answered(200, b"in"), fields=((b"set-cookie", b"a"),))
-        elif exchange.head.target == "/later":
-            going.append(go_on)
-        else:
-            exchange.change_head("POST", "/changed", exchange.head.fields)
-            exchange.body = call()
-            go_on()
+        match exchange.head.target:
+            case "/login":
+                exchange.reply(Answered(200, b"in"), fields=((b"set-cookie", b"a"),))
+            case "/later":
+                going.append(go_on)
+            case _:
+                exchange.change_head("POST", "/changed", exchange.head.fields)
+                exchange.body = call()
+                go_on()
 
     table.service.before_judging = before
-    assert body_of(table.asks(path="/login")) == b"in"
+    visit = MCP_HEADERS + b"Sec-Fetch-Site: cross-site\r\n"
+    table.service.is_visit = lambda _exchange: True
+    assert body_of(table.asks(path="/login", headers=visit)) == b"in"
+    assert table.asks(path="/other", headers=visit).got.startswith(b"HTTP/1.1 403 ")
     table.asks(path="/later")
     assert not table.links
     going[0]()
@@ -450,22 +432,6 @@ def test_a_hook_may_answer_or_change_a_request_before_it_is_judged(table: Table)
     table.asks()
     assert table.link.got.startswith(b"POST /changed ")
     assert table.link.got.endswith(call())
-
-
-def test_only_a_hook_may_answer_a_visit_from_another_site(table: Table) -> None:
-    visit = MCP_HEADERS + b"Sec-Fetch-Site: cross-site\r\n"
-
-    def before(exchange: Exchange, go_on: Callable[[], None]) -> None:
-        if exchange.head.target == "/login":
-            exchange.reply(Answered(200, b"in"))
-        else:
-            go_on()
-
-    table.service.before_judging = before
-    table.service.is_visit = lambda _exchange: True
-    assert body_of(table.asks(path="/login", headers=visit)) == b"in"
-    assert table.asks(path="/other", headers=visit).got.startswith(b"HTTP/1.1 403 ")
-    assert not table.links
 
 
 def test_a_token_is_added_and_renewed_without_the_client(table: Table) -> None:
@@ -519,9 +485,7 @@ def test_whoever_goes_on_too_late_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("in_one_piece", [True, False])
-def test_an_answer_that_is_refused_stays_refused_while_an_addon_looks_at_it(
-    in_one_piece: bool,
-) -> None:
+def test_a_refused_answer_stays_refused_while_an_addon_looks(in_one_piece: bool) -> None:
     going: list[Callable[[], None]] = []
     table = Table(point=lambda _name, _exchange, go_on: going.append(go_on), message_limit="1KB")
     client = table.asks(call())
@@ -538,8 +502,7 @@ def test_an_answer_that_is_refused_stays_refused_while_an_addon_looks_at_it(
 # Errors of our own
 
 
-def fails(*_: object) -> None:
-    raise RuntimeError("a bug")
+fails = Mock(side_effect=RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize("where", ["judge_request", "judge_answer"])
@@ -578,9 +541,7 @@ def test_a_bug_in_a_hook_refuses_the_request(table: Table, hook: str) -> None:
     assert not client.is_open
 
 
-def test_a_peers_mistake_is_logged_once_and_without_a_traceback(
-    table: Table, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_peers_mistake_is_logged_once(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         table.asks(call())
         table.link.says(answer(result(), status="206 Partial Content", kind="text/event-stream"))

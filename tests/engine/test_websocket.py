@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from wsproto import ConnectionType
@@ -27,24 +28,18 @@ ACCEPTED = b"HTTP/1.1 101 X\r\nUpgrade: WebSocket\r\nConnection: x, Upgrade\r\n%
 USUAL = b"Sec-WebSocket-Accept: " + ACCEPT + b"\r\n"
 
 
-class Peer:
+class Peer[At: (Client, Link)]:
     """One end of a WebSocket: a client, or an upstream."""
 
-    def __init__(self, at: Client | Link) -> None:
-        self.at = at
+    def __init__(self, at: At) -> None:
+        self.at: At = at
         kind = ConnectionType.CLIENT if isinstance(at, Client) else ConnectionType.SERVER
         self.frames = Connection(kind)
         self._read = 0
 
     def framed(self, *said: bytes | str | Event) -> bytes:
-        events = (
-            one
-            if isinstance(one, Event)
-            else TextMessage(one)
-            if isinstance(one, str)
-            else TextMessage(one.decode())
-            for one in said
-        )
+        texts = (one.decode() if isinstance(one, bytes) else one for one in said)
+        events = (TextMessage(one) if isinstance(one, str) else one for one in texts)
         return b"".join(bytes(self.frames.send(event)) for event in events)
 
     def says(self, *said: bytes | str | Event) -> None:
@@ -67,7 +62,9 @@ class Peer:
                 yield event
 
 
-def talk(table: Table | None = None, *, behind: bytes = b"") -> tuple[Table, Peer, Peer]:
+def talk(
+    table: Table | None = None, *, behind: bytes = b""
+) -> tuple[Table, Peer[Client], Peer[Link]]:
     """Open a WebSocket; ``behind`` is what the upstream says with its 101."""
     table = table or Table()
     client = table.client()
@@ -82,39 +79,28 @@ def test_each_message_is_judged_in_both_directions() -> None:
     _, client, upstream = talk()
     client.says(call("wipe"), call("read"), b"not json", LIST)
     assert upstream.hears() == [call("read"), LIST]
-    assert [b'"Tool not found: wipe"' in one for one in messages(client)] == [True, False]
+    assert [
+        b'"Tool not found: wipe"' in one for one in client.hears() if isinstance(one, bytes)
+    ] == [True, False]
     upstream.says(result("hi"), tool_list([tool("read"), tool("wipe")], id="1"))
     assert client.hears() == [result("hi"), tool_list([tool("read")], id="1")]
-
-
-def messages(peer: Peer) -> list[bytes]:
-    return [one for one in peer.hears() if isinstance(one, bytes)]
 
 
 def test_kinds_and_fragments_make_no_difference_and_kinds_stay() -> None:
     _, client, upstream = talk()
     for body in (call("wipe"), call("read")):
-        client.says(
-            BytesMessage(body[:9], message_finished=False),
-            Ping(b"between"),
-            BytesMessage(b"", message_finished=False),
-            BytesMessage(body[9:]),
-        )
+        begins, empty = (BytesMessage(one, message_finished=False) for one in (body[:9], b""))
+        client.says(begins, Ping(b"between"), empty, BytesMessage(body[9:]))
     assert upstream.hears() == [Ping(b"between"), Ping(b"between"), BytesMessage(call("read"))]
     upstream.says(Pong(b"between"), BytesMessage(result()))
     assert [type(one) for one in client.hears()] == [bytes, Pong, BytesMessage]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        b"",
-        b"Sec-WebSocket-Accept: AAAA\r\n",
-        USUAL + USUAL,
-        USUAL + b"Sec-WebSocket-Extensions: permessage-deflate\r\n",
-        USUAL + b"Sec-WebSocket-Protocol: other\r\n",
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    b"", b"Sec-WebSocket-Accept: AAAA\r\n", USUAL + USUAL,
+    USUAL + b"Sec-WebSocket-Extensions: permessage-deflate\r\n",
+    USUAL + b"Sec-WebSocket-Protocol: other\r\n",
+])  # fmt: skip
 def test_a_wrong_handshake_is_refused(table: Table, client: Client, fields: bytes) -> None:
     client.says(ASKED % (KEY, b""))
     table.link.says(ACCEPTED % fields + b"\x81\x02hi")
@@ -151,7 +137,6 @@ def test_a_lost_upstream_leaves_nobody_waiting() -> None:
 
 def test_a_client_that_leaves_ends_the_upstream() -> None:
     table, client, upstream = talk()
-    assert isinstance(client.at, Client)
     client.at.leaves()
     assert upstream.hears() == [CloseConnection(1001, "")]
     assert not table.link.is_open
@@ -160,7 +145,6 @@ def test_a_client_that_leaves_ends_the_upstream() -> None:
 
 def test_tiny_frames_get_a_bounded_number_per_turn() -> None:
     table, client, upstream = talk()
-    assert isinstance(client.at, Client)
     empty = BytesMessage(b"", message_finished=False)
     client.says(*[Ping(b"")] * 100, *[empty] * 1000, BytesMessage(PING))
     assert len(upstream.hears()) == 64
@@ -176,7 +160,6 @@ def test_tiny_frames_get_a_bounded_number_per_turn() -> None:
 
 def test_a_slow_reader_stops_the_other_side() -> None:
     table, client, _ = talk()
-    assert isinstance(client.at, Client)
     client.at.engine.held(True)
     assert [table.link.is_held] == [True]
     client.at.engine.held(False)
@@ -188,7 +171,6 @@ def test_a_slow_reader_stops_the_other_side() -> None:
 @pytest.mark.parametrize("size", [1, 5000])
 def test_an_endless_message_ends_the_connection(size: int) -> None:
     table, client, upstream = talk(Table(message_limit="10KB"))
-    assert isinstance(client.at, Client)
     part = client.framed(BytesMessage(b"x" * size, message_finished=False))
     rest = bytes([0]) + part[1:]
     client.at.says(part)
@@ -207,10 +189,7 @@ def test_an_exception_in_our_code_passes_nothing(monkeypatch: pytest.MonkeyPatch
     (exchange,) = table.service.exchanges
     assert exchange.seat is not None
 
-    def fails(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(exchange.seat, "_judge", fails)
+    monkeypatch.setattr(exchange.seat, "_judge", Mock(side_effect=RuntimeError))
     client.says(call("read"))
     assert upstream.hears() == [CloseConnection(1011, "")]
     assert not client.at.is_open

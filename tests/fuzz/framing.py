@@ -28,48 +28,15 @@ from mcp_tool_filter.engine.wire import (
     RequestHead,
     RequestWire,
 )
+from tests.attacks.corpus import rows
 from tests.attacks.hostile_requests import in_framing
 from tests.engine.table import PING, PONG, Table
-from tests.fuzz.http_readers import (
-    Node,
-    Read,
-    answer_by_h11,
-    answer_by_mitmproxy,
-    by_h11,
-    by_mitmproxy,
-    node,
-)
+from tests.fuzz.http_readers import Node, Read, by_h11, by_mitmproxy, node
 from tests.raw_upstream import answer
 
-_BODY = PING
-_CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(PING), PING)
 _INNER = b"GET /inner HTTP/1.1\r\nHost: x\r\n\r\n"
-_REQUESTS = [
-    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET http://x:80/a?b HTTP/1.1\r\nHost: x\r\nUser-Agent: y z\r\n\r\n",
-    b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n" + _BODY,
-    b"POST /mcp HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED,
-    b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: a\r\n\r\n"
-    b'5;x="y"\r\n12345\r\nA \r\n0123456789\r\n000\r\na: b\r\n\r\n',
-    b"GET /0 HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n",
-    b"POST /0 HTTP/1.0\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
-    b"GET /w HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-    b"PUT /e HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok",
-    b"DELETE /s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(_INNER), _INNER),
-    b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    b"HEAD / HTTP/1.1\r\nHost: x\r\nCookie: a=b\r\n\r\n",
-]
-_ANSWERS = [
-    b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n" + _BODY,
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED,
-    b'HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n5;x="y"\r\n12345\r\n000\r\na: b\r\n\r\n',
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end",
-    b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
-    b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\nabc",
-    b"HTTP/1.1 204 No Content\r\n\r\n",
-    b"HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n",
-    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-]
+_REQUESTS = [raw for _, raw in rows("framing", "requests", PING=PING, INNER=_INNER)]
+_ANSWERS = [raw for _, raw in rows("framing", "answers", PING=PING)]
 _TOKENS = [
     b"\r\n", b"\n", b"\r", b"\r\r\n", b"\n\r\n", b"\r\n\r\n", b"\n\n", b" ", b"\t", b"\x00",
     b"\x0b", b"\x0c", b"\x1f", b"\x7f", b"\x80", b"\x85", b"\xa0", b"\xff", b":", b";", b",", b'"',
@@ -133,16 +100,16 @@ def _note(event: RequestHead | AnswerHead | bytes | End, found: list[Read], keep
     """Add an event; return whether the connection is read behind this message."""
     match event:
         case RequestHead():
-            found.append(Read(event.method, event.target, b"", False))
+            found.append(Read(event.method, event.target))
             return event.keeps
         case AnswerHead():
             if event.status >= 200 or event.status == 101:
-                found.append(Read("", str(event.status), b"", False))
+                found.append(Read("", str(event.status)))
             return event.keeps
         case End():
-            found[-1] = found[-1]._replace(is_complete=True)
+            found[-1].is_complete = True
         case data:
-            found[-1] = found[-1]._replace(body=found[-1].body + data)
+            found[-1].body += data
     return keeps
 
 
@@ -206,29 +173,17 @@ def _plain(target: str) -> str:
     return scheme.lower() + colon + rest
 
 
-def differences(raws: Sequence[bytes], reader: Node | None) -> Iterator[Difference]:
-    """Yield what others read differently in requests."""
-    passed = [one for one in map(taken, raws) if one.messages]
-    jobs = [("requests", one.raw) for one in passed]
-    by_node = reader.read(jobs) if reader and jobs else [[] for _ in passed]
-    for one, nodes in zip(passed, by_node, strict=True):
-        readings = (("h11", by_h11(one.raw)), ("node", nodes), ("mitmproxy", by_mitmproxy(one.raw)))
-        for name, theirs in readings:
-            if differs(one.messages, theirs):
-                yield Difference(name, one.raw, one.messages, theirs)
-
-
-def differences_in_answers(
-    raws: Sequence[bytes], reader: Node | None, method: str
+def differences(
+    raws: Sequence[bytes], reader: Node | None, method: str = ""
 ) -> Iterator[Difference]:
-    """Yield what others read differently in answers to a request with this method."""
+    """Yield what others read differently in requests, or in answers to requests of a method."""
     passed = [one for one in (taken(raw, method=method) for raw in raws) if one.messages]
-    jobs = [(method, one.raw) for one in passed]
+    jobs = [(method or "requests", one.raw) for one in passed]
     by_node = reader.read(jobs) if reader and jobs else [[] for _ in passed]
     for one, nodes in zip(passed, by_node, strict=True):
-        readings = [("h11", answer_by_h11(one.raw, method)), ("node", nodes)]
+        readings = [("h11", by_h11(one.raw, method)), ("node", nodes)]
         if not one.raw.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # mitmproxy takes them for final
-            readings.append(("mitmproxy", answer_by_mitmproxy(one.raw, method)))
+            readings.append(("mitmproxy", by_mitmproxy(one.raw, method)))
         for name, theirs in readings:
             if differs(one.messages, theirs):
                 yield Difference(name, one.raw, one.messages, theirs)
@@ -265,11 +220,8 @@ def differences_in_what_is_sent(raws: Sequence[bytes], reader: Node | None) -> I
     jobs = [("requests", raw) for raw, _ in sent]
     by_node = reader.read(jobs) if reader and jobs else [meant for _, meant in sent]
     for (raw, meant), nodes in zip(sent, by_node, strict=True):
-        for name, theirs in (
-            ("h11", by_h11(raw)),
-            ("node", nodes),
-            ("mitmproxy", by_mitmproxy(raw)),
-        ):
+        readings = (("h11", by_h11(raw)), ("node", nodes), ("mitmproxy", by_mitmproxy(raw)))
+        for name, theirs in readings:
             if theirs != meant:
                 yield Difference(f"{name}, of what is sent", raw, meant, theirs)
 
@@ -290,15 +242,12 @@ def differences_in_what_is_answered(
         client.leaves()
     by_node = reader.read([("POST", raw) for raw in got]) if reader else None
     for number, raw in enumerate(got):
-        ours = answer_by_h11(raw, "POST")
-        yield from (
-            Difference(f"{name}, of what is answered", raws[number] + b" => " + raw, ours, theirs)
-            for name, theirs in (
-                ("node", by_node[number] if by_node else ours),
-                ("mitmproxy", answer_by_mitmproxy(raw, "POST")),
-            )
-            if theirs != ours or len(ours) != 1 or not ours[0].is_complete
-        )
+        ours = by_h11(raw, "POST")
+        nodes = by_node[number] if by_node else ours
+        for name, theirs in (("node", nodes), ("mitmproxy", by_mitmproxy(raw, "POST"))):
+            if theirs != ours or len(ours) != 1 or not ours[0].is_complete:
+                said = raws[number] + b" => " + raw
+                yield Difference(f"{name}, of what is answered", said, ours, theirs)
 
 
 def hunt(random: Random, count: int, reader: Node | None) -> Iterator[Difference]:
@@ -309,7 +258,7 @@ def hunt(random: Random, count: int, reader: Node | None) -> Iterator[Difference
     passing = [raw.replace(b"Host: x\r\n", b"Host: localhost\r\n") for raw in passing]
     yield from differences_in_what_is_sent(passing, reader)
     answers = [made_up(random, _ANSWERS, 2) for _ in range(count // 3)]
-    yield from differences_in_answers(answers, reader, random.choice(["GET", "POST", "HEAD"]))
+    yield from differences(answers, reader, random.choice(["GET", "POST", "HEAD"]))
     yield from differences_in_what_is_answered(answers[::2], reader)
     for raw in requests[:: max(1, count // 20)]:
         cuts = sorted(random.randrange(len(raw) + 1) for _ in range(4))

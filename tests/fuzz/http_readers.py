@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import h11
 from mitmproxy.connection import Client, Server
@@ -29,107 +29,90 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 
 
-class Read(NamedTuple):
+@dataclass
+class Read:
     """One message as some reader frames it."""
 
     first: str
     """The method; empty for an answer."""
     second: str
     """The target, or the status."""
-    body: bytes
-    is_complete: bool
+    body: bytes = b""
+    is_complete: bool = False
 
 
-def by_h11(raw: bytes) -> list[Read]:
-    """Read requests as a strict server does."""
+def by_h11(raw: bytes, method: str = "") -> list[Read]:
+    """Read requests as a strict server does, or the answer to one as a strict client does."""
     found: list[Read] = []
-    connection = h11.Connection(h11.SERVER)
+    connection = h11.Connection(h11.CLIENT if method else h11.SERVER)
+    if method:
+        connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+        connection.send(h11.EndOfMessage())
     connection.receive_data(raw)
     connection.receive_data(b"")
-    try:
+    with suppress(h11.ProtocolError):
         while True:
-            event = connection.next_event()
-            match event:
-                case h11.Request():
-                    found.append(Read(event.method.decode(), event.target.decode(), b"", False))
-                case h11.Data():
-                    found[-1] = found[-1]._replace(body=found[-1].body + bytes(event.data))
+            match connection.next_event():
+                case h11.Request(method=asked, target=target):
+                    found.append(Read(asked.decode(), target.decode()))
+                case h11.Response(status_code=status):
+                    found.append(Read("", str(status)))
+                case h11.Data(data=data):
+                    found[-1].body += bytes(data)
                 case h11.EndOfMessage():
-                    found[-1] = found[-1]._replace(is_complete=True)
-                    connection.send(
-                        h11.Response(status_code=200, headers=[("content-length", "0")])
-                    )
-                    connection.send(h11.EndOfMessage())
-                    if connection.our_state is not h11.DONE:
+                    found[-1].is_complete = True
+                    if method or not _goes_on(connection):
                         return found
-                    connection.start_next_cycle()
-                case _:
-                    return found
-    except h11.ProtocolError:
-        return found
-
-
-def answer_by_h11(raw: bytes, method: str) -> list[Read]:
-    """Read one answer as a strict client does."""
-    found: list[Read] = []
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
-    connection.send(h11.EndOfMessage())
-    connection.receive_data(raw)
-    connection.receive_data(b"")
-    try:
-        while True:
-            event = connection.next_event()
-            match event:
-                case h11.Response():
-                    found.append(Read("", str(event.status_code), b"", False))
-                case h11.Data():
-                    found[-1] = found[-1]._replace(body=found[-1].body + bytes(event.data))
-                case h11.EndOfMessage():
-                    found[-1] = found[-1]._replace(is_complete=True)
-                    return found
                 case h11.InformationalResponse():
                     pass
                 case _:
                     return found
-    except h11.ProtocolError:
-        return found
+    return found
 
 
-def _context() -> Context:
+def _goes_on(server: h11.Connection) -> bool:
+    """Answer a request; tell whether the connection is read behind it."""
+    server.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+    server.send(h11.EndOfMessage())
+    if server.our_state is h11.DONE:
+        server.start_next_cycle()
+        return True
+    return False
+
+
+def by_mitmproxy(raw: bytes, method: str = "") -> list[Read]:
+    """Read requests, or the answer to one, as mitmproxy's own HTTP layer does."""
+    found: list[Read] = []
     client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0)
     context = Context(client, Options())
     context.server = Server(address=("x", 80))
-    return context
-
-
-def by_mitmproxy(raw: bytes) -> list[Read]:
-    """Read requests as mitmproxy's own HTTP layer does."""
-    found: list[Read] = []
-    context = _context()
-    layer = Http1Server(context)
-    todo: list[events.Event] = [events.Start(), events.DataReceived(context.client, raw)]
-    done = Response.make(200, b"")
+    layer = Http1Client(context) if method else Http1Server(context)
+    todo: list[events.Event] = [events.Start()]
+    if method:
+        todo.append(RequestHeaders(1, Request.make(method, "http://x/"), end_stream=True))
+        todo.append(RequestEndOfMessage(1))
+    todo.append(events.DataReceived(context.server if method else client, raw))
+    todo += [events.ConnectionClosed(context.server)] * bool(method)
     while todo:
         try:
             orders = list(layer.handle_event(todo.pop(0)))
         except Exception:  # it crashes, and the connection with it
             return found
         for order in orders:
-            if not isinstance(order, ReceiveHttp):
-                continue
-            match order.event:
-                case RequestHeaders(stream_id=number, request=request):
-                    method = request.data.method.decode()
-                    found.append(Read(method, _target_of(request), b"", False))
-                case RequestData(data=data):
-                    found[-1] = found[-1]._replace(body=found[-1].body + data)
+            match order.event if isinstance(order, ReceiveHttp) else None:
+                case RequestHeaders(request=request):
+                    found.append(Read(request.data.method.decode(), _target_of(request)))
+                case ResponseHeaders(response=response):
+                    found.append(Read("", str(response.status_code)))
+                case RequestData(data=data) | ResponseData(data=data):
+                    found[-1].body += data
                 case RequestEndOfMessage(stream_id=number):
-                    found[-1] = found[-1]._replace(is_complete=True)
-                    todo += [
-                        ResponseHeaders(number, done, end_stream=True),
-                        ResponseEndOfMessage(number),
-                    ]
+                    found[-1].is_complete = True
+                    done = ResponseHeaders(number, Response.make(200, b""), end_stream=True)
+                    todo += [done, ResponseEndOfMessage(number)]
+                case ResponseEndOfMessage():
+                    found[-1].is_complete = True
+                    return found
     return found
 
 
@@ -137,41 +120,8 @@ def _target_of(request: Request) -> str:
     """Return the target as it was written."""
     if request.authority and request.method == "CONNECT":
         return request.authority
-    if request.authority:
-        return f"{request.scheme}://{request.authority}{request.path}"
-    return request.path
-
-
-def answer_by_mitmproxy(raw: bytes, method: str) -> list[Read]:
-    """Read one answer as mitmproxy's own HTTP layer does."""
-    found: list[Read] = []
-    context = _context()
-    layer = Http1Client(context)
-    request = Request.make(method, "http://x/")
-    todo: list[events.Event] = [
-        events.Start(),
-        RequestHeaders(1, request, end_stream=True),
-        RequestEndOfMessage(1),
-        events.DataReceived(context.server, raw),
-        events.ConnectionClosed(context.server),
-    ]
-    for event in todo:
-        try:
-            orders = list(layer.handle_event(event))
-        except Exception:  # it crashes, and the connection with it
-            return found
-        for order in orders:
-            if not isinstance(order, ReceiveHttp):
-                continue
-            match order.event:
-                case ResponseHeaders(response=response):
-                    found.append(Read("", str(response.status_code), b"", False))
-                case ResponseData(data=data):
-                    found[-1] = found[-1]._replace(body=found[-1].body + data)
-                case ResponseEndOfMessage():
-                    found[-1] = found[-1]._replace(is_complete=True)
-                    return found
-    return found
+    origin = f"{request.scheme}://{request.authority}" if request.authority else ""
+    return origin + request.path
 
 
 class Node:

@@ -84,12 +84,7 @@ def _objects(value: Json) -> list[dict[str, Json]]:
 
 
 def no_tool_but_of(
-    allowed: Mapping[str, bytes],
-    denied: str,
-    body: bytes,
-    content_type: str = "",
-    *,
-    is_list: bool,
+    allowed: Mapping[str, bytes], denied: str, body: bytes, content_type: str = "", *, is_list: bool
 ) -> None:
     """Every reader of the body finds no denied tool; in a list, only the snapshot's tools."""
     for value in json_readings(body, content_type):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from itertools import cycle
@@ -21,19 +21,9 @@ from tests.make import answering, asking, calling, definition, event, listing
 
 _LONGEST = 2048  # bytes
 (
-    _REQUEST,
-    _REQUEST_WITH_HEAD,
-    _ANSWER,
-    _CODED_ANSWER,
-    _STREAM,
-    _SPOKEN,
-    _PATTERN,
-    _PARSERS,
-    _EXCHANGE,
-    _LINES,
-    _BY_RULES,
-    _SPELLED,
-) = range(12)
+    _REQUEST, _REQUEST_WITH_HEAD, _ANSWER, _CODED_ANSWER, _STREAM, _SPOKEN, _PATTERN, _PARSERS,
+    _EXCHANGE, _LINES, _BY_RULES, _SPELLED,
+) = range(12)  # fmt: skip
 _HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
 _PATTERNS = (
     r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
@@ -57,7 +47,8 @@ def _seeds() -> Iterator[bytes]:
     for body in _bodies():
         for door in (_REQUEST, _SPOKEN, _PARSERS):
             yield _seed(door, next(how) & ~7 if door == _REQUEST else next(how) | 1, body)
-    for raw in [*(one.raw for one in hostile_requests.ATTACKS), *(one.asked for one in _honest())]:
+    attacks = (one.raw for one in hostile_requests.ATTACKS)
+    for raw in (*attacks, *(one.asked for one in honest.EXCHANGES)):
         if found := _HEAD.fullmatch(raw):
             target, fields, body = found.groups()
             yield _seed(_REQUEST_WITH_HEAD, 0, target + b"\r\n" + fields + b"\r\n\r\n" + body)
@@ -157,14 +148,14 @@ def _streams() -> list[bytes]:
 
 def _every_body() -> Iterator[bytes]:
     yield from (body for _, body in hostile_requests.bodies())
-    yield from (text.encode() for _, text in (*honest.calls(), *honest.methods()))
+    yield from (body for _, body in (*honest.calls(), *honest.methods()))
     yield calling(DENIED)
     yield asking("tools/list")
     yield b"[%s,%s,%s]" % (calling(DENIED, id="2"), calling(ALLOWED), asking("ping", id="3"))
 
 
 def _every_answer() -> Iterator[bytes]:
-    yield from (text.encode() for _, text in (*answers.messages(), *honest.results()))
+    yield from (body for _, body in (*answers.messages(), *honest.results()))
     yield listing(ALLOWED, DENIED)
     denied = definition(DENIED, f',"description":"{MARK.decode()}"')
     yield listing(more=f',"x":{denied.decode()}')
@@ -194,10 +185,6 @@ def _every_stream() -> Iterator[bytes]:
 
 def _unchunked(raw: bytes) -> bytes:
     return b"".join(re.findall(rb"(?s)(?:^|\r\n)[0-9a-f]+\r\n(.*?)(?=\r\n[0-9a-f]+\r\n|$)", raw))
-
-
-def _honest() -> Iterable[honest.Exchange]:
-    return honest.EXCHANGES
 
 
 def main(directory: str) -> None:

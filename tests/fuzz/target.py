@@ -13,16 +13,8 @@ from mcp_tool_filter.http.exchange import LegacyEndpoints
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.protocol import large, scan
 from mcp_tool_filter.protocol import skim as long_values
-from tests.fuzz.http_doors import (
-    answer_door,
-    coded_answer_door,
-    exchange_door,
-    request_door,
-    request_with_head_door,
-)
-from tests.fuzz.parser_doors import parsers_door, pattern_door
+from tests.fuzz import doors
 from tests.fuzz.rules import judge_by_rules
-from tests.fuzz.stream_doors import lines_door, spoken_door, stream_door
 from tests.fuzz.subject import BETWEEN, LISTENER, PAGES, SNAPSHOT
 from tests.fuzz.tokens import TOKENS
 
@@ -70,16 +62,7 @@ def _spelled(how: int, numbers: bytes) -> None:
 
 
 DOORS: tuple[Callable[[int, bytes], None], ...] = (
-    request_door,
-    request_with_head_door,
-    answer_door,
-    coded_answer_door,
-    stream_door,
-    spoken_door,
-    pattern_door,
-    parsers_door,
-    exchange_door,
-    lines_door,
-    _by_rules,
-    _spelled,
-)
+    doors.request_door, doors.request_with_head_door, doors.answer_door, doors.coded_answer_door,
+    doors.stream_door, doors.spoken_door, doors.pattern_door, doors.parsers_door,
+    doors.exchange_door, doors.lines_door, _by_rules, _spelled,
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import Fetched
@@ -12,7 +13,7 @@ from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Transport
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28
 from tests.attacks.hostile_requests import bodies
 from tests.attacks.stage import DENIED
 from tests.make import answering, asking, at_once, definition, head, listing
@@ -27,32 +28,19 @@ INITIALIZE = asking("initialize", id="0")
 
 INITIALIZED = answering(f'{{"protocolVersion":"{R2025_06_18}","capabilities":{{}}}}', id="0")
 
-MODERN = asking(
-    "tools/list",
-    params=f'{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}}}',
-)
-
-
-def fetched(*pages: bytes, revision: str = R2025_06_18, sessions: bool = True) -> Fetched:
-    return Fetched(
-        transport=Transport.STREAMABLE,
-        revision=revision,
-        endpoint="/mcp",
-        server_name="server",
-        server_version="1",
-        sessions=sessions,
-        pages=pages or (listing("read", "rm"),),
-    )
+_META = f'{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}'
+MODERN = asking("tools/list", params=f'{{"_meta":{_META}}}')
 
 
 def listener(
     *pages: bytes, revision: str = R2025_06_18, sessions: bool = True, message_limit: str = "10MB"
 ) -> Listener:
     """Open a listener before an upstream that has ``read`` and the denied ``rm``."""
+    pages = pages or (listing("read", "rm"),)
     return open_listener(
         upstream="http://127.0.0.1:3000",
         config=parse_config(deny=["^rm"], message_limit=message_limit),
-        fetched=fetched(*pages, revision=revision, sessions=sessions),
+        fetched=Fetched(revision=revision, sessions=sessions, server_name="server", pages=pages),
         clock=lambda: 0.0,
     )
 
@@ -71,10 +59,22 @@ def send(door: Listener, request_head: Head, raw: bytes) -> Passed | Answered:
     return outcome
 
 
+def passed(outcome: Passed | Answered) -> Passed:
+    """Return what goes to the upstream."""
+    assert isinstance(outcome, Passed)
+    return outcome
+
+
 def answer(
-    door: Listener, exchange: HttpExchange, status: int, kind: str, coding: str, raw: bytes
+    door: Listener,
+    to: HttpExchange | Passed | Answered,
+    raw: bytes,
+    status: int = 200,
+    kind: str = JSON,
+    coding: str = "",
 ) -> Answered | None:
-    """Let the upstream answer it."""
+    """Let the upstream answer what has passed."""
+    exchange = to if isinstance(to, HttpExchange) else passed(to).exchange
     answered: Answered | None = at_once(door.judge_answer(exchange, status, kind, coding, raw))
     return answered
 
@@ -95,23 +95,15 @@ def say(socket: Conversation, raw: bytes, from_client: bool) -> Verdict:
 
 
 def asked(raw: bytes, to: Listener, **headers: str) -> HttpExchange:
-    outcome = ask(raw, to, **headers)
-    assert isinstance(outcome, Passed)
-    return outcome.exchange
+    return passed(ask(raw, to, **headers)).exchange
 
 
 def hear(
-    raw: bytes,
-    to: bytes = asking("ping"),
-    door: Listener | None = None,
-    *,
-    status: int = 200,
-    kind: str = JSON,
-    coding: str = "",
+    raw: bytes, to: bytes = asking("ping"), door: Listener | None = None, **said: Any
 ) -> Answered | None:
     """Let the upstream answer a request with these bytes."""
     door = door or listener()
-    return answer(door, asked(to, door), status, kind, coding, raw)
+    return answer(door, ask(to, door), raw, **said)
 
 
 def message_of(outcome: Passed | Answered | None) -> tuple[int, object, int]:
@@ -128,11 +120,8 @@ def session_with(door: Listener, **headers: str) -> dict[str, str]:
     """Shake hands through the door; return the headers of the session."""
     hello = asked(INITIALIZE, door, **headers)
     door.note_answer_head(hello, 200, "s1")
-    assert answer(door, hello, 200, JSON, "", INITIALIZED) is None
+    assert answer(door, hello, INITIALIZED) is None
     return {"mcp_session_id": "s1", "mcp_protocol_version": R2025_06_18, **headers}
-
-
-BOTH_TOOLS = listing("read", "rm")
 
 
 def change_patterns(door: Listener, deny: str) -> None:

@@ -11,38 +11,24 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.http.asker import (
-    CorsMemory,
-    Page,
-    asker_in,
-    credentials_in,
-    is_like_the_fetch,
-    page_of,
-    problem_in_source,
-)
-from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http import asker
+from mcp_tool_filter.http.asker import CorsMemory, Page, is_like_the_fetch, problem_in_source
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.config import AllowedHosts
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.tools import parse_list_request
-from tests.http.listening import BOTH, INITIALIZE, JSON, answer, send
-from tests.make import answering, asking, definition, head, raw_head, request
+from tests.http.listening import INITIALIZE, answer, ask, asked
+from tests.make import answering, asking, definition, head, listing_of, raw_head, request
 
 OURS = AllowedHosts(frozenset({"https://tools.example"}))
 
 
 def problem(
-    allowed: AllowedHosts,
-    *,
-    host: str | None,
-    origins: Sequence[str] = (),
-    sites: Sequence[str] = (),
+    allowed: AllowedHosts, host: str | None, origins: Sequence[str], sites: Sequence[str]
 ) -> str | None:
     fields = [("Host", host)] if host else []
     fields += [("Origin", one) for one in origins] + [("Sec-Fetch-Site", one) for one in sites]
-    head = Head("POST", "/mcp", tuple((name.encode(), value.encode()) for name, value in fields))
-    return problem_in_source(allowed, head)
+    return problem_in_source(allowed, raw_head("POST", "/mcp", *fields))
 
 
 @pytest.fixture
@@ -50,38 +36,33 @@ def memory() -> CorsMemory:
     return CorsMemory()
 
 
-@pytest.mark.parametrize(
-    ("host", "origins", "sites", "found"),
-    [
-        ("localhost", [], [], None),
-        ("localhost", [], ["None"], None),
-        ("localhost", [], ["same-origin", "none"], None),
-        ("localhost", [], ["same-origin", "cross-site"], "Sec-Fetch-Site"),
-        ("localhost", [], [""], "Sec-Fetch-Site"),
-        ("127.0.0.1:1", ["https://tools.example"], ["cross-site"], None),
-        ("localhost", ["https://tools.example", "http://evil.example"], ["none"], "Origin"),
-        (None, [], ["none"], "Host"),
-        ("evil.example", [], [], "Host"),
-    ],
-)
+@pytest.mark.parametrize(("host", "origins", "sites", "found"), [
+    ("localhost", [], [], None),
+    ("localhost", [], ["None"], None),
+    ("localhost", [], ["same-origin", "none"], None),
+    ("localhost", [], ["same-origin", "cross-site"], "Sec-Fetch-Site"),
+    ("localhost", [], [""], "Sec-Fetch-Site"),
+    ("127.0.0.1:1", ["https://tools.example"], ["cross-site"], None),
+    ("localhost", ["https://tools.example", "http://evil.example"], ["none"], "Origin"),
+    (None, [], ["none"], "Host"), ("evil.example", [], [], "Host"),
+])  # fmt: skip
 def test_a_page_of_another_site_is_known_by_what_the_browser_says(
     host: str | None, origins: list[str], sites: list[str], found: str | None
 ) -> None:
-    assert problem(OURS, host=host, origins=origins, sites=sites) == found
+    assert problem(OURS, host, origins, sites) == found
 
 
 def test_a_request_that_names_two_hosts_is_refused() -> None:
-    head = Head("POST", "/mcp", ((b"Host", b"localhost"), (b"host", b"127.0.0.1")))
-    assert problem_in_source(OURS, head) == "Host"
-    head = Head("POST", "/mcp", ((b"Host", b"localhost"),))
-    assert problem_in_source(OURS, head, authority="127.0.0.1") == "Host"
-    assert problem_in_source(OURS, head, authority="LOCALHOST") is None
+    twice = raw_head("POST", "/mcp", ("Host", "localhost"), ("host", "127.0.0.1"))
+    assert problem_in_source(OURS, twice) == "Host"
+    assert problem_in_source(OURS, head(host="localhost"), authority="127.0.0.1") == "Host"
+    assert problem_in_source(OURS, head(host="localhost"), authority="LOCALHOST") is None
 
 
 def test_a_star_switches_all_checks_off() -> None:
     anyone = AllowedHosts(frozenset({"*"}))
-    assert problem(anyone, host="x", origins=["null"], sites=["cross-site"]) is None
-    assert problem(anyone, host="x", sites=["cross-site"]) is None
+    assert problem(anyone, "x", ["null"], ["cross-site"]) is None
+    assert problem(anyone, "x", [], ["cross-site"]) is None
 
 
 # What makes no difference to an upstream
@@ -90,30 +71,24 @@ def test_a_star_switches_all_checks_off() -> None:
 ORIGIN = "http://localhost:6274"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"accept": "x", "content_type": "x", "content_length": "1", "host": "h", "user_agent": "u"},
-        {"mcp_session_id": "1", "mcp_protocol_version": "x", "mcp_method": "x", "mcp_name": "x"},
-        {"accept_language": "*", "sec_fetch_mode": "cors", "accept_encoding": "br, gzip"},
-        {"traceparent": "00-1-1-01", "tracestate": "a=b"},
-        {"connection": "keep-alive", "transfer_encoding": "chunked", "te": "trailers"},
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    {},
+    {"accept": "x", "content_type": "x", "content_length": "1", "host": "h", "user_agent": "u"},
+    {"mcp_session_id": "1", "mcp_protocol_version": "x", "mcp_method": "x", "mcp_name": "x"},
+    {"accept_language": "*", "sec_fetch_mode": "cors", "accept_encoding": "br, gzip"},
+    {"traceparent": "00-1-1-01", "tracestate": "a=b"},
+    {"connection": "keep-alive", "transfer_encoding": "chunked", "te": "trailers"},
+])  # fmt: skip
 def test_headers_that_every_client_sends_do_not_identify_a_user(headers: dict[str, str]) -> None:
     assert is_like_the_fetch(head(**headers))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "authorization", "proxy-authorization", "cookie", "x-api-key", "cf-access-jwt-assertion",
-        "x-forwarded-user", "x-tenant", "x-anything", "x_real_ip", "forwarded", "via", "from",
-        "baggage", "accept-language", "origin", "referer", "mcp-session", "mcp-param-a", "dpop",
-        "x-amz-security-token", "tailscale-user-login", "remote-user", "if-none-match", "range",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "authorization", "proxy-authorization", "cookie", "x-api-key", "cf-access-jwt-assertion",
+    "x-forwarded-user", "x-tenant", "x-anything", "x_real_ip", "forwarded", "via", "from",
+    "baggage", "accept-language", "origin", "referer", "mcp-session", "mcp-param-a", "dpop",
+    "x-amz-security-token", "tailscale-user-login", "remote-user", "if-none-match", "range",
+])  # fmt: skip
 def test_any_other_header_may_identify_a_user(name: str) -> None:
     for spelling in (name, name.upper()):
         assert not is_like_the_fetch(raw_head("POST", "/mcp", ("accept", "x"), (spelling, "x")))
@@ -133,69 +108,56 @@ def test_replaced_credentials_do_not_identify_a_user() -> None:
     assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
 
 
-@pytest.mark.parametrize(
-    ("params", "is_usual"),
-    [
-        ("{}", True),
-        ('{"_meta":{}}', True),
-        ('{"_meta":{"progressToken":1}}', True),
-        ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"x"}}}', True),
-        ('{"_meta":{"com.example/user":"ann"}}', False),
-        ('{"_meta":[]}', False),
-        ('{"_meta":"ann"}', False),
-        ('{"user":"ann"}', False),
-    ],
-)
+@pytest.mark.parametrize(("params", "is_usual"), [
+    ("{}", True), ('{"_meta":{}}', True),
+    ('{"_meta":{"progressToken":1}}', True),
+    ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"x"}}}', True),
+    ('{"_meta":{"com.example/user":"ann"}}', False),
+    ('{"_meta":[]}', False), ('{"_meta":"ann"}', False), ('{"user":"ann"}', False),
+])  # fmt: skip
 def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None:
     asked = parse_list_request(request(asking("tools/list", params=params)))
     assert asked.is_usual is is_usual
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["authorization", "cookie", "x-api-key", "apikey", "x-access-key", "cf-access-jwt-assertion"],
-)
+@pytest.mark.parametrize("name", [
+    "authorization", "cookie", "x-api-key", "apikey", "x-access-key", "cf-access-jwt-assertion",
+])  # fmt: skip
 def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
     one, other = (raw_head("POST", "/mcp", (name.title(), value)) for value in "ab")
-    assert credentials_in(one) != credentials_in(other)
-    assert credentials_in(raw_head("POST", "/mcp", ("X-User", "a"))) == b""
+    assert asker.credentials_in(one) != asker.credentials_in(other)
+    assert asker.credentials_in(raw_head("POST", "/mcp", ("X-User", "a"))) == b""
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        (("/mcp",), ("/mcp",), True),
-        (("/mcp?token=a",), ("/mcp?token=b",), False),
-        (("/mcp",), ("/other/mcp",), False),
-        (("/mcp", ("X-Forwarded-User", "a")), ("/mcp", ("X-Forwarded-User", "b")), False),
-        (("/mcp", ("X-Tenant", "a")), ("/mcp",), False),
-        (("/mcp", ("Accept-Language", "de")), ("/mcp", ("Accept-Language", "fr")), False),
-        (("/mcp", ("X-Request-Id", "1")), ("/mcp", ("X-Request-Id", "2")), True),
-        (("/mcp", ("X-Forwarded-For", "1.1.1.1")), ("/mcp",), True),
-        (("/mcp", ("Mcp-Param-Region", "eu")), ("/mcp", ("Mcp-Param-Region", "us")), True),
-        (("/mcp", ("Mcp-Session-Id", "1")), ("/mcp", ("Mcp-Session-Id", "2")), True),
-    ],
-)
-def test_requests_of_the_same_asker_may_share_an_answer(
-    one: Any, other: Any, is_same: bool
-) -> None:
-    assert (asker_in(raw_head("POST", *one)) == asker_in(raw_head("POST", *other))) is is_same
+@pytest.mark.parametrize(("one", "other", "is_same"), [
+    (("/mcp",), ("/mcp",), True),
+    (("/mcp?token=a",), ("/mcp?token=b",), False),
+    (("/mcp",), ("/other/mcp",), False),
+    (("/mcp", ("X-Forwarded-User", "a")), ("/mcp", ("X-Forwarded-User", "b")), False),
+    (("/mcp", ("X-Tenant", "a")), ("/mcp",), False),
+    (("/mcp", ("Accept-Language", "de")), ("/mcp", ("Accept-Language", "fr")), False),
+    (("/mcp", ("X-Request-Id", "1")), ("/mcp", ("X-Request-Id", "2")), True),
+    (("/mcp", ("X-Forwarded-For", "1.1.1.1")), ("/mcp",), True),
+    (("/mcp", ("Mcp-Param-Region", "eu")), ("/mcp", ("Mcp-Param-Region", "us")), True),
+    (("/mcp", ("Mcp-Session-Id", "1")), ("/mcp", ("Mcp-Session-Id", "2")), True),
+])  # fmt: skip
+def test_the_same_asker_may_share_an_answer(one: Any, other: Any, is_same: bool) -> None:
+    first, second = (asker.asker_in(raw_head("POST", *said)) for said in (one, other))
+    assert (first == second) is is_same
 
 
 # What the upstream lets pages read
 
 
-PAGE = Page("http://localhost:6274", "/mcp")
-ALLOWED = (b"access-control-allow-origin", b"http://localhost:6274")
+PAGE = Page(ORIGIN, "/mcp")
+ALLOWED = (b"access-control-allow-origin", ORIGIN.encode())
 STAR = (b"access-control-allow-origin", b"*")
 CREDENTIALS = (b"access-control-allow-credentials", b"true")
 EXPOSE = (b"access-control-expose-headers", b"Mcp-Session-Id")
 METHODS = (b"access-control-allow-methods", b"GET, POST")
 
 
-def test_our_answers_have_the_cors_headers_of_one_answer_of_the_upstream(
-    memory: CorsMemory,
-) -> None:
+def test_our_answers_have_the_upstreams_cors_headers(memory: CorsMemory) -> None:
     """A page's first request may be one that we answer: then those of the preflight."""
     for status, said, is_preflight, ours in [
         (204, [ALLOWED, CREDENTIALS, METHODS], True, (ALLOWED, CREDENTIALS)),
@@ -210,27 +172,19 @@ def test_our_answers_have_the_cors_headers_of_one_answer_of_the_upstream(
         assert memory.is_allowed(PAGE) is bool(ours)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Page("http://localhost:6275", "/mcp"),
-        Page("https://localhost:6274", "/mcp"),
-        Page("http://localhost:6274", "/token"),
-        Page("http://localhost:6274", "/mcp", has_cookie=True),
-    ],
-)
+@pytest.mark.parametrize("other", [
+    Page("http://localhost:6275", "/mcp"), Page("https://localhost:6274", "/mcp"),
+    Page(ORIGIN, "/token"), Page(ORIGIN, "/mcp", has_cookie=True),
+])  # fmt: skip
 def test_other_pages_and_paths_get_no_cors_headers(memory: CorsMemory, other: Page) -> None:
     memory.learn(PAGE, 200, [ALLOWED])
     assert memory.headers_for(other) == ()
 
 
-@pytest.mark.parametrize(
-    ("vary", "says_so"),
-    [(b"Origin", True), (b"Accept, origin", True), (b"*", True), (b"Accept", False), (b"", False)],
-)
-def test_vary_is_sent_where_the_upstream_sends_it(
-    memory: CorsMemory, vary: bytes, says_so: bool
-) -> None:
+@pytest.mark.parametrize(("vary", "says_so"), [
+    (b"Origin", True), (b"Accept, origin", True), (b"*", True), (b"Accept", False), (b"", False),
+])  # fmt: skip
+def test_vary_is_sent_as_the_upstream_does(memory: CorsMemory, vary: bytes, says_so: bool) -> None:
     memory.learn(PAGE, 200, [ALLOWED, (b"Vary", vary)])
     assert ((b"vary", b"Origin") in memory.headers_for(PAGE)) is says_so
 
@@ -252,14 +206,13 @@ def test_the_least_recently_used_page_is_forgotten_first(memory: CorsMemory) -> 
 
 
 def test_a_page_is_identified_by_its_path() -> None:
-    def page_from(*fields: tuple[bytes, bytes]) -> Page | None:
-        return page_of(Head("POST", "/mcp/?a=1", fields))
+    def page_from(**headers: str) -> Page | None:
+        return asker.page_of(head("POST", "/mcp/?a=1", **headers))
 
-    assert page_from((b"Origin", PAGE.origin.encode())) == PAGE
+    assert page_from(origin=ORIGIN) == PAGE
     assert page_from() is None
-    with_cookie = page_from((b"Origin", PAGE.origin.encode()), (b"Cookie", b"a=b"))
-    assert with_cookie == Page(PAGE.origin, PAGE.path, has_cookie=True)
-    assert page_from((b"Origin", b"http://" + b"x" * 5000)) is None
+    assert page_from(origin=ORIGIN, cookie="a=b") == Page(ORIGIN, "/mcp", has_cookie=True)
+    assert page_from(origin="http://" + "x" * 5000) is None
 
 
 # Ten thousand askers of a filter that remembers a thousand take little more memory than two
@@ -276,32 +229,27 @@ HELLO = answering(f'{{"protocolVersion":"{REVISION}","capabilities":{{}}}}', id=
 
 def list_of(number: int) -> bytes:
     """Write the list of one user."""
-    long = ',"description":"' + "x" * LIST_SIZE + '"'
-    return answering('{"tools":[' + definition(f"of_{number}", long).decode() + "]}")
+    return listing_of(definition(f"of_{number}", ',"description":"' + "x" * LIST_SIZE + '"'))
 
 
 def list_with_token(door: Listener, number: int) -> None:
     """Ask for the list without a session, with a token of one's own; get tools of one's own."""
-    headers = {**BOTH, "authorization": f"Bearer {number}", "mcp_protocol_version": REVISION}
-    outcome = send(door, head(**headers), asking("tools/list"))
-    assert isinstance(outcome, Passed)
-    answer(door, outcome.exchange, 200, JSON, "", list_of(number))
+    headers = {"authorization": f"Bearer {number}", "mcp_protocol_version": REVISION}
+    answer(door, ask(asking("tools/list"), door, **headers), list_of(number))
 
 
 def list_in_session(door: Listener, number: int) -> None:
     """Do the same in a session."""
-    headers = {**BOTH, "authorization": f"Bearer {number}"}
-    hello = send(door, head(**headers), INITIALIZE)
-    assert isinstance(hello, Passed)
-    door.note_answer_head(hello.exchange, 200, f"session-{number}")
-    answer(door, hello.exchange, 200, JSON, "", HELLO)
-    outcome = send(door, head(**headers, mcp_session_id=f"session-{number}"), asking("tools/list"))
-    assert isinstance(outcome, Passed)
-    answer(door, outcome.exchange, 200, JSON, "", list_of(number))
+    token, id = f"Bearer {number}", f"session-{number}"
+    hello = asked(INITIALIZE, door, authorization=token)
+    door.note_answer_head(hello, 200, id)
+    answer(door, hello, HELLO)
+    listing = ask(asking("tools/list"), door, authorization=token, mcp_session_id=id)
+    answer(door, listing, list_of(number))
 
 
 @pytest.mark.parametrize("visit", [list_with_token, list_in_session])
-def test_memory_stays_flat_with_ten_thousand_askers(
+def test_memory_stays_flat_with_many_askers(
     door: Listener, visit: Callable[[Listener, int], None]
 ) -> None:
     door.policy.adopt(replace(door.config, limits=Limits(sessions=REMEMBERED)))

@@ -14,13 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.bodies import (
-    could_show_tool,
-    decode_body,
-    looks_like_json,
-    refuse_non_text,
-    refuse_partial,
-)
+from mcp_tool_filter.http import bodies
+from mcp_tool_filter.http.bodies import could_show_tool, decode_body, refuse_non_text
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from tests.make import definition
 
@@ -49,10 +44,7 @@ CODED = {
 def test_the_codings_of_the_web_are_undone(coding: str) -> None:
     assert decode_body(CODED[coding], coding, limit=100) == TEXT
     assert decode_body(CODED[coding], f" {coding.upper()} ", limit=100) == TEXT
-
-
-def test_deflate_may_come_without_a_head() -> None:
-    assert decode_body(deflate(TEXT), "deflate", limit=100) == TEXT
+    assert decode_body(deflate(TEXT), "deflate", limit=100) == TEXT  # without a head
 
 
 @pytest.mark.parametrize("coding", ["", "identity", "Identity"])
@@ -60,15 +52,11 @@ def test_an_uncoded_body_is_the_same_object(coding: str) -> None:
     assert decode_body(TEXT, coding, limit=0) is TEXT
 
 
-@pytest.mark.parametrize(
-    "coding",
-    [
-        "utf-7", "utf-16", "unicode_escape", "raw_unicode_escape", "quopri", "base64", "hex",
-        "rot13",
-        "bz2", "zip", "uu", "punycode", "idna", "compress", "x-gzip", "gzip, gzip", "gzip,",
-        "gzip;q=1", "gzip\0", "none", "aws-chunked", "chunked",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("coding", [
+    "utf-7", "utf-16", "unicode_escape", "raw_unicode_escape", "quopri", "base64", "hex", "rot13",
+    "bz2", "zip", "uu", "punycode", "idna", "compress", "x-gzip", "gzip, gzip", "gzip,", "gzip;q=1",
+    "gzip\0", "none", "aws-chunked", "chunked",
+])  # fmt: skip
 def test_every_other_coding_is_refused(coding: str) -> None:
     """mitmproxy would decode with whatever codec Python knows."""
     with pytest.raises(ProtocolError):
@@ -91,17 +79,12 @@ def test_a_zstd_body_is_one_frame(raw: bytes) -> None:
         decode_body(raw, "zstd", limit=1000)
 
 
-def both_ways_deflated() -> bytes:
-    """Write a body that is both a zlib stream and bare deflate, and says another thing in each."""
-    zlib_head, zlib_text = bytes.fromhex("780100feff0100"), bytearray(65534)
-    zlib_text[:9] = bytes.fromhex("0000ffff01feff0100")  # bare: an empty block, then the rest
-    zlib_tail = bytes.fromhex("010000ffff") + zlib.adler32(zlib_text).to_bytes(4)
-    return zlib_head + bytes(zlib_text) + zlib_tail
-
-
 def test_a_body_that_can_be_inflated_in_two_ways_is_refused() -> None:
-    """Two formats go by the name of deflate."""
-    body = both_ways_deflated()
+    """Two formats go by the name of deflate. This is one of either, with another text in each."""
+    text = bytearray(65534)
+    text[:9] = bytes.fromhex("0000ffff01feff0100")  # bare: an empty block, then the rest
+    tail = bytes.fromhex("010000ffff") + zlib.adler32(text).to_bytes(4)
+    body = bytes.fromhex("780100feff0100") + bytes(text) + tail
     assert zlib.decompress(body) != zlib.decompress(body, -15)
     with pytest.raises(ProtocolError):
         decode_body(body, "deflate", limit=100_000)
@@ -130,12 +113,12 @@ def test_a_decompression_bomb_is_not_inflated_past_the_limit(coding: str) -> Non
 
 @pytest.mark.parametrize("raw", [b'{"a":1}', b" [", b"\xef\xbb\xbf{", b"\0{", b"\xff\xfe{\0"])
 def test_a_coded_body_that_could_pass_for_json_is_noticed(raw: bytes) -> None:
-    assert looks_like_json(raw)
+    assert bodies.looks_like_json(raw)
 
 
 @pytest.mark.parametrize("raw", [*CODED.values(), deflate(TEXT), b"", b"\x1f\x8b{"])
 def test_an_honest_coded_body_does_not_pass_for_json(raw: bytes) -> None:
-    assert not looks_like_json(raw)
+    assert not bodies.looks_like_json(raw)
 
 
 @given(raw=st.binary(max_size=64), coding=st.sampled_from(sorted(CODED)))
@@ -151,70 +134,47 @@ def test_only_protocol_errors_are_raised(raw: bytes, coding: str) -> None:
 RM = definition("rm")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"Accepted",
-        b"Not Found: rm",
-        b"<html>rm</html>",
-        b"<!DOCTYPE html><script>x={'inputSchema':1}</script>",
-        b"\x89PNG\r\n\x1a\n\xff",
-        b'{"error":"invalid_token"}',
-        b'{"name":"rm","description":"a page"}',
-        b'{"tools":[{"name":"read","inputSchema":{}}]}',
-        b'"text"',
-        b"1",
-    ],
-)
+@pytest.mark.parametrize("body", [
+    b"", b"Accepted", b"Not Found: rm", b"<html>rm</html>",
+    b"<!DOCTYPE html><script>x={'inputSchema':1}</script>",
+    b"\x89PNG\r\n\x1a\n\xff", b'{"error":"invalid_token"}', b'{"name":"rm","description":"a page"}',
+    b'{"tools":[{"name":"read","inputSchema":{}}]}',
+    b'"text"', b"1",
+])  # fmt: skip
 def test_bodies_without_a_hidden_tool_may_pass(body: bytes) -> None:
     assert not could_show_tool(body, {"rm"}, Limits())
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"tools":[%s]}' % RM,
-        b"[%s]" % RM,
-        b'{"tools":[%s]' % RM,
-        b'{"tools":[{"name":"rm","description":"cut o',
-        b" [{'name':'rm'}]",
-        b"\xef\xbb\xbf{'name':'rm'}",
-        b"\0{\0",
-        b"data: %s\n\n" % RM,
-        b'data: {"name":"rm","input\\u0053chema":{}}\n\n',
-        b"x" + RM,
-        RM + RM,
-        RM.decode().encode("utf-16"),
-        b"<!-- %s -->" % RM,
-    ],
-    ids=ascii,
-)
+@pytest.mark.parametrize("body", [
+    b'{"tools":[%s]}' % RM, b"[%s]" % RM, b'{"tools":[%s]' % RM,
+    b'{"tools":[{"name":"rm","description":"cut o',
+    b" [{'name':'rm'}]", b"\xef\xbb\xbf{'name':'rm'}", b"\0{\0", b"data: %s\n\n" % RM,
+    b'data: {"name":"rm","input\\u0053chema":{}}\n\n',
+    b"x" + RM, RM + RM,
+    RM.decode().encode("utf-16"),
+    b"<!-- %s -->" % RM,
+], ids=ascii)  # fmt: skip
 def test_bodies_that_some_client_reads_as_a_hidden_tool_may_not_pass(body: bytes) -> None:
     assert could_show_tool(body, {"rm"}, Limits())
 
 
-@pytest.mark.parametrize(
-    ("status", "content_type"),
-    [
-        (206, "application/json"),
-        (200, "application/json; charset=utf-16"),
-        (200, 'application/json;charset = "utf-7"'),
-        (200, "application/json; charset*=utf-7''x"),
-        (200, "text/html; charset=utf-8; charset=utf-32"),
-    ],
-)
+@pytest.mark.parametrize(("status", "content_type"), [
+    (206, "application/json"),
+    (200, "application/json; charset=utf-16"),
+    (200, 'application/json;charset = "utf-7"'),
+    (200, "application/json; charset*=utf-7''x"),
+    (200, "text/html; charset=utf-8; charset=utf-32"),
+])  # fmt: skip
 def test_partial_content_and_unusual_charsets_are_refused(status: int, content_type: str) -> None:
     with pytest.raises(ProtocolError):
-        refuse_partial(status, content_type)
+        bodies.refuse_partial(status, content_type)
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    ["", "application/json", "text/html; charset=ISO-8859-1", "text/x; charset=UTF8"],
-)
+@pytest.mark.parametrize("content_type", [
+    "", "application/json", "text/html; charset=ISO-8859-1", "text/x; charset=UTF8",
+])  # fmt: skip
 def test_ascii_compatible_charsets_are_accepted(content_type: str) -> None:
-    refuse_partial(200, content_type)
+    bodies.refuse_partial(200, content_type)
 
 
 def test_a_body_labelled_as_json_must_be_text() -> None:

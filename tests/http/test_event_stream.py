@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +16,7 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, render_error
 from mcp_tool_filter.protocol.sse import render_event
-from tests.make import answering, asking, chunks, definition, listing, policy
+from tests.make import answering, asking, chunks, definition, event, listing, policy
 
 BOTH, READ_ONLY = listing("read", "rm"), listing("read")
 RM = definition("rm").decode()
@@ -48,52 +49,32 @@ def error(id: str) -> bytes:
     return render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER))
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        b": ping\n\n",
-        b"\n\n\r\n",
-        b"id: 1\ndata:\n\n",
-        b"retry: 3000\n\n",
-        b"event: ping\ndata: {}\n\n",
-        b'event: heartbeat\ndata: {"ts":1}\n\n',
-        b"event: keepalive\ndata: now\n\n",
-        b"id: 7\r\nevent: message\r\ndata: " + READ_ONLY + b"\r\nretry: 1\r\n\r\n",
-        b"data:" + answering('{ "b" : 1.00 ,"a":"\\u00e9"}') + b"\r\r",
-        'data: {"jsonrpc":"2.0","method":"x","params":{"t":"\u2028\u0085"}}\n\n'.encode(),
-        b'data: {"jsonrpc":"2.0",\ndata: "method":"x"}\n\n',
-        b"\xef\xbb\xbfdata: " + asking("roots/list", id='"s"') + b"\n\n",
-        b"data: "
-        + answering('{"content":[],"structuredContent":{"tools":[' + RM + "]}}")
-        + b"\n\n",
-        b"data: [" + answering("{}") + b"]\n\n",
-        b"data: " + READ_ONLY,
-        b"data: " + READ_ONLY + b"\n",
-        b"id: 5",
-    ],
-)
+@pytest.mark.parametrize("stream", [
+    b": ping\n\n", b"\n\n\r\n", b"id: 1\ndata:\n\n", b"retry: 3000\n\n",
+    b"event: ping\ndata: {}\n\n", b'event: heartbeat\ndata: {"ts":1}\n\n',
+    b"event: keepalive\ndata: now\n\n",
+    b"id: 7\r\nevent: message\r\ndata: " + READ_ONLY + b"\r\nretry: 1\r\n\r\n",
+    b"data:" + answering('{ "b" : 1.00 ,"a":"\\u00e9"}') + b"\r\r",
+    'data: {"jsonrpc":"2.0","method":"x","params":{"t":"\u2028\u0085"}}\n\n'.encode(),
+    b'data: {"jsonrpc":"2.0",\ndata: "method":"x"}\n\n',
+    b"\xef\xbb\xbfdata: " + asking("roots/list", id='"s"') + b"\n\n",
+    event(answering('{"content":[],"structuredContent":{"tools":[' + RM + "]}}")),
+    b"data: [" + answering("{}") + b"]\n\n",
+    b"data: " + READ_ONLY, b"data: " + READ_ONLY + b"\n", b"id: 5",
+])  # fmt: skip
 def test_an_honest_stream_passes_unchanged(stream: bytes) -> None:
     assert through(stream) == stream
 
 
 FRAMES = [
-    b"data: %s\n\n",
-    b"data:%s\n\n",
-    b"data: %s\r\r",
-    b"data: %s\r\n\r\n",
-    b"\xef\xbb\xbfdata: %s\n\n",
-    b"\n\rdata: %s\n\n",
+    b"data: %s\n\n", b"data:%s\n\n", b"data: %s\r\r", b"data: %s\r\n\r\n",
+    b"\xef\xbb\xbfdata: %s\n\n", b"\n\rdata: %s\n\n",
     b"id: 1\nevent: message\ndata: %s\nretry: 5\n\n",
     b"event: message\r\n: c\r\ndata: %s\r\nid: 1\r\n\r\n",
-    b"event: other\ndata: %s\n\n",
-    b"event:\ndata: %s\n\n",
-    b": c\rdata: %s\r\n\n",
-    b"data: %s",
-    b"data: %s\n",
-    b"data:\ndata: %s\n\n",
-    b"data: [\ndata: %s\ndata: ]\n\n",
+    b"event: other\ndata: %s\n\n", b"event:\ndata: %s\n\n", b": c\rdata: %s\r\n\n", b"data: %s",
+    b"data: %s\n", b"data:\ndata: %s\n\n", b"data: [\ndata: %s\ndata: ]\n\n",
     b"retry: x\nunknown: y\ndata: %s\n\n",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -104,60 +85,31 @@ def test_a_denied_tool_is_hidden_in_every_framing(frame: bytes, size: int) -> No
 
 
 def test_an_event_keeps_its_further_fields() -> None:
-    assert through(b"id: 1\r\ndata: " + BOTH + b"\r\nretry: 5\r\n\r\n") == (
-        b"id: 1\r\ndata: " + READ_ONLY + b"\r\nretry: 5\r\n\r\n"
-    )
+    frame = b"id: 1\r\ndata: %s\r\nretry: 5\r\n\r\n"
+    assert through(frame % BOTH) == frame % READ_ONLY
 
 
+BEFORE_A_LIST = [
+    b"data: x", b"data: \xef\xbb\xbf", b"Data: ", b" data: ", b"data : ", b"id: ", b": ", b"x: ",
+    b"event: ", b"\xef\xbb\xbf\xef\xbb\xbfdata: ", b": c\xe2\x80\xa8data: ", b"id: 1\xc2\x85data: ",
+    b"id: 1\x0bdata: ", b"event: a\x1cdata: ", b"event: other\ndata: text ",
+    b"event: message\nevent: other\ndata: text ", b"data: " + BOTH, b"data: " + BOTH + b"\ndata: ",
+    b"data: " + READ_ONLY + b"\n\xef\xbb\xbfdata: ",
+    b"data: " + READ_ONLY + b"\n: " + BOTH + b"\nDATA: ",
+]  # fmt: skip
 HIDDEN = [
-    b"data: {\ndata: " + BOTH[1:] + b"\n\n",
-    b"data: " + BOTH.replace(b'"rm"', b'"\\u0072m"') + b"\n\n",
-    b"data: " + BOTH.replace(b"tools", b"Tools") + b"\n\n",
-    b"data: " + BOTH + BOTH + b"\n\n",
-    b"data: " + BOTH + b"\ndata: " + BOTH + b"\n\n",
-    b"data: \xef\xbb\xbf" + BOTH + b"\n\n",
-    b"data: x" + BOTH + b"\n\n",
-    b"data: " + BOTH[:-1] + b"\n\n",
-    b"data: " + BOTH[:-1],
-    b"Data: " + BOTH + b"\n\n",
-    b" data: " + BOTH + b"\n\n",
-    b"data : " + BOTH + b"\n\n",
-    b"\xef\xbb\xbf\xef\xbb\xbfdata: " + BOTH + b"\n\n",
-    b"id: " + BOTH + b"\n\n",
-    b": " + BOTH + b"\n\n",
-    b"x: " + BOTH + b"\n\n",
-    b"event: " + BOTH + b"\n\n",
-    b": c\xe2\x80\xa8data: " + BOTH + b"\n\n",
-    b"id: 1\xc2\x85data: " + BOTH + b"\n\n",
-    b"id: 1\x0bdata: " + BOTH + b"\n\n",
-    b"event: a\x1cdata: " + BOTH + b"\n\n",
-    b"event: other\ndata: text " + BOTH + b"\n\n",
+    *(before + BOTH + b"\n\n" for before in BEFORE_A_LIST),
+    b"data: {\ndata: " + BOTH[1:] + b"\n\n", event(BOTH[:-1]), b"data: " + BOTH[:-1],
+    event(BOTH.replace(b'"rm"', b'"\\u0072m"')), event(BOTH.replace(b"tools", b"Tools")),
+    event(BOTH.replace(b'{"type', b"\n\ndata: {")),
     b'event: other\ndata: {"tools":[' + RM.encode() + b"]}\n\n",
     b'event: other\ndata: {"x":{"name":"r\\u006d","inputSchema":{}}}\n\n',
-    b"event: message\nevent: other\ndata: text " + BOTH + b"\n\n",
-    b"data: " + BOTH.replace(b'{"type', b"\n\ndata: {") + b"\n\n",
-    b"data: " + READ_ONLY + b"\n\xef\xbb\xbfdata: " + BOTH + b"\n\n",
-    b"data: " + READ_ONLY + b"\n: " + BOTH + b"\nDATA: " + BOTH + b"\n\n",
-]
-
-
-PIECES = st.sampled_from(
-    [
-        *HIDDEN,
-        *(frame % BOTH for frame in FRAMES),
-        b": ping\n\n",
-        b"\r",
-        b"\n",
-        b"\r\n",
-        b"data",
-        b"x",
-        b"data: " + answering("{}", id="2") + b"\n\n",
-        b"event: endpoint\ndata: /x\n\n",
-        b"\xef\xbb\xbf",
-        b"data: x\r\n\r\n",
-        b": c\xe2\x80\xa8\r\n",
-    ]
-)
+]  # fmt: skip
+PIECES = st.sampled_from([
+    *HIDDEN, *(frame % BOTH for frame in FRAMES), event(answering("{}", id="2")),
+    b": ping\n\n", b"\r", b"\n", b"\r\n", b"data", b"x", b"event: endpoint\ndata: /x\n\n",
+    b"\xef\xbb\xbf", b"data: x\r\n\r\n", b": c\xe2\x80\xa8\r\n",
+])  # fmt: skip
 STREAMS = st.lists(PIECES, max_size=5).map(b"".join)
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 
@@ -188,36 +140,28 @@ def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None
 @settings(max_examples=150)
 def test_no_input_raises_or_shows_a_denied_tool(stream: bytes, sizes: list[int]) -> None:
     filtered = stream_for("1")
-    out = b"".join(filtered.feed(chunk) for chunk in chunks(stream, sizes)) + (
-        filtered.finish() or b""
-    )
+    out = b"".join(filtered.feed(chunk) for chunk in chunks(stream, sizes))
+    out += filtered.finish() or b""
     assert filtered.failure is None
     assert not any(name in out for name in (b'"rm"', b"u0072m", b"u006d"))
 
 
-def test_a_request_whose_answer_is_unreadable_gets_an_error() -> None:
-    bad = b'data: {"jsonrpc":"2.0","id":2,"result":{},"Result":{}}\n\n'
-    assert through(bad, "1", "2") == error("2") + error("1")  # at the end nobody else comes
+UNREADABLE = b'data: {"jsonrpc":"2.0","id":2,"result":{},"Result":{}}\n\n'
+UNFINISHED = b"data: " + answering("{}", id="2")
 
 
-def test_an_unreadable_answer_belongs_to_the_only_waiting_request() -> None:
-    filtered = stream_for('"a"')
-    assert filtered.feed(b'data: {"id":broken}\n\n') == error('"a"')
-    assert filtered.finish() == b""
-
-
-def test_a_truncated_answer_becomes_an_error() -> None:
-    assert through(b'data: {"jsonrpc":"2.0","id":1,"res', "1") == error("1")
-
-
-def test_a_clean_end_adds_nothing() -> None:
-    """The client may resume the stream and get its answer there."""
-    assert through(b": ping\n\n", "1") == b": ping\n\n"
-
-
-def test_an_error_at_the_end_is_an_event_of_its_own() -> None:
-    rest = b"data: " + answering("{}", id="2")
-    assert through(b"data: x\n\n" + rest, "1", "2") == rest + b"\n\n" + error("1")
+@pytest.mark.parametrize(("stream", "waiting", "expected"), [
+    (UNREADABLE, "12", error("2") + error("1")),  # at the end nobody else comes
+    (b'data: {"id":broken}\n\n', "1", error("1")),  # nobody else waits
+    (b'data: {"jsonrpc":"2.0","id":1,"res', "1", error("1")),
+    (b": ping\n\n", "1", b": ping\n\n"),  # the client may resume the stream, and be answered there
+    (b"data: x\n\n" + UNFINISHED, "12", UNFINISHED + b"\n\n" + error("1")),
+    (b"event: endpoint\ndata: /messages\n\n", "", b""),
+])  # fmt: skip
+def test_a_request_whose_answer_cannot_come_gets_an_error(
+    stream: bytes, waiting: str, expected: bytes
+) -> None:
+    assert through(stream, *waiting) == expected
 
 
 LIMITS = Limits(message=300, pending=400)
@@ -225,20 +169,15 @@ LIMITS = Limits(message=300, pending=400)
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
 def test_an_event_over_the_limits_becomes_an_error_and_the_stream_goes_on(size: int) -> None:
-    filtered = stream_for("1", "2", limits=LIMITS)
-    big = b"data: " + answering('"' + "x" * 1000 + '"', id="2") + b"\n\n"
-    small = b"data: " + answering("{}", id="1") + b"\n\n"
+    filtered, small = stream_for("1", "2", limits=LIMITS), event(answering("{}"))
+    big = event(answering('"' + "x" * 1000 + '"', id="2"))
     out = b"".join(filtered.feed(chunk) for chunk in chunks(big + small, (size,)))
     assert out == error("2") + small
 
 
 def test_an_event_over_the_message_limit_is_not_parsed() -> None:
     filtered = stream_for("1", limits=LIMITS)
-    assert filtered.feed(b"data: " + answering('"' + "x" * 300 + '"') + b"\n\n") == error("1")
-
-
-def test_an_endpoint_event_is_refused_in_other_streams() -> None:
-    assert through(b"event: endpoint\ndata: /messages\n\n") == b""
+    assert filtered.feed(event(answering('"' + "x" * 300 + '"'))) == error("1")
 
 
 @pytest.mark.parametrize("name", [b"endpoint", b"Endpoint", b" endpoint "])
@@ -256,25 +195,16 @@ def test_a_carriage_return_in_an_endpoint_ends_it_for_every_reader(named: bytes)
     assert said.startswith(b"event: endpoint\ndata: htt\n\n")
 
 
-def test_an_endpoint_with_whole_line_ends_stays_as_it_is() -> None:
+def test_a_whole_endpoint_stays_as_it_is_and_one_without_a_url_is_refused() -> None:
     filtered = stream_for(on_endpoint=lambda url: url)
     said = b"event: endpoint\r\ndata: /messages\r\n\r\n"
-    assert filtered.feed(said) == said
-
-
-def test_an_endpoint_without_a_url_is_refused() -> None:
-    filtered = stream_for(on_endpoint=lambda url: url)
-    assert filtered.feed(b"event: endpoint\n\n") == b""
+    assert filtered.feed(said + b"event: endpoint\n\n") == said
     assert filtered.failure is None
 
 
 def test_an_internal_error_closes_the_stream() -> None:
     """mitmproxy would log the exception and send the chunk on."""
-
-    def stumble(judged: Judged) -> None:
-        raise ZeroDivisionError
-
-    filtered = stream_for(observe=stumble)
+    filtered = stream_for(observe=Mock(side_effect=ZeroDivisionError))
     assert filtered.feed(b"data: " + answering("{}") + b"\n\n") == b""
     assert isinstance(filtered.failure, ZeroDivisionError)
     assert filtered.feed(b": ping\n\n") == b""

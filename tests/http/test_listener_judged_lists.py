@@ -30,20 +30,9 @@ LISTS = [
 ]
 
 IDS = [
-    "1",
-    "2",
-    "77",
-    '"a"',
-    '"7-f"',
-    "1.0",
-    "01",
-    "-1",
-    "null",
-    '"\\u0061"',
-    '"a\\"b"',
-    '"schema"',
-]
-IDS += ['"tools"', '1,"id":2', '"a"b"', '{"id":1}', "1 ", "", '"' + "x" * 70 + '"']
+    "1", "2", "77", '"a"', '"7-f"', "1.0", "01", "-1", "null", '"\\u0061"', '"a\\"b"', '"schema"',
+    '"tools"', '1,"id":2', '"a"b"', '{"id":1}', "1 ", "", '"' + "x" * 70 + '"',
+]  # fmt: skip
 
 
 def is_id(text: str) -> bool:
@@ -70,7 +59,7 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
             stream = door.open_stream(for_them, "/mcp", None)
             left: object = stream.feed(event(raw)), stream.finish()
         else:
-            left = answer(door, for_them, 200, kind, "", raw)
+            left = answer(door, for_them, raw, kind=kind)
     return left, told, list(for_them.conversation.exchanges.methods)
 
 
@@ -86,15 +75,9 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
     is_batch=st.integers(0, 9).map(lambda number: number == 0),
 )
 def test_a_remembered_list_is_judged_like_a_new_one(
-    before: list[bytes],
-    at: int,
-    cut: int,
-    insert: bytes,
-    id: str,
-    method: str,
-    kind: str,
+    before: list[bytes], at: int, cut: int, insert: bytes, id: str, method: str, kind: str,
     is_batch: bool,
-) -> None:
+) -> None:  # fmt: skip
     """The same bytes, the same verdict, the same watchers' news, as if it were the first list."""
     raw = before[0].replace(b'"id":1', b'"id":' + id.encode(), 1)
     raw = raw.replace(b'"id": 1 }', b'"id": ' + id.encode() + b" }", 1)
@@ -105,14 +88,12 @@ def test_a_remembered_list_is_judged_like_a_new_one(
     assert judgements(*warm, (method, raw, kind)) == judgements((method, raw, kind))
 
 
-def test_an_already_judged_list_is_not_parsed_again(
-    door: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judged_list_is_not_parsed_again(door: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     hear(LISTS[0], asking("tools/list"), door)
     for_it = waiting_for(door, asking("tools/list", id="2"))
     monkeypatch.delattr("mcp_tool_filter.conversation.conversation.parse_message")
     again = listing("read", "rm", id="2")
-    assert answer(door, for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
+    assert answer(door, for_it, again) == Answered(200, listing("read", id="2"))
 
 
 def test_the_bytes_and_the_number_of_remembered_lists_are_bounded() -> None:

@@ -9,16 +9,8 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.mount import Mount
 from mcp_tool_filter.policy.effects import FetchTools, waits
 from tests.conversation.asking_kinds import finished
-from tests.http.listening import (
-    INITIALIZE,
-    INITIALIZED,
-    JSON,
-    SSE,
-    answer,
-    listener,
-    message_of,
-    send,
-)
+from tests.http import listening
+from tests.http.listening import INITIALIZE, INITIALIZED, JSON, SSE, listener, message_of, send
 from tests.make import answering, asking, calling, event, head, listing
 
 
@@ -29,8 +21,7 @@ class Client:
         self.door = door
         self.heard: list[bytes] = []
         outcome = send(door, head("GET", "/sse", accept=SSE, **headers), b"")
-        assert isinstance(outcome, Passed)
-        self.asked = outcome.exchange
+        self.asked = listening.passed(outcome).exchange
         self.stream = door.open_stream(self.asked, "/sse", self._send)
         self.said = self.stream.feed(b"event: endpoint\ndata: " + named + b"\n\n")
 
@@ -43,9 +34,7 @@ class Client:
 
 
 @pytest.mark.parametrize(("tool", "is_there"), [("mine", True), ("read", False)])
-def test_a_call_before_the_first_list_waits_for_the_users_own_list(
-    tool: str, is_there: bool
-) -> None:
+def test_a_call_before_the_first_list_waits_for_the_users_own(tool: str, is_there: bool) -> None:
     """It is not judged by the list that we fetched at start: another user may have other tools."""
     client = Client(listener(), authorization="Bearer ann")
     client.post(INITIALIZE)
@@ -81,8 +70,7 @@ def test_an_answer_to_us_stays_with_us() -> None:
 
 def test_a_list_is_answered_on_the_stream_too() -> None:
     client = Client(listener())
-    hello = client.post(INITIALIZE)
-    assert isinstance(hello, Passed)
+    assert isinstance(client.post(INITIALIZE), Passed)
     client.stream.feed(event(INITIALIZED))
     outcome = client.post(asking("tools/list"))
     assert isinstance(outcome, Answered)
@@ -93,8 +81,7 @@ def test_a_list_is_answered_on_the_stream_too() -> None:
 def test_an_allowed_call_goes_on_and_its_answer_comes_on_the_stream() -> None:
     client = Client(listener())
     outcome = client.post(calling("read", id="4"))
-    assert isinstance(outcome, Passed)
-    assert answer(client.door, outcome.exchange, 202, "text/plain", "", b"Accepted") is None
+    assert listening.answer(client.door, outcome, b"Accepted", 202, "text/plain") is None
     said = event(answering('{"tools":{"hammer":1}}', id="4"))
     assert client.stream.feed(said) == said
 
@@ -102,38 +89,30 @@ def test_an_allowed_call_goes_on_and_its_answer_comes_on_the_stream() -> None:
 def test_a_batch_gets_our_answers_on_the_stream() -> None:
     client = Client(listener())
     outcome = client.post(b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]")
-    assert isinstance(outcome, Passed)
-    assert outcome.exchange.owed == ()
+    assert listening.passed(outcome).exchange.owed == ()
     assert b"Tool not found: rm" in client.heard[0]
 
 
-def test_an_absolute_endpoint_is_rewritten_to_us() -> None:
-    client = Client(listener(), b"http://127.0.0.1:3000/messages?s=1")
-    assert client.said == b"event: endpoint\ndata: /messages?s=1\n\n"
-    assert isinstance(client.post(calling("rm")), Answered)
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        (b"/m?s=/../b", b"event: endpoint\ndata: /a/m?s=/../b\n\n"),
-        (b"/../b/mcp", b"event: endpoint\ndata: /a/b/mcp\n\n"),
-        (b"/%2E%2e/b/mcp", b""),
-        (b"http://127.0.0.1:3000/.%2e/b/mcp", b""),
-        (b"/x/..//b/mcp", b""),
-    ],
-)
-def test_no_endpoint_leads_to_another_server_behind_the_same_port(
-    named: bytes, said: bytes
-) -> None:
+@pytest.mark.parametrize(("named", "said"), [
+    (b"/m?s=/../b", b"event: endpoint\ndata: /a/m?s=/../b\n\n"),
+    (b"/../b/mcp", b"event: endpoint\ndata: /a/b/mcp\n\n"),
+    (b"/%2E%2e/b/mcp", b""),
+    (b"http://127.0.0.1:3000/.%2e/b/mcp", b""),
+    (b"/x/..//b/mcp", b""),
+])  # fmt: skip
+def test_no_endpoint_leads_to_another_server_behind_our_port(named: bytes, said: bytes) -> None:
     door = listener()
     door.mount = Mount("/a")
     assert Client(door, named).said == said
 
 
-@pytest.mark.parametrize("named", [b"messages?s=1", b"../messages?s=1", b"/messages?s=1#x"])
+@pytest.mark.parametrize("named", [
+    b"messages?s=1", b"../messages?s=1", b"/messages?s=1#x", b"http://127.0.0.1:3000/messages?s=1",
+])  # fmt: skip
 def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
-    outcome = Client(listener(), named).post(calling("rm"))
+    client = Client(listener(), named)
+    assert b"127.0.0.1" not in client.said
+    outcome = client.post(calling("rm"))
     assert isinstance(outcome, Answered)
     assert outcome.stream is not None
 

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.login_metadata import (
-    LoginPaths,
-    bearer_challenge,
-    missing_scopes,
-    parse_challenges,
-    parse_resource_metadata,
-    parse_server_metadata,
-    resource_documents,
-    server_documents,
-)
+from mcp_tool_filter.http import login_metadata as metadata
+from mcp_tool_filter.http.login_metadata import LoginPaths, parse_resource_metadata
 
 HOST = "https://example.com"
 
@@ -27,31 +19,19 @@ def resource(name: str, **more: object) -> bytes:
     return json.dumps({"resource": name, "authorization_servers": [HOST], **more}).encode()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "documents"),
-    [
-        (HOST, ["/.well-known/oauth-protected-resource"]),
-        (f"{HOST}/", ["/.well-known/oauth-protected-resource"]),
-        (
-            f"{HOST}/mcp/?x=y",
-            ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"],
-        ),
-    ],
+RESOURCE, SERVER, OPENID = (
+    f"{HOST}/.well-known/{name}"
+    for name in ("oauth-protected-resource", "oauth-authorization-server", "openid-configuration")
 )
-def test_resource_metadata_is_looked_up_in_both_places(endpoint: str, documents: list[str]) -> None:
-    assert resource_documents(endpoint) == [HOST + one for one in documents]
 
 
-def test_server_metadata_is_looked_up_in_all_places() -> None:
-    assert server_documents(f"{HOST}/") == [
-        f"{HOST}/.well-known/oauth-authorization-server",
-        f"{HOST}/.well-known/openid-configuration",
-    ]
-    assert server_documents(f"{HOST}/tenant/") == [
-        f"{HOST}/.well-known/oauth-authorization-server/tenant",
-        f"{HOST}/.well-known/openid-configuration/tenant",
-        f"{HOST}/tenant/.well-known/openid-configuration",
-    ]
+def test_metadata_is_looked_up_in_all_places() -> None:
+    for root in (HOST, f"{HOST}/"):
+        assert metadata.resource_documents(root) == [RESOURCE]
+    assert metadata.resource_documents(f"{HOST}/mcp/?x=y") == [f"{RESOURCE}/mcp", RESOURCE]
+    assert metadata.server_documents(f"{HOST}/") == [SERVER, OPENID]
+    tenants = [f"{SERVER}/t", f"{OPENID}/t", f"{HOST}/t/.well-known/openid-configuration"]
+    assert metadata.server_documents(f"{HOST}/t/") == tenants
 
 
 @pytest.mark.parametrize(
@@ -61,14 +41,11 @@ def test_a_resource_may_be_the_endpoint_or_lie_above_it(name: str) -> None:
     assert parse_resource_metadata(resource(name), f"{HOST}/mcp").resource == name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "https://evil.example/mcp", f"{HOST}/mc", f"{HOST}/mcp/x", f"{HOST}/other", "", "mcp",
-        "http://example.com/mcp", f"{HOST}:8443/mcp", "https://example.com:x/mcp", "https://[/mcp",
-        f"{HOST}.evil.example/mcp", "https://example.com@evil.example/mcp",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "https://evil.example/mcp", f"{HOST}/mc", f"{HOST}/mcp/x", f"{HOST}/other", "", "mcp",
+    "http://example.com/mcp", f"{HOST}:8443/mcp", "https://example.com:x/mcp", "https://[/mcp",
+    f"{HOST}.evil.example/mcp", "https://example.com@evil.example/mcp",
+])  # fmt: skip
 def test_a_resource_of_another_origin_is_refused(name: str) -> None:
     """A token for it would be sent to us by mistake, and by us to whom it is for."""
     with pytest.raises(ProtocolError):
@@ -80,7 +57,7 @@ def test_an_invalid_document_is_refused(document: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_resource_metadata(document, HOST)
     with pytest.raises(ProtocolError):
-        parse_server_metadata(document, HOST)
+        metadata.parse_server_metadata(document, HOST)
 
 
 @pytest.mark.parametrize("servers", [None, [], [1], "https://example.com"])
@@ -89,18 +66,17 @@ def test_a_resource_names_an_authorization_server(servers: object) -> None:
         parse_resource_metadata(resource(HOST, authorization_servers=servers), HOST)
 
 
-@pytest.mark.parametrize(
-    ("said", "is_right"),
-    [(HOST, True), (f"{HOST}/", True), (f"{HOST}//", False), ("https://example.org", False)],
-)
+@pytest.mark.parametrize(("said", "is_right"), [
+    (HOST, True), (f"{HOST}/", True), (f"{HOST}//", False), ("https://example.org", False),
+])  # fmt: skip
 def test_an_issuer_must_match_except_for_a_trailing_slash(said: str, is_right: bool) -> None:
     ends = {"authorization_endpoint": f"{HOST}/a", "token_endpoint": f"{HOST}/t"}
     document = json.dumps({"issuer": said, **ends}).encode()
     if is_right:
-        assert parse_server_metadata(document, HOST).issuer == said
+        assert metadata.parse_server_metadata(document, HOST).issuer == said
     else:
         with pytest.raises(ProtocolError, match="has the issuer"):
-            parse_server_metadata(document, HOST)
+            metadata.parse_server_metadata(document, HOST)
 
 
 # Paths at which clients log in
@@ -115,52 +91,39 @@ def paths_after(**document: object) -> LoginPaths:
     return paths
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/.well-known/oauth-protected-resource",
-        "/.well-known/oauth-protected-resource/mcp",
-        "/.well-known/oauth-authorization-server/tenant/1?x=y",
-        "/.well-known/openid-configuration",
-        "/mcp/.well-known/openid-configuration",
-        "/.well-known/jwks.json",
-        "/authorize?client_id=x",
-    ],
-)
+@pytest.mark.parametrize("target", [
+    "/.well-known/oauth-protected-resource",
+    "/.well-known/oauth-protected-resource/mcp",
+    "/.well-known/oauth-authorization-server/tenant/1?x=y",
+    "/.well-known/openid-configuration", "/mcp/.well-known/openid-configuration",
+    "/.well-known/jwks.json", "/authorize?client_id=x",
+])  # fmt: skip
 def test_metadata_and_the_usual_paths_are_known(target: str) -> None:
     assert LoginPaths(UPSTREAM).has("GET", target)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/", "/admin", "/oauth/token", "/tokens", "/token/x", "/.well-known/security.txt",
-        "/.well-known/oauth-protected-resource/../../admin", "/x?/.well-known/jwks",
-        "/.well-known/oauth-protected-resource/%2e%2e/admin", "/.WELL-KNOWN/jwks",
-        "/admin;/.well-known/jwks", "//.well-known/jwks",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("target", [
+    "/", "/admin", "/oauth/token", "/tokens", "/token/x", "/.well-known/security.txt",
+    "/.well-known/oauth-protected-resource/../../admin",
+    "/x?/.well-known/jwks",
+    "/.well-known/oauth-protected-resource/%2e%2e/admin",
+    "/.WELL-KNOWN/jwks", "/admin;/.well-known/jwks", "//.well-known/jwks",
+])  # fmt: skip
 def test_other_paths_are_no_login_paths(target: str) -> None:
     assert not LoginPaths(UPSTREAM).has("GET", target)
-
-
-def test_documents_are_only_for_reading_requests() -> None:
-    assert not LoginPaths(UPSTREAM).has("POST", "/.well-known/jwks.json")
+    assert not LoginPaths(UPSTREAM).has("POST", "/.well-known/jwks.json")  # it is for reading
 
 
 def test_documents_name_paths_of_the_upstream() -> None:
     paths = paths_after(
-        issuer="http://localhost:3000",
+        issuer="http://localhost:3000", jwks_uri="/keys", scopes_supported=["x"],
         authorization_endpoint="http://localhost:3000/oauth/authorize?audience=x",
         token_endpoint="http://127.0.0.1:3000/oauth/token/",
-        jwks_uri="/keys",
         registration_endpoint="https://elsewhere.example/register2",
         service_documentation="http://localhost:3000/docs",
-        scopes_supported=["x"],
-    )
-    assert paths.has("GET", "/oauth/authorize?x=y")
-    assert paths.has("POST", "/oauth/token")
-    assert paths.has("GET", "/keys")
+    )  # fmt: skip
+    for target in ("/oauth/authorize?x=y", "/oauth/token", "/keys"):
+        assert paths.has("POST", target)
     for other in ("/docs", "/register2", "/oauth", "/"):
         assert not paths.has("GET", other)
 
@@ -193,14 +156,11 @@ def test_redirects_extend_the_login_paths() -> None:
     assert not paths.has("GET", "/admin")
 
 
-@pytest.mark.parametrize(
-    "challenge",
-    [
-        'Bearer resource_metadata="http://127.0.0.1:3000/meta"',
-        "Bearer realm=x, resource_metadata=/meta",
-        'Basic realm="x", Bearer error="invalid_token", RESOURCE_METADATA = "/meta", scope="a"',
-    ],
-)
+@pytest.mark.parametrize("challenge", [
+    'Bearer resource_metadata="http://127.0.0.1:3000/meta"',
+    "Bearer realm=x, resource_metadata=/meta",
+    'Basic realm="x", Bearer error="invalid_token", RESOURCE_METADATA = "/meta", scope="a"',
+])  # fmt: skip
 def test_a_challenge_names_its_metadata(challenge: str) -> None:
     paths = LoginPaths(UPSTREAM)
     paths.learn_head("/mcp", [], [challenge])
@@ -215,61 +175,47 @@ def test_the_memory_is_bounded() -> None:
 # The header WWW-Authenticate
 
 
-@pytest.mark.parametrize(
-    ("header", "params"),
-    [
-        ("Bearer", {}),
-        ("bearer a=b", {"a": "b"}),
-        ('BEARER A = "b, c=d" , e=f', {"a": "b, c=d", "e": "f"}),
-        ('Bearer a="\\"x\\\\"', {"a": '"x\\'}),
-        ('Basic realm="x", Bearer a=b', {"a": "b"}),
-        ('Basic realm="Bearer a=c", Bearer a=b', {"a": "b"}),
-        ("Negotiate abc==, Bearer a=b", {"a": "b"}),
-        ("Digest x=y, Bearer a=b, Basic c=d", {"a": "b"}),
-        ('Bearer resource_metadata=https://h/x?y=z, scope="a b"',
-         {"resource_metadata": "https://h/x?y=z", "scope": "a b"}),
-        ('Bearer a="unfinished', {}),
-        ("Bearer a=1, a=2", {"a": "1"}),
-        (",, Bearer ,a=b,", {"a": "b"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("header", "params"), [
+    ("Bearer", {}), ("bearer a=b", {"a": "b"}),
+    ('BEARER A = "b, c=d" , e=f', {"a": "b, c=d", "e": "f"}),
+    ('Bearer a="\\"x\\\\"', {"a": '"x\\'}),
+    ('Basic realm="x", Bearer a=b', {"a": "b"}),
+    ('Basic realm="Bearer a=c", Bearer a=b', {"a": "b"}),
+    ("Negotiate abc==, Bearer a=b", {"a": "b"}),
+    ("Digest x=y, Bearer a=b, Basic c=d", {"a": "b"}),
+    ('Bearer resource_metadata=https://h/x?y=z, scope="a b"',
+     {"resource_metadata": "https://h/x?y=z", "scope": "a b"}),
+    ('Bearer a="unfinished', {}), ("Bearer a=1, a=2", {"a": "1"}), (",, Bearer ,a=b,", {"a": "b"}),
+])  # fmt: skip
 def test_a_bearer_challenge_is_found(header: str, params: dict[str, str]) -> None:
-    found = bearer_challenge([header])
+    found = metadata.bearer_challenge([header])
     assert found
     assert found.params == params
 
 
 @pytest.mark.parametrize("headers", [[], [""], ["Basic realm=x"], ["=x"], ['"Bearer"']])
 def test_headers_without_a_bearer_challenge_give_none(headers: list[str]) -> None:
-    assert bearer_challenge(headers) is None
+    assert metadata.bearer_challenge(headers) is None
 
 
-def test_each_header_may_hold_challenges() -> None:
-    found = parse_challenges(["Basic realm=x", "Bearer a=b, DPoP algs=c"])
+def test_each_header_may_hold_challenges_and_a_long_one_is_cut() -> None:
+    assert len(metadata.parse_challenges(["Bearer a=b, " * 100_000])) < 1000
+    found = metadata.parse_challenges(["Basic realm=x", "Bearer a=b, DPoP algs=c"])
     assert [one.scheme for one in found] == ["basic", "bearer", "dpop"]
 
 
 @given(st.lists(st.text(max_size=50), max_size=3))
 def test_no_header_raises(headers: list[str]) -> None:
-    parse_challenges(headers)
+    metadata.parse_challenges(headers)
 
 
-def test_a_long_header_is_cut() -> None:
-    assert len(parse_challenges(["Bearer a=b, " * 100_000])) < 1000
-
-
-@pytest.mark.parametrize(
-    ("status", "challenge", "scopes"),
-    [
-        (403, 'Bearer error="insufficient_scope", scope="a b"', ("a", "b")),
-        (403, "Bearer error=insufficient_scope, scope=a", ("a",)),
-        (403, 'Bearer error="insufficient_scope"', ()),
-        (403, 'Bearer error="insufficient_scope", scope="a \x1b[31m \xe9"', ("a",)),
-        (403, 'Bearer scope="a"', ()),
-        (401, 'Bearer error="insufficient_scope", scope="a"', ()),
-    ],
-)
-def test_a_403_says_which_scopes_are_missing(
-    status: int, challenge: str, scopes: tuple[str, ...]
-) -> None:
-    assert missing_scopes(status, [challenge]) == scopes
+@pytest.mark.parametrize(("status", "challenge", "scopes"), [
+    (403, 'Bearer error="insufficient_scope", scope="a b"', ("a", "b")),
+    (403, "Bearer error=insufficient_scope, scope=a", ("a",)),
+    (403, 'Bearer error="insufficient_scope"', ()),
+    (403, 'Bearer error="insufficient_scope", scope="a \x1b[31m \xe9"', ("a",)),
+    (403, 'Bearer scope="a"', ()),
+    (401, 'Bearer error="insufficient_scope", scope="a"', ()),
+])  # fmt: skip
+def test_a_403_names_missing_scopes(status: int, challenge: str, scopes: tuple[str, ...]) -> None:
+    assert metadata.missing_scopes(status, [challenge]) == scopes

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import replace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http import logins_through
 from mcp_tool_filter.http.login_metadata import ServerMetadata
-from mcp_tool_filter.http.logins_through import (
-    Between,
-    RefusedUri,
-    Registrations,
-    Sides,
-    may_be_sent_to,
-)
+from mcp_tool_filter.http.logins_through import Between, RefusedUri, Registrations, Sides
 from mcp_tool_filter.http.mount import Mount
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.policy.config import AllowedHosts
@@ -27,25 +22,23 @@ CLIENT = "http://127.0.0.1:49152/callback"
 SIDES = Sides(OURS, UpstreamNames(THEIRS))
 
 
-def a_server(
-    *, sends_issuer: bool = True, authorization: str = "https://as.example/go"
-) -> ServerMetadata:
-    return ServerMetadata(
-        issuer="https://as.example/",
-        authorization_endpoint=authorization,
-        token_endpoint="https://as.example/t",
-        registration_endpoint="https://as.example/r",
-        sends_issuer=sends_issuer,
-    )
+SERVER = ServerMetadata(
+    issuer="https://as.example/", authorization_endpoint="https://as.example/go",
+    token_endpoint="https://as.example/t", registration_endpoint="https://as.example/r",
+    sends_issuer=True,
+)  # fmt: skip
 
 
-@dataclass
 class Login:
     """A login through us, step by step."""
 
-    between: Between = field(
-        default_factory=lambda: Between(SIDES, THEIRS, a_server(), Registrations(), AllowedHosts())
-    )
+    def __init__(
+        self,
+        server: ServerMetadata = SERVER,
+        hosts: frozenset[str] = frozenset(),
+        known: Registrations | None = None,
+    ) -> None:
+        self.between = Between(SIDES, THEIRS, server, known or Registrations(), AllowedHosts(hosts))
 
     def register(self, *uris: str, name: str = "me") -> str:
         """Register a client; the redirect URI that the authorization server knows."""
@@ -92,8 +85,7 @@ def test_a_login_comes_back_through_us(login: Login) -> None:
 
 
 def test_an_error_comes_back_as_well(login: Login) -> None:
-    callback = login.register()
-    begun = login.begin()
+    callback, begun = login.register(), login.begin()
     there = login.end(callback, state=begun["state"], code="", error="access_denied")
     assert "error=access_denied" in there
 
@@ -139,39 +131,36 @@ def test_clients_registered_elsewhere_are_left_to_the_server() -> None:
 
 
 def test_without_iss_the_callback_is_the_clients_own() -> None:
-    server = a_server(sends_issuer=False, authorization="https://as.example/go?tenant=1")
-    login = Login(Between(SIDES, THEIRS, server, Registrations(), AllowedHosts()))
+    there = "https://as.example/go?tenant=1"
+    login = Login(replace(SERVER, sends_issuer=False, authorization_endpoint=there))
     asked = json.dumps({"redirect_uris": ["https://web.example/cb"]}).encode()
     assert login.between.registration_request(asked) == (asked, None)
     url = login.between.authorize("client_id=me&state=s&redirect_uri=x", 0)
-    assert url == "https://as.example/go?tenant=1&client_id=me&state=s&redirect_uri=x"
+    assert url == f"{there}&client_id=me&state=s&redirect_uri=x"
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "https://evil.example/cb", "http://evil.example/cb", "javascript:alert(1)", "data:,x",
-        "http://127.0.0.1@evil.example/", "http://127.0.0.1\\@evil.example/", "//evil.example",
-        "http://127.0.0.1:1/#x", "http://127.0.0.1:1/a b", "https:evil.example", "/relative", "",
-        "http:///evil.example", "http://127.0.0.1:99999/", "JavaScript:x", "x" * 5000,
-        "http://localhost.evil.example/", "http://127.0.0.1:1/\r\nSet-Cookie:a=b",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("uri", [
+    "https://evil.example/cb", "http://evil.example/cb", "javascript:alert(1)", "data:,x",
+    "http://127.0.0.1@evil.example/", "http://127.0.0.1\\@evil.example/", "//evil.example",
+    "http://127.0.0.1:1/#x", "http://127.0.0.1:1/a b", "https:evil.example", "/relative", "",
+    "http:///evil.example", "http://127.0.0.1:99999/", "JavaScript:x", "x" * 5000,
+    "http://localhost.evil.example/", "http://127.0.0.1:1/\r\nSet-Cookie:a=b",
+])  # fmt: skip
 def test_redirect_uris_that_we_would_refuse_are_not_registered(uri: str) -> None:
     asked = json.dumps({"redirect_uris": [CLIENT, uri]}).encode()
     with pytest.raises(RefusedUri):
         Login().between.registration_request(asked)
 
 
-@pytest.mark.parametrize("uris", [None, [], "http://127.0.0.1/", [1], [CLIENT] * 100, {}])
-def test_redirect_uris_must_be_a_short_list_of_texts(uris: object) -> None:
-    assert may_be_sent_to(uris, AllowedHosts()) is None
-
-
-def test_redirect_uris_of_allowed_hosts_are_accepted() -> None:
-    hosts = AllowedHosts(frozenset({"tools.example"}))
-    assert may_be_sent_to(["https://tools.example/cb", "vscode://x/y"], hosts)
-    assert may_be_sent_to(["https://evil.example/cb"], AllowedHosts(frozenset({"*"}))) is None
+@pytest.mark.parametrize(("uris", "hosts", "may"), [
+    (None, "x", False), ([], "x", False), ("http://127.0.0.1/", "x", False), ([1], "x", False),
+    ({}, "x", False), ([CLIENT] * 100, "x", False),
+    (["https://tools.example/cb", "vscode://x/y"], "tools.example", True),
+    (["https://evil.example/cb"], "*", False),
+])  # fmt: skip
+def test_clients_are_only_sent_to_a_few_allowed_uris(uris: object, hosts: str, may: bool) -> None:
+    sent_to = logins_through.may_be_sent_to(uris, AllowedHosts(frozenset({hosts})))
+    assert (sent_to is not None) is may
 
 
 @pytest.mark.parametrize("twice", ["redirect_uri=a&redirect_uri=b", "state=a&state=b", "x=%ff"])
@@ -182,7 +171,10 @@ def test_parameters_that_could_be_read_in_two_ways_are_refused(twice: str) -> No
         Login().between.token_request(b"client_id=me&" + twice.encode(), None)
 
 
-def test_many_parameters_are_refused() -> None:
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1"])
+def test_a_registration_is_an_object_and_parameters_are_few(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Login().between.registration_request(body)
     with pytest.raises(ProtocolError):
         Login().between.token_request(b"a=b&" * 1000, None)
 
@@ -194,20 +186,16 @@ def test_a_client_may_authenticate_in_a_header(login: Login) -> None:
     assert fields == [("redirect_uri", callback)]
 
 
-@pytest.mark.parametrize(
-    ("resource", "theirs"),
-    [
-        (OURS + "/mcp", THEIRS + "/mcp"),
-        (OURS + "/mcp/", THEIRS + "/mcp/"),
-        (OURS, THEIRS),
-        (OURS + "/", THEIRS + "/"),
-        (OURS + "/mcp?a=b", THEIRS + "/mcp?a=b"),
-        ("HTTP://LOCALHOST:6273/mcp", THEIRS + "/mcp"),
-        (OURS + ".evil/mcp", OURS + ".evil/mcp"),
-        ("https://elsewhere/mcp", "https://elsewhere/mcp"),
-        ("nonsense", "nonsense"),
-    ],
-)
+@pytest.mark.parametrize(("resource", "theirs"), [
+    (OURS + "/mcp", THEIRS + "/mcp"),
+    (OURS + "/mcp/", THEIRS + "/mcp/"),
+    (OURS, THEIRS), (OURS + "/", THEIRS + "/"),
+    (OURS + "/mcp?a=b", THEIRS + "/mcp?a=b"),
+    ("HTTP://LOCALHOST:6273/mcp", THEIRS + "/mcp"),
+    (OURS + ".evil/mcp", OURS + ".evil/mcp"),
+    ("https://elsewhere/mcp", "https://elsewhere/mcp"),
+    ("nonsense", "nonsense"),
+])  # fmt: skip
 def test_our_resource_is_translated_to_the_upstreams(resource: str, theirs: str) -> None:
     assert SIDES.translated([("resource", resource)], THEIRS) == [("resource", theirs)]
 
@@ -224,12 +212,6 @@ def test_both_memories_are_bounded(login: Login) -> None:
         login.end(first, state=begun["state"])
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1"])
-def test_a_registration_must_be_an_object(body: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        Login().between.registration_request(body)
-
-
 def test_many_registrations_do_not_evict_clients_that_have_logged_in(login: Login) -> None:
     callback = login.register()
     login.end(callback, state=login.begin()["state"])
@@ -241,31 +223,25 @@ def test_many_registrations_do_not_evict_clients_that_have_logged_in(login: Logi
 
 
 def test_registrations_are_bounded_in_bytes(login: Login) -> None:
+    """A client that registers again takes no more room."""
+    login.register(name="stays")
     uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
+    for _ in range(200):
+        login.register(*uris, name="again")
+    assert login.between.registrations.of("stays") is not None
     for number in range(200):
         login.register(*uris, name=f"other-{number}")
     assert len(login.between.registrations.render()) < 1_200_000
     assert login.between.registrations.of("other-199") is not None
 
 
-def test_a_client_that_registers_again_takes_no_more_room(login: Login) -> None:
-    login.register(name="stays")
-    uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
-    for _ in range(200):
-        login.register(*uris, name="again")
-    assert login.between.registrations.of("stays") is not None
-
-
 def test_hosts_that_are_no_longer_allowed_are_not_redirected_to() -> None:
-    hosts = AllowedHosts(frozenset({"pages.example"}))
-    registrations = Registrations()
-    page = "https://pages.example/cb"
-    login = Login(Between(SIDES, THEIRS, a_server(), registrations, hosts))
+    page, registrations = "https://pages.example/cb", Registrations()
+    login = Login(hosts=frozenset({"pages.example"}), known=registrations)
     login.register(page)
     assert login.begin(redirect_uri=page)
-    login.between = Between(SIDES, THEIRS, a_server(), registrations, AllowedHosts())
     with pytest.raises(RefusedUri):
-        login.begin(redirect_uri=page)
+        Login(known=registrations).begin(redirect_uri=page)
 
 
 @pytest.mark.parametrize(
@@ -276,16 +252,11 @@ def test_invalid_stored_registrations_are_ignored(text: bytes) -> None:
         Registrations().learn(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "changed"),
-    [
-        (f"a=1&resource={OURS}/mcp", "a=1&resource=https%3A%2F%2Fmcp.example%2Fmcp"),
-        ("a=1&resource=https://other.example/mcp", None),
-        ("a=1", None),
-        ("a=1&a=2&resource=" + OURS, None),  # for the upstream to refuse
-        ("%ff", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "changed"), [
+    (f"a=1&resource={OURS}/mcp", "a=1&resource=https%3A%2F%2Fmcp.example%2Fmcp"),
+    ("a=1&resource=https://other.example/mcp", None), ("a=1", None), ("%ff", None),
+    ("a=1&a=2&resource=" + OURS, None),  # for the upstream to refuse
+])  # fmt: skip
 def test_only_a_resource_of_ours_is_translated(text: str, changed: str | None) -> None:
     assert SIDES.translated_text(text, THEIRS) == changed
 

@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http import logins_through
 from mcp_tool_filter.http.login_metadata import metadata_urls_in, parse_server_metadata
-from mcp_tool_filter.http.logins_through import (
-    Sides,
-    our_issuer,
-    passes_through,
-    without_metadata_urls,
-)
+from mcp_tool_filter.http.logins_through import Sides, our_issuer, passes_through
 from mcp_tool_filter.http.urls import UpstreamNames
 
 OURS = "http://localhost:6273"
@@ -27,36 +23,26 @@ def rewritten(challenge: str) -> str:
     return SIDES.challenge(challenge, OURS + "/usual")
 
 
-@pytest.mark.parametrize(
-    "challenge",
-    [
-        'Bearer resource_metadata="{}"',
-        "Bearer resource_metadata={}",
-        "Bearer realm=x, resource_metadata={}, error=y",
-        'Bearer Resource_Metadata = "{}"',
-        'Basic realm="a, b", Bearer resource_metadata="{}", scope="a b"',
-        'Bearer resource_metadata="{0}", DPoP resource_metadata={0}',
-        'Bearer realm="say \\"hi\\"", resource_metadata="{}"',
-    ],
-)
+@pytest.mark.parametrize("challenge", [
+    'Bearer resource_metadata="{}"', "Bearer resource_metadata={}",
+    "Bearer realm=x, resource_metadata={}, error=y",
+    'Bearer Resource_Metadata = "{}"',
+    'Basic realm="a, b", Bearer resource_metadata="{}", scope="a b"',
+    'Bearer resource_metadata="{0}", DPoP resource_metadata={0}',
+    'Bearer realm="say \\"hi\\"", resource_metadata="{}"',
+])  # fmt: skip
 def test_a_challenge_names_our_metadata(challenge: str) -> None:
     assert rewritten(challenge.format(THEIR_PLACE)) == challenge.format(OUR_PLACE)
     assert set(metadata_urls_in(challenge.format(THEIR_PLACE))) == {THEIR_PLACE}
 
 
-@pytest.mark.parametrize(
-    "challenge",
-    [
-        'Bearer realm="http://127.0.0.1:3000/mcp"',
-        f'Bearer realm="resource_metadata={THEIR_PLACE}"',
-        f'Bearer realm="a \\" resource_metadata={THEIR_PLACE}"',
-        'Bearer resource_metadata="https://elsewhere.example/metadata"',
-        'Bearer error="invalid_token"',
-        "Negotiate abc==",
-        'Bearer realm="never ends',
-        "",
-    ],
-)
+@pytest.mark.parametrize("challenge", [
+    'Bearer realm="http://127.0.0.1:3000/mcp"',
+    f'Bearer realm="resource_metadata={THEIR_PLACE}"',
+    f'Bearer realm="a \\" resource_metadata={THEIR_PLACE}"',
+    'Bearer resource_metadata="https://elsewhere.example/metadata"',
+    'Bearer error="invalid_token"', "Negotiate abc==", 'Bearer realm="never ends', "",
+])  # fmt: skip
 def test_the_rest_of_a_challenge_stays(challenge: str) -> None:
     assert rewritten(challenge) == challenge
 
@@ -81,18 +67,10 @@ def resource_metadata(resource: str, **more: Any) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/", "", "/mcp?a=b"])
 def test_the_resource_is_ours_in_the_form_that_it_had(path: str) -> None:
-    found = resource_metadata(f"http://127.0.0.1:3000{path}", scopes_supported=["a"])
-    assert found == {
-        "resource": OURS + path,
-        "authorization_servers": [OURS + "/"],
-        "scopes_supported": ["a"],
-    }
-
-
-def test_signatures_are_removed() -> None:
-    found = resource_metadata("http://127.0.0.1:3000/mcp", signed_metadata="x.y.z")
-    assert found
-    assert "signed_metadata" not in found
+    theirs = f"http://127.0.0.1:3000{path}"
+    found = resource_metadata(theirs, scopes_supported=["a"], signed_metadata="x.y.z")
+    servers = {"authorization_servers": [OURS + "/"]}
+    assert found == {"resource": OURS + path, "scopes_supported": ["a"], **servers}
 
 
 @pytest.mark.parametrize(
@@ -115,26 +93,17 @@ def test_the_authorization_servers_stay_if_we_do_not_stand_in() -> None:
 
 
 def server(issuer: str = "https://as.example", **more: Any) -> dict[str, Any]:
-    return {
-        "issuer": issuer,
-        "authorization_endpoint": "https://as.example/a",
-        "token_endpoint": "https://as.example/t",
-        "registration_endpoint": "https://as.example/r",
-        **more,
-    }
+    names = ("authorization", "token", "registration")
+    return {"issuer": issuer, **{f"{n}_endpoint": f"https://as.example/{n}" for n in names}, **more}
 
 
 @pytest.mark.parametrize("path", ["", "/", "/tenant", "/tenant/"])
 def test_the_server_is_ours_in_the_form_that_it_had(path: str) -> None:
     document = server(f"https://as.example{path}", jwks_uri="https://as.example/keys")
-    found = json.loads(SIDES.server_metadata(document))
-    assert found == {
-        "issuer": OURS + path,
-        "authorization_endpoint": OURS + "/authorize",
-        "token_endpoint": OURS + "/token",
-        "registration_endpoint": OURS + "/register",
-        "jwks_uri": "https://as.example/keys",
-    }
+    ours = {"authorization": "authorize", "token": "token", "registration": "register"}
+    endpoints = {f"{name}_endpoint": f"{OURS}/{place}" for name, place in ours.items()}
+    expected = {"issuer": OURS + path, "jwks_uri": "https://as.example/keys", **endpoints}
+    assert json.loads(SIDES.server_metadata(document)) == expected
 
 
 def test_members_that_would_bypass_us_are_removed() -> None:
@@ -153,33 +122,25 @@ def test_members_that_would_bypass_us_are_removed() -> None:
     assert "client_id_metadata_document_supported" not in found
 
 
-@pytest.mark.parametrize(
-    ("more", "can"),
-    [
-        ({}, True),
-        ({"registration_endpoint": None}, False),
-        ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, False),
-        ({"token_endpoint_auth_methods_supported": ["client_secret_post"]}, True),
-    ],
-)
-def test_we_stand_in_only_for_servers_that_register_clients(
-    more: dict[str, Any], can: bool
-) -> None:
-    document = json.dumps(server(**more)).encode()
-    assert passes_through(parse_server_metadata(document, "https://as.example")) is can
+@pytest.mark.parametrize(("more", "can"), [
+    ({}, True),
+    ({"registration_endpoint": None}, False),
+    ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, False),
+    ({"token_endpoint_auth_methods_supported": ["client_secret_post"]}, True),
+])  # fmt: skip
+def test_we_stand_in_for_servers_that_register_clients(more: dict[str, Any], can: bool) -> None:
+    metadata = parse_server_metadata(json.dumps(server(**more)).encode(), "https://as.example")
+    assert passes_through(metadata) is can
 
 
-@pytest.mark.parametrize(
-    ("challenge", "kept"),
-    [
-        ('Bearer a=1,resource_metadata="http://x/,y", b="2"', 'Bearer a=1, b="2"'),
-        ("Bearer resource_metadata=x", "Bearer"),
-        ('Bearer a="resource_metadata=x"', 'Bearer a="resource_metadata=x"'),
-        ("Basic realm=r, Bearer Resource_Metadata = x, b=2", "Basic realm=r, Bearer b=2"),
-    ],
-)
+@pytest.mark.parametrize(("challenge", "kept"), [
+    ('Bearer a=1,resource_metadata="http://x/,y", b="2"', 'Bearer a=1, b="2"'),
+    ("Bearer resource_metadata=x", "Bearer"),
+    ('Bearer a="resource_metadata=x"', 'Bearer a="resource_metadata=x"'),
+    ("Basic realm=r, Bearer Resource_Metadata = x, b=2", "Basic realm=r, Bearer b=2"),
+])  # fmt: skip
 def test_metadata_urls_can_be_removed_from_a_challenge(challenge: str, kept: str) -> None:
-    assert without_metadata_urls(challenge) == kept
+    assert logins_through.without_metadata_urls(challenge) == kept
 
 
 @pytest.mark.parametrize("host", ["u@127.0.0.1:3000", "127\u30020.0.1:3000"])

@@ -19,47 +19,41 @@ from tests.served import served
 
 OURS = "http://localhost:6273"
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
+READ, NO_TOOL = [{"name": "read"}], [{"name": "rm_is_no_tool"}]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('{ "url" : "http://127.0.0.1:3000/mcp" , "x":1.0}', '{ "url" : "%s/mcp" , "x":1.0}'),
-        ('{"a":[{"b":["HTTP://LOCALHOST:3000"]}]}', '{"a":[{"b":["%s"]}]}'),
-        ('{"d":"See http://[::1]:3000/a?b, or not."}', '{"d":"See %s/a?b, or not."}'),
-        ('{"u":"ws://127.0.0.1:3000/ws"}', '{"u":"%s/ws"}'),
-        ('{"u":"\\u0068ttp:\\/\\/127.1:3000\\/x"}', '{"u":"%s/x"}'),
-        ('{"u":"http://127.0.0.1:3001/mcp","r":"/mcp","o":"https://example.com"}', None),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ('{ "url" : "http://127.0.0.1:3000/mcp" , "x":1.0}', '{ "url" : "%s/mcp" , "x":1.0}'),
+    ('{"a":[{"b":["HTTP://LOCALHOST:3000"]}]}', '{"a":[{"b":["%s"]}]}'),
+    ('{"d":"See http://[::1]:3000/a?b, or not."}', '{"d":"See %s/a?b, or not."}'),
+    ('{"u":"ws://127.0.0.1:3000/ws"}', '{"u":"%s/ws"}'),
+    ('{"u":"\\u0068ttp:\\/\\/127.1:3000\\/x"}', '{"u":"%s/x"}'),
+    ('{"u":"http://127.0.0.1:3001/mcp","r":"/mcp","o":"https://example.com"}', None),
+])  # fmt: skip
 def test_urls_of_the_upstream_become_ours(before: str, after: str | None) -> None:
     expected = None if after is None else (after % OURS).encode()
     assert with_our_urls(before.encode(), OURS, UPSTREAM) == expected
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        '{"url":"http://me@127.0.0.1:3000/mcp"}',
-        '{"text":"connect to http://me@127.0.0.1:3000/mcp now"}',
-        '{"http://127.0.0.1:3000/mcp":1}',
-    ],
-)
+@pytest.mark.parametrize("document", [
+    '{"url":"http://me@127.0.0.1:3000/mcp"}',
+    '{"text":"connect to http://me@127.0.0.1:3000/mcp now"}',
+    '{"http://127.0.0.1:3000/mcp":1}',
+])  # fmt: skip
 def test_a_document_that_we_cannot_rewrite_is_refused(document: str) -> None:
     with pytest.raises(ProtocolError):
         with_our_urls(document.encode(), OURS, UPSTREAM)
 
 
-def card(url: str) -> dict[str, Any]:
-    entries = {"name": "rm", "description": "d"}, {"name": "read"}
-    return {
-        "name": "com.example/x",
-        "remotes": [{"type": "streamable-http", "url": f"{url}/mcp"}],
-        "tools": [*entries],
-        "prompts": [{"name": "secret"}, {"name": "rm_is_no_tool"}],
-        "resources": ["dynamic"],
-        "signature": "of the whole",
-    }
+def card(url: str, tools: Any, prompts: Any, **more: Any) -> dict[str, Any]:
+    remotes = [{"type": "streamable-http", "url": f"{url}/mcp"}]
+    lists = {"tools": tools, "prompts": prompts, "resources": ["dynamic"]}
+    return {"name": "com.example/x", "remotes": remotes, **lists, **more}
+
+
+def their_card(url: str) -> bytes:
+    tools, prompts = [{"name": "rm", "description": "d"}, *READ], [{"name": "secret"}, *NO_TOOL]
+    return json.dumps(card(url, tools, prompts, signature="of the whole")).encode()
 
 
 async def ask(path: str, say: Callable[[str], bytes], method: str = "GET") -> Answer:
@@ -78,53 +72,42 @@ async def ask(path: str, say: Callable[[str], bytes], method: str = "GET") -> An
 
 
 @pytest.mark.parametrize("coding", [b"", b"Content-Encoding: gzip\r\n"])
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/.well-known/mcp/server-card.json", b"application/json"),
-        ("/.well-known/mcp.json", b"application/json"),
-        ("/mcp/server-card", b"application/mcp-server-card+json"),
-        ("/any", b"application/mcp-server-card+json; v=1"),
-        ("/.well-known//%6dcp.json;v=1", b"application/json"),
-        ("/.well-known/mcp/server-card/?x=/y", b"text/plain"),
-    ],
-)
+@pytest.mark.parametrize(("path", "kind"), [
+    ("/.well-known/mcp/server-card.json", b"application/json"),
+    ("/.well-known/mcp.json", b"application/json"),
+    ("/mcp/server-card", b"application/mcp-server-card+json"),
+    ("/any", b"application/mcp-server-card+json; v=1"),
+    ("/.well-known//%6dcp.json;v=1", b"application/json"),
+    ("/.well-known/mcp/server-card/?x=/y", b"text/plain"),
+])  # fmt: skip
 async def test_a_card_shows_no_hidden_tool_and_leads_to_us(
     path: str, kind: bytes, coding: bytes
 ) -> None:
     def say(url: str) -> bytes:
-        body = json.dumps(card(url)).encode()
+        body = their_card(url)
         whole = answer(gzip.compress(body) if coding else body)
         head = ABOUT_IT + b"Content-Type: " + kind + b"\r\n"
         return whole.replace(b"Content-Type: application/json\r\n", head + coding)
 
     got = await ask(path, say)
     assert got.status == 200
-    expected = card("http://localhost")  # as its Host calls us
-    expected["tools"], expected["prompts"] = [{"name": "read"}], [{"name": "rm_is_no_tool"}]
-    del expected["signature"]
-    assert json.loads(got.body) == expected
+    assert json.loads(got.body) == card("http://localhost", READ, NO_TOOL)  # as its Host calls us
     assert_ours(got.head)
 
 
-ABOUT_IT = b"".join(
-    field + b"\r\n"
-    for field in (
-        b'ETag: "1"', b"Content-Digest: sha-256=:x:", b"Signature: s", b"Expires: tomorrow",
-        b"Last-Modified: yesterday", b"Accept-Ranges: bytes", b"Cache-Control: public",
-    )
-)  # fmt: skip
+ABOUT_IT = (
+    b'ETag: "1"\r\nContent-Digest: sha-256=:x:\r\nSignature: s\r\nExpires: tomorrow\r\n'
+    b"Last-Modified: yesterday\r\nAccept-Ranges: bytes\r\nCache-Control: public\r\n"
+)
+CHANGED = "etag digest signature encoding expires modified ranges public"
 
 
 def assert_ours(head: bytes) -> None:
     """A document that we change is not kept for long, nor asked for as what it was."""
     said = head.lower().replace(b": ", b":")
     assert b"cache-control:private, max-age=60\r\n" in said
-    for gone in (
-        b"etag", b"digest", b"signature", b"encoding", b"expires", b"modified", b"ranges",
-        b"public",
-    ):  # fmt: skip
-        assert gone not in said, gone
+    for gone in CHANGED.split():
+        assert gone.encode() not in said, gone
 
 
 async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
@@ -136,21 +119,16 @@ async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
     assert_ours(got.head)
 
 
-@pytest.mark.parametrize(
-    ("path", "before", "is_changed"),
-    [
-        ("/status.json", '{"mcp":"%s/mcp","x":1.0}', True),
-        ("/status.json", '{"mcp":"%s\\/mcp","x":1.0}', True),
-        ("/status.json", '{"home":"%s/","x":1.0}', False),
-        ("/status.json", '{"mcp":"http://elsewhere.example/mcp"}', False),
-        ("/status.json", "see %s/mcp", False),
-        ("/.well-known/oauth-authorization-server", '{"issuer":"%s/mcp"}', False),
-        ("/.well-known/mcp.json", '{"name":"x"}', False),
-    ],
-)
-async def test_any_document_that_names_the_endpoint_leads_to_us(
-    path: str, before: str, *, is_changed: bool
-) -> None:
+@pytest.mark.parametrize(("path", "before", "is_changed"), [
+    ("/status.json", '{"mcp":"%s/mcp","x":1.0}', True),
+    ("/status.json", '{"mcp":"%s\\/mcp","x":1.0}', True),
+    ("/status.json", '{"home":"%s/","x":1.0}', False),
+    ("/status.json", '{"mcp":"http://elsewhere.example/mcp"}', False),
+    ("/status.json", "see %s/mcp", False),
+    ("/.well-known/oauth-authorization-server", '{"issuer":"%s/mcp"}', False),
+    ("/.well-known/mcp.json", '{"name":"x"}', False),
+])  # fmt: skip
+async def test_documents_lead_to_us(path: str, before: str, *, is_changed: bool) -> None:
     bodies = []
 
     def say(url: str) -> bytes:
@@ -169,8 +147,8 @@ async def test_any_document_that_names_the_endpoint_leads_to_us(
 
 async def test_a_card_that_may_not_be_stored_still_may_not() -> None:
     def say(url: str) -> bytes:
-        whole = answer(json.dumps(card(url)).encode())
-        return whole.replace(b"Content-Type", b"Cache-Control: No-Store\r\nContent-Type")
+        no_store = b"Cache-Control: No-Store\r\nContent-Type"
+        return answer(their_card(url)).replace(b"Content-Type", no_store)
 
     got = await ask("/.well-known/mcp.json", say)
     assert b"cache-control: no-store\r\n" in got.head.lower()

@@ -46,36 +46,19 @@ def test_the_cost_of_any_name_is_within_the_bound(pattern: str, name: str) -> No
     assert counting.steps_of_backtracker <= bound + 2 * _STEPS_AT_ONCE
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(\w+)_\1_\1",
-        r"(?:(a)|b)*\1c",
-        r"^(?!.*(.).*\1)",
-        r"(.)\1+",
-        r"^(\w+)_\w+_\1$",
-        r"^(?=(a+))\1$",
-        r"^(a|b|ab)\1*$",
-        r"(?<=\1(a))b",
-        r"^(?:(a)|(b))*\1\2$",
-        r"(?<x>a)(?<y>b)\k<y>\k<x>",
-    ],
-)
+@pytest.mark.parametrize("pattern", [
+    r"(\w+)_\1_\1", r"(?:(a)|b)*\1c", r"^(?!.*(.).*\1)", r"(.)\1+", r"^(\w+)_\w+_\1$",
+    r"^(?=(a+))\1$", r"^(a|b|ab)\1*$", r"(?<=\1(a))b", r"^(?:(a)|(b))*\1\2$",
+    r"(?<x>a)(?<y>b)\k<y>\k<x>",
+])  # fmt: skip
 def test_patterns_that_can_be_judged_in_time_are_accepted(pattern: str) -> None:
     assert Matcher(parse_regex(pattern)).is_affordable()
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(\w+).*\1",
-        r"(\w+)_(\w+)_\2_\1",
-        r"^(\w+)_(\w+)_(\w+)_\1$",
-        r"(?:(a)|b)*.*\1c",
-        r"(?<=(\w+))\1",
-        r"^(?:(a)|b)*(?=.*\1)(?=.*\1)c",
-    ],
-)
+@pytest.mark.parametrize("pattern", [
+    r"(\w+).*\1", r"(\w+)_(\w+)_\2_\1", r"^(\w+)_(\w+)_(\w+)_\1$", r"(?:(a)|b)*.*\1c",
+    r"(?<=(\w+))\1", r"^(?:(a)|b)*(?=.*\1)(?=.*\1)c",
+])  # fmt: skip
 def test_cubic_patterns_are_refused(pattern: str) -> None:
     assert not Matcher(parse_regex(pattern)).is_affordable()
 
@@ -95,15 +78,10 @@ def test_the_scans_cost_of_any_name_is_within_the_bound(pattern: str, name: str)
     assert counting.spent <= most_scan_steps(program, alphabet)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        f"^(?:{'|'.join(f'.*_{name}' for name in NAMES_OF_TOOLS)})$",
-        ".{0,1000}x.{0,1000}y$",
-        "(?:a{0,200}b){3}x",
-    ],
-    ids=["tools", "counts", "copies"],
-)
+@pytest.mark.parametrize("pattern", [
+    f"^(?:{'|'.join(f'.*_{name}' for name in NAMES_OF_TOOLS)})$",
+    ".{0,1000}x.{0,1000}y$", "(?:a{0,200}b){3}x",
+], ids=["tools", "counts", "copies"])  # fmt: skip
 def test_patterns_that_the_scan_can_judge_in_time_are_accepted(pattern: str) -> None:
     assert Matcher(parse_regex(pattern)).is_affordable()
 

@@ -6,31 +6,12 @@ from mcp_tool_filter.conversation.policy_in_force import Judged
 from mcp_tool_filter.observers.audit.entry import LazyValue
 from mcp_tool_filter.observers.sentences import describe, hider_of
 from mcp_tool_filter.observers.statistics import Statistics, Timeline
-from mcp_tool_filter.policy.choice import Choice
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
-from mcp_tool_filter.policy.patterns import parse_pattern
-from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import parse_message
-from mcp_tool_filter.protocol.tools import parse_listing
-
+from tests.make import snapshot
 
 # What is counted, and what is remembered of refusals; never without end
-def snapshot(*names: str, deny: str = "^rm", allow: str = "") -> Snapshot:
-    tools = ",".join(f'{{"name":"{name}","inputSchema":{{"type":"object"}}}}' for name in names)
-    message = parse_message(f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}'.encode())
-    listing = parse_listing(message)  # type: ignore[arg-type]  # it is a response
-    assert listing
-    return take_snapshot(
-        [listing],
-        Choice(
-            deny=(parse_pattern(deny),),
-            allow=(parse_pattern(allow, option="allow"),) if allow else (),
-        ),
-    )
-
-
-SNAPSHOT = snapshot("read", "rm_rf", "rm_all")
+SNAPSHOT = snapshot("read", "rm_rf", "rm_all", deny="^rm")
 
 
 def judged(verdict: Verdict, tool: str | None) -> Judged:
@@ -69,22 +50,18 @@ def test_a_client_cannot_make_the_statistics_grow_without_end() -> None:
 
 def test_a_verdict_is_described_in_words() -> None:
     two = Reason(Why.DENIED, ("rm_rf", "nothing"))
-    assert describe(Forward(), SNAPSHOT) == "forwarded"
-    assert describe(Reply(b"", two), SNAPSHOT) == (
-        "not found: rm_rf (denied by ^rm); not found: nothing (the upstream has no such tool)"
-    )
-    assert describe(Reply(b"", Reason(Why.CACHED)), SNAPSHOT) == (
-        "hidden 2 tools, answered from the snapshot\n  ^rm: rm_rf, rm_all"
-    )
-    assert describe(Rewrite(b"", Reason(Why.HIDDEN, ("rm_rf", "new"))), SNAPSHOT) == (
-        "hidden 2 tools\n  ^rm: rm_rf\n  not in the snapshot: new"
-    )
-    assert describe(Rewrite(b"", Reason(Why.HIDDEN)), SNAPSHOT) == (
-        "tools as they were at start-up"
-    )
-    assert describe(Drop(Reason(Why.MALFORMED, detail="not JSON")), SNAPSHOT) == (
-        "refused (malformed): not JSON"
-    )
+    unknown = "nothing (the upstream has no such tool)"
+    for verdict, said in (
+        (Forward(), "forwarded"),
+        (Reply(b"", two), f"not found: rm_rf (denied by ^rm); not found: {unknown}"),
+        (Reply(b"", Reason(Why.CACHED)),
+         "hidden 2 tools, answered from the snapshot\n  ^rm: rm_rf, rm_all"),
+        (Rewrite(b"", Reason(Why.HIDDEN, ("rm_rf", "new"))),
+         "hidden 2 tools\n  ^rm: rm_rf\n  not in the snapshot: new"),
+        (Rewrite(b"", Reason(Why.HIDDEN)), "tools as they were at start-up"),
+        (Drop(Reason(Why.MALFORMED, detail="not JSON")), "refused (malformed): not JSON"),
+    ):  # fmt: skip
+        assert describe(verdict, SNAPSHOT) == said
 
 
 def test_a_tool_that_no_allow_pattern_matches_is_described_as_such() -> None:

@@ -35,23 +35,21 @@ KNOWN = Situation(snapshot=TOOLS, envelope=Envelope('{"tools":', "}"), may_use_c
 RM = definition("rm").decode()
 
 
-def ask(raw: bytes, situation: Situation = KNOWN) -> Verdict:
+def ask(raw: bytes) -> Verdict:
     parsed = parse_message(raw)
-    if not isinstance(parsed, Batch):
-        verdict: Verdict = at_once(decide_from_client(parsed, situation))
-        return verdict
-    verdicts = [at_once(decide_from_client(one, situation)) for one in parsed.members]
-    return join_from_client(parsed, verdicts)
+    members = parsed.members if isinstance(parsed, Batch) else [parsed]
+    verdicts: list[Verdict] = [at_once(decide_from_client(one, KNOWN)) for one in members]
+    return join_from_client(parsed, verdicts) if isinstance(parsed, Batch) else verdicts[0]
 
 
 def hear(raw: bytes, asked: str | None = None) -> Verdict:
     parsed = parse_message(raw)
     situation = replace(KNOWN, exchange=Exchange(asked) if asked else None)
-    if not isinstance(parsed, Batch):
-        verdict: Verdict = at_once(decide_from_upstream(parsed, situation))
-        return keep_space(raw.decode(), verdict)
-    verdicts = [at_once(decide_from_upstream(one, situation)) for one in parsed.members]
-    return join_from_upstream(parsed, verdicts)
+    members = parsed.members if isinstance(parsed, Batch) else [parsed]
+    verdicts: list[Verdict] = [at_once(decide_from_upstream(one, situation)) for one in members]
+    if isinstance(parsed, Batch):
+        return join_from_upstream(parsed, verdicts)
+    return keep_space(raw.decode(), verdicts[0])
 
 
 def batch(*members: bytes) -> bytes:
@@ -112,9 +110,7 @@ def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("", "\n"), (" \r\n", ""), ("\t", " \n\n")])
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_rewritten_list_keeps_the_white_space_around_it(
-    before: str, after: str, batch: bool
-) -> None:
+def test_a_rewritten_list_keeps_its_white_space(before: str, after: str, batch: bool) -> None:
     def written(raw: bytes) -> bytes:
         return before.encode() + (b"[" + raw + b"]" if batch else raw) + after.encode()
 

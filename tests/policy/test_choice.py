@@ -15,7 +15,7 @@ from mcp_tool_filter.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.lock import Lacks, Lock
 from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, take_snapshot
-from tests.make import answering, page
+from tests.make import listing_of, page
 
 HINTS = ("destructive", "open-world", "not-idempotent")
 
@@ -30,16 +30,15 @@ def written(name: str, more: str) -> bytes:
     return f'{{"name":"{name}","inputSchema":{{"type":"object"}}{more}}}'.encode()
 
 
-def is_hidden(
-    hint: str, read_only: str, destructive: str, idempotent: str, open_world: str
-) -> bool:
+def is_hidden(hint: str, reads: str, destructive: str, idempotent: str, open_world: str) -> bool:
     """Read the table in the specification: a default is the worst case."""
-    if hint == "read-only":
-        return read_only != "true"
-    if hint == "open-world":
-        return open_world != "false"
-    worst = {"destructive": destructive != "false", "not-idempotent": idempotent != "true"}
-    return worst[hint] and read_only != "true"
+    worst = {
+        "read-only": reads != "true",
+        "open-world": open_world != "false",
+        "destructive": destructive != "false" and reads != "true",
+        "not-idempotent": idempotent != "true" and reads != "true",
+    }
+    return worst[hint]
 
 
 @dataclass(frozen=True)
@@ -107,55 +106,39 @@ def test_every_combination_of_patterns_hints_lock_and_definitions(
             assert (by and by.text) == wanted
 
 
-@pytest.mark.parametrize("hint", ["read-only", *HINTS])
-def test_what_is_not_said_clearly_is_the_worst_case(hint: str) -> None:
+@pytest.mark.parametrize(("hint", "key", "value"), [
+    ("read-only", "readOnlyHint", "true"), ("destructive", "destructiveHint", "false"),
+    ("not-idempotent", "idempotentHint", "true"), ("open-world", "openWorldHint", "false"),
+])  # fmt: skip
+def test_what_is_not_said_clearly_is_the_worst_case(hint: str, key: str, value: str) -> None:
     choice = Choice(hints=(hint,))
-    clear = {
-        "read-only": ("readOnlyHint", "true"),
-        "destructive": ("destructiveHint", "false"),
-        "not-idempotent": ("idempotentHint", "true"),
-        "open-world": ("openWorldHint", "false"),
-    }
-    key, value = clear[hint]
     assert choice.hiding("a", written("a", annotated(**{key: value}))) is None
     other = "false" if value == "true" else "true"
+    inside = [
+        f'"{key}":{value},"{key}":{value}', f'"{key}":{other},"{key}":{value}',
+        f'"{key.upper()}":{other},"{key}":{value}', f'"{key}":{value},"{_snake(key)}":{other}',
+        f'"{key}":{value},"{key} ":{other}', f'"{_snake(key)}":{value}',
+        f'"{key}":{{"{key}":{value}}}',
+        *(f'"{key}":{odd}' for odd in ('"true"', "1", "0", "null", "[true]", other)),
+    ]  # fmt: skip
     unclear = [
-        "",
-        ',"annotations":null',
-        ',"annotations":[]',
-        f',"annotations":"{{\\"{key}\\":{value}}}"',
-        f',"Annotations":{{"{key}":{value}}}',
-        f',"annotations":{{"{key}":{value},"{key}":{value}}}',
-        f',"annotations":{{"{key}":{other},"{key}":{value}}}',
-        f',"annotations":{{"{key.upper()}":{other},"{key}":{value}}}',
-        f',"annotations":{{"{key}":{value},"{_snake(key)}":{other}}}',
-        f',"annotations":{{"{key}":{value},"{key} ":{other}}}',
+        "", ',"annotations":null', ',"annotations":[]',
+        f',"annotations":"{{\\"{key}\\":{value}}}"', f',"Annotations":{{"{key}":{value}}}',
         f',"annotations":{{"{key}":{value}}},"annotations":{{"{key}":{value}}}',
         f',"annotations":{{"{key}":{value}}},"ANNOTATIONS":{{}}',
-        f',"annotations":{{"{_snake(key)}":{value}}}',
-        f',"annotations":{{"{key}":{{"{key}":{value}}}}}',
         f',"_meta":{{"annotations":{{"{key}":{value}}}}}',
-        *(
-            f',"annotations":{{"{key}":{odd}}}'
-            for odd in ('"true"', "1", "0", "null", "[true]", other)
-        ),
-    ]
+        *(f',"annotations":{{{one}}}' for one in inside),
+    ]  # fmt: skip
     for more in unclear:
         raw = written("a", more)
-        by = choice.hiding("a", raw)
-        assert by is not None, more
-        found = take_snapshot([page(_listing(raw))], choice)
-        assert not found.allowed, more
+        assert choice.hiding("a", raw) is not None, more
+        assert not take_snapshot([page(listing_of(raw))], choice).allowed, more
     escaped = f',"\\u0061nnotations":{{"{key[:-1]}\\u0074":{value}}}'
     assert choice.hiding("a", written("a", escaped)) is None
 
 
 def _snake(key: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
-
-
-def _listing(*tools: bytes) -> bytes:
-    return answering(f'{{"tools":[{",".join(raw.decode() for raw in tools)}]}}')
 
 
 READING = annotated(readOnlyHint="true")
@@ -165,15 +148,11 @@ READ, WRITE = written("read", READING), written("write", "")
 def test_a_snapshot_names_the_hint_and_the_first_definition_counts() -> None:
     later = written("write", READING)
     choice = parse_config(deny_hint=["open-world,destructive"], deny=["^rm"]).choice
-    pages = [page(_listing(READ, WRITE, written("rm", ""))), page(_listing(later))]
+    pages = [page(listing_of(READ, WRITE, written("rm", ""))), page(listing_of(later))]
     found = take_snapshot(pages, choice)
     assert not found.allowed
-    flags = {name: by.text for name, by in found.denied.items()}
-    assert flags == {
-        "read": "--deny-hint open-world",
-        "write": "--deny-hint destructive",
-        "rm": "^rm",
-    }
+    hides = {"read": "--deny-hint open-world", "write": "--deny-hint destructive", "rm": "^rm"}
+    assert {name: by.text for name, by in found.denied.items()} == hides
     found = take_snapshot(pages, parse_config(read_only="true").choice)
     assert (list(found.allowed), found.denied["write"].text) == (["read"], "--read-only")
 
@@ -182,21 +161,19 @@ def test_until_a_definition_is_known_a_hint_makes_its_name_unknown() -> None:
     """Also page by page: the definition that was seen first counts."""
     choice = parse_config({"except": ["^spared$"]}, read_only="true", deny=["^rm"]).choice
     learning = UnlistedTools(choice)
-    unlisted = learning.snapshot
-    names = ("read", "write", "rm", "spared")
 
     def standings() -> list[Standing]:
-        return [unlisted.standing(name) for name in names]
+        return [learning.snapshot.standing(name) for name in ("read", "write", "rm", "spared")]
 
-    unknown = Standing.UNKNOWN
-    assert standings() == [unknown, unknown, Standing.DENIED, Standing.ALLOWED]
-    of_page = at_once(learning.judge_page(page(_listing(READ, WRITE))))
+    allowed, denied, unknown = Standing
+    assert standings() == [unknown, unknown, denied, allowed]
+    of_page = at_once(learning.judge_page(page(listing_of(READ, WRITE))))
     assert (list(of_page.allowed), of_page.denied["write"].text) == (["read"], "--read-only")
-    assert standings() == [Standing.ALLOWED, Standing.DENIED, Standing.DENIED, Standing.ALLOWED]
-    changed = page(_listing(written("read", ""), written("write", READING)))
+    assert standings() == [allowed, denied, denied, allowed]
+    changed = page(listing_of(written("read", ""), written("write", READING)))
     of_page = at_once(learning.judge_page(changed))
     assert (of_page.allowed["read"], list(of_page.denied)) == (READ, ["write"])
-    assert standings()[:2] == [Standing.ALLOWED, Standing.DENIED]
+    assert standings()[:2] == [allowed, denied]
 
 
 def test_a_tool_may_not_carry_the_definition_of_one_that_a_hint_hides() -> None:
@@ -204,7 +181,7 @@ def test_a_tool_may_not_carry_the_definition_of_one_that_a_hint_hides() -> None:
     carrying = written("carrying", more % written("write", "").decode())
     own = written("own", READING + ',"x":{"inputSchema":{}},"tools":{"write_all":{}}')
     learning = UnlistedTools(parse_config(read_only="true").choice)
-    of_page = at_once(learning.judge_page(page(_listing(READ, own, carrying, WRITE))))
+    of_page = at_once(learning.judge_page(page(listing_of(READ, own, carrying, WRITE))))
     assert list(of_page.allowed) == ["read", "own"]
     assert [fault for fault in of_page.faults if "carrying" in fault]
 
@@ -218,16 +195,13 @@ def test_marks_are_only_what_a_definition_says_clearly() -> None:
     assert marks(destructiveHint="true", openWorldHint="true") == "destructive, open-world"
 
 
-@pytest.mark.parametrize(
-    ("typed", "why"),
-    [
-        (["destrucive"], "Did you mean destructive?"),
-        (["Open_World"], "Did you mean open-world?"),
-        (["destructive,"], "It must be destructive, open-world or not-idempotent"),
-        (["read-only"], "read-only is an option of its own"),
-        (["x"], "It must be destructive, open-world or not-idempotent"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "why"), [
+    (["destrucive"], "Did you mean destructive?"),
+    (["Open_World"], "Did you mean open-world?"),
+    (["destructive,"], "It must be destructive, open-world or not-idempotent"),
+    (["read-only"], "read-only is an option of its own"),
+    (["x"], "It must be destructive, open-world or not-idempotent"),
+])  # fmt: skip
 def test_a_hint_that_does_not_exist_is_refused(typed: Sequence[str], why: str) -> None:
     with pytest.raises(InvalidOption) as refused:
         parse_config(deny_hint=typed)
@@ -249,6 +223,6 @@ def test_an_empty_hint_is_refused_and_hints_are_a_filter() -> None:
 
 def test_only_patterns_can_match_nothing() -> None:
     choice = parse_config({"except": ["^none"]}, read_only="true").choice
-    found = take_snapshot([page(_listing(READ))], choice)
+    found = take_snapshot([page(listing_of(READ))], choice)
     assert [one.text for one in found.unmatched] == ["^none"]
     assert list(found.allowed) == ["read"]

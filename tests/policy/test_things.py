@@ -11,28 +11,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example as fetched
-from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import (
+    BlankPattern,
     EmptyList,
     InvalidPattern,
     ProtocolError,
-    StartError,
     UnsafePattern,
 )
 from mcp_tool_filter.policy.config import parse_config, refuse_to_open
-from mcp_tool_filter.policy.effects import Decision
-from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
-from tests.make import answering, asking, at_once, rewritten
+from tests.conversation.test_long_lists import last_of
+from tests.make import answering, asking, rewritten
+from tests.policy.talking import Talk, error_code, instead, said
 
+URIS = ["^file:///etc/", "^note:hidden", "^ui://secret/", "^https://b\u00fccher\\.x/"]
 DENIED = {
     "deny_prompts": ["^secret"],
-    "deny_resources": [
-        "^file:///etc/,^note:hidden,^ui://secret/,^https://b\u00fccher\\.x/,^wss://xn--bcher-kva\\.x/"
-    ],
+    "deny_resources": [",".join(URIS), "^wss://xn--bcher-kva\\.x/"],
     "deny_skills": ["^refunds$"],
 }
 
@@ -40,57 +38,48 @@ DENIED = {
 MARKS = "\u0f73\u0301\u0316" * 11  # to sort them takes quadratic time
 
 
-def talk(revision: str = R2025_11_25, **options: Any) -> Conversation:
-    policy = PolicyInForce(config=parse_config(options or DENIED), fetched=fetched("read"))
-    return Conversation(policy, Client(said_revision=revision))
+def talk(revision: str = R2025_11_25) -> Talk:
+    return Talk(revision, **DENIED)
 
 
-def request(method: str, params: str, talking: Conversation | None = None) -> Verdict:
-    verdict: Verdict = at_once(
-        (talking or talk()).from_client(asking(method, params=params))
-    ).verdict
-    return verdict
+def request(method: str, params: str) -> Verdict:
+    return talk().asks(method, params)
 
 
-def answer(method: str, result: str, talking: Conversation | None = None) -> Verdict:
+def answer(method: str, result: str, talking: Talk | None = None) -> Verdict:
     """Return what becomes of the upstream's answer to an allowed request."""
-    talking = talking or talk()
     params = '{"uri":"file:///ok"}' if method.endswith(("/read", "/get")) else "{}"
-    assert request(method, params, talking) == Forward()
-    verdict: Verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
-    return verdict
+    return (talking or talk()).hears(result, method, params)
 
 
-def said(verdict: Verdict) -> Any:
-    assert isinstance(verdict, Rewrite | Reply)
-    return json.loads(verdict.text)
-
-
-ASKED = [
-    ("prompts/get", '{"name":"%s"}', "secret", "greet"),
-    ("prompts/get", '{"name":"%s"}', " secret\\u200b", "not secret"),
-    ("prompts/get", '{"name":"%s"}', MARKS, MARKS[:30]),
-    ("prompts/get", '{"name":"%s"}', "a" * 100_000, "a" * 1000),
-    ("prompts/describe", '{"names":["greet","%s"]}', "secret", "b"),
-    ("prompts/render", '{"prompt":{"name":"%s"}}', "secret", "greet"),
-    ("prompts/render", '{"promptName":"%s"}', "secret", "greet"),
-    ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}', "secret", "greet"),
-    ("completion/complete", '{"ref":{"type":"x","uri":"%s"}}', "file:///etc/{a}", "file:///{path}"),
-    ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}', "refunds", "faq"),
-    ("completion/complete", '{"ref":{"uriTemplate":"%s"}}', "file:///etc/{x}", "file:///{x}"),
-    ("resources/subscribe", '{"uri":"%s"}', "file:///etc/passwd", "file:///home/etc/a"),
-    ("resources/unsubscribe", '{"uri":"%s"}', "file:///etc/passwd", "file:///home/etc/a"),
-    ("resources/directory/read", '{"uri":"%s"}', "skill://refunds", "skill://refund"),
-    ("resources/vendor", '{"uris":["%s"]}', "file:///etc/x", "file:///x"),
-    ("resources/vendor", '{"uris":"%s"}', "file:///etc/x", "file:///x"),
-    ("skills/get", '{"uri":"%s"}', "skill://a/refunds/SKILL.md", "skill://a/SKILL.md"),
-    ("skills/get", '{"name":"%s"}', "refunds", "faq"),
-    ("skills/activate", '{"path":"%s"}', "acme/refunds", "acme"),
-    ("skills/activate", '{"skill":"%s"}', "refunds", "faq"),
-    ("skills/activate", '{"skill":{"name":"%s"}}', "refunds", "faq"),
-    ("skills/activate", '{"skillName":"%s"}', "refunds", "faq"),
-    ("tasks/create", '{"method":"prompts/get","params":{"name":"%s"}}', "secret", "greet"),
-]
+NAMED = {
+    ("secret", "greet"): [
+        ("prompts/get", '{"name":"%s"}'), ("prompts/describe", '{"names":["greet","%s"]}'),
+        ("prompts/render", '{"prompt":{"name":"%s"}}'), ("prompts/render", '{"promptName":"%s"}'),
+        ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}'),
+        ("tasks/create", '{"method":"prompts/get","params":{"name":"%s"}}'),
+    ],
+    (" secret\\u200b", "not secret"): [("prompts/get", '{"name":"%s"}')],
+    (MARKS, MARKS[:30]): [("prompts/get", '{"name":"%s"}')],
+    ("a" * 100_000, "a" * 1000): [("prompts/get", '{"name":"%s"}')],
+    ("file:///etc/{a}", "file:///{path}"): [
+        ("completion/complete", '{"ref":{"type":"x","uri":"%s"}}'),
+        ("completion/complete", '{"ref":{"uriTemplate":"%s"}}'),
+    ],
+    ("file:///etc/passwd", "file:///home/etc/a"): [
+        ("resources/subscribe", '{"uri":"%s"}'), ("resources/unsubscribe", '{"uri":"%s"}'),
+        ("resources/vendor", '{"uris":["%s"]}'), ("resources/vendor", '{"uris":"%s"}'),
+    ],
+    ("skill://refunds", "skill://refund"): [("resources/directory/read", '{"uri":"%s"}')],
+    ("skill://a/refunds/SKILL.md", "skill://a/SKILL.md"): [("skills/get", '{"uri":"%s"}')],
+    ("acme/refunds", "acme"): [("skills/activate", '{"path":"%s"}')],
+    ("refunds", "faq"): [
+        ("skills/get", '{"name":"%s"}'), ("skills/activate", '{"skillName":"%s"}'),
+        ("skills/activate", '{"skill":"%s"}'), ("skills/activate", '{"skill":{"name":"%s"}}'),
+        ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}'),
+    ],
+}  # fmt: skip
+"""Names that are denied and allowed, and the requests that may hold them."""
 READ = {
     "file:///home/etc/a": ["file:///etc/passwd", "file:\\\\\\\\/etc/x", "file:etc/x", "/etc/x"],
     "file:///": ["file:///etc%20/x", "file:///e\\u0000tc/x", "FILE:///a/../etc/%70asswd"],
@@ -112,7 +101,7 @@ READ = {
     ],
 }  # fmt: skip
 """URIs that may be read, and others that may not."""
-ASKED += [
+ASKED = [(*asked, *names) for names, all_asked in NAMED.items() for asked in all_asked] + [
     ("resources/read", '{"uri":"%s"}', uri, allowed) for allowed in READ for uri in READ[allowed]
 ]
 
@@ -137,60 +126,49 @@ def test_no_disguise_of_a_denied_uri_passes(disguises: list[tuple[str, str]]) ->
 
 
 @pytest.mark.parametrize(("method", "params", "denied", "allowed"), ASKED)
-def test_a_denied_thing_cannot_be_asked_for(
-    method: str, params: str, denied: str, allowed: str
-) -> None:
+def test_denied_things_are_not_found(method: str, params: str, denied: str, allowed: str) -> None:
     verdict = request(method, params % denied)
     assert isinstance(verdict, Reply)
     assert verdict.reason.why is Why.DENIED
     assert verdict.reason.thing in ("prompt", "resource", "skill")
     assert request(method, params % allowed) == Forward()
-    none = talk(deny=["^rm"])
-    assert request(method, params % denied, none) == Forward()
+    assert Talk(deny=["^rm"]).asks(method, params % denied) == Forward()
 
 
-@pytest.mark.parametrize(
-    ("revision", "method", "params", "error"),
-    [
-        (R2025_11_25, "prompts/get", '{"name":"secret"}', (-32602, "Unknown prompt: secret")),
-        (R2025_11_25, "resources/read", '{"uri":"file:///etc/a"}', (-32002, "Resource not found")),
-        (R2026_07_28, "resources/read", '{"uri":"file:///etc/a"}', (-32602, "Resource not found")),
-        (
-            R2025_11_25,
-            "resources/read",
-            f'{{"uri":"file:///etc/a","_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}}}',
-            (-32602, "Resource not found"),
-        ),
-        (R2026_07_28, "skills/get", '{"name":"refunds"}', (-32602, "Unknown skill: refunds")),
-    ],
-)
+PROMPT, SKILL = ({"code": -32602, "message": f"Unknown {it}: x"} for it in ("prompt", "skill"))
+RESOURCE = {"message": "Resource not found", "data": {"uri": "file:///etc/a"}}
+NEWER = f'"_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}'
+
+
+@pytest.mark.parametrize(("revision", "method", "params", "error"), [
+    (R2025_11_25, "prompts/get", '{"name":"x"}', PROMPT),
+    (R2025_11_25, "resources/read", '{"uri":"file:///etc/a"}', {"code": -32002, **RESOURCE}),
+    (R2026_07_28, "resources/read", '{"uri":"file:///etc/a"}', {"code": -32602, **RESOURCE}),
+    (R2025_11_25, "resources/read", f'{{"uri":"file:///etc/a",{NEWER}}}',
+     {"code": -32602, **RESOURCE}),
+    (R2025_11_25, "resources/directory/read", '{"uri":"file:///etc/a"}',
+     {"code": -32602, **RESOURCE}),
+    (R2026_07_28, "skills/get", '{"name":"x"}', SKILL),
+])  # fmt: skip
 def test_the_error_is_that_of_the_revision(
-    revision: str, method: str, params: str, error: tuple[int, str]
+    revision: str, method: str, params: str, error: object
 ) -> None:
-    answered = said(request(method, params, talk(revision)))
-    assert (answered["error"]["code"], answered["error"]["message"]) == error
-    assert answered["id"] == 1
-    if method == "resources/read":
-        assert answered["error"]["data"] == {"uri": "file:///etc/a"}
+    talking = Talk(revision, deny_prompts=["x"], deny_skills=["x"], deny_resources=["etc"])
+    assert said(talking.asks(method, params)) == {"jsonrpc": "2.0", "id": 1, "error": error}
 
 
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("prompts/get", '{"name":"a","name":"secret"}'),
-        ("prompts/get", '{"name":"a","Name":"secret"}'),
-        ("prompts/get", '["secret"]'),
-        ("prompts/get", '{"name":["secret"]}'),
-        ("Prompts/Get", '{"name":"secret"}'),
-        ("prompts.get", '{"name":"secret"}'),
-        ("x/prompts%2Fget", '{"name":"secret"}'),
-        ("resources/read", '{"uri":"file:///a","URI":"file:///etc/a"}'),
-        ("resources/read", '{"uri":"file:///\\ud800"}'),
-        ("completion/complete", '{"ref":{"name":"a","Name":"secret"}}'),
-        ("subscriptions/listen", '{"notifications":{"resourcesubscriptions":["file:///etc/a"]}}'),
-        ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":"file:///etc/a"}}'),
-    ],
-)
+@pytest.mark.parametrize(("method", "params"), [
+    ("prompts/get", '{"name":"a","name":"secret"}'),
+    ("prompts/get", '{"name":"a","Name":"secret"}'),
+    ("prompts/get", '["secret"]'), ("prompts/get", '{"name":["secret"]}'),
+    ("Prompts/Get", '{"name":"secret"}'), ("prompts.get", '{"name":"secret"}'),
+    ("x/prompts%2Fget", '{"name":"secret"}'),
+    ("resources/read", '{"uri":"file:///a","URI":"file:///etc/a"}'),
+    ("resources/read", '{"uri":"file:///\\ud800"}'),
+    ("completion/complete", '{"ref":{"name":"a","Name":"secret"}}'),
+    ("subscriptions/listen", '{"notifications":{"resourcesubscriptions":["file:///etc/a"]}}'),
+    ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":"file:///etc/a"}}'),
+])  # fmt: skip
 def test_what_could_be_read_in_two_ways_is_refused(method: str, params: str) -> None:
     verdict = request(method, params)
     assert isinstance(verdict, Reply)
@@ -199,81 +177,57 @@ def test_what_could_be_read_in_two_ways_is_refused(method: str, params: str) -> 
 
 def test_a_notification_in_place_of_a_request_is_dropped() -> None:
     raw = b'{"jsonrpc":"2.0","method":"prompts/get","params":{"name":"secret"}}'
-    assert isinstance(at_once(talk().from_client(raw)).verdict, Drop)
+    assert isinstance(talk().from_client(raw), Drop)
 
 
 LISTED = [
     ("prompts/list", "prompts", '{"name":"secret"}', '{"name":"greet" , "x":1.0}'),
     ("resources/list", "resources", '{"uri":"file:///etc/a"}', '{"uri":"file:///b","name":"b"}'),
     ("resources/list", "resources", '{"uri":"skill://refunds/SKILL.md"}', '{"uri":"skill://b"}'),
-    (
-        "resources/templates/list",
-        "resourceTemplates",
-        '{"uriTemplate":"file:///etc/{a}"}',
-        '{"uriTemplate":"file:///{+path}"}',
-    ),
+    ("resources/templates/list", "resourceTemplates", '{"uriTemplate":"file:///etc/{a}"}',
+     '{"uriTemplate":"file:///{+path}"}'),
     ("resources/directory/read", "resources", '{"uri":"skill://a/refunds"}', '{"uri":"skill://a"}'),
     ("resources/read", "contents", '{"uri":"file:///etc/a","text":""}', '{"text":"","uri":"b"}'),
-    (
-        "skills/list",
-        "skills",
-        '{"uri":"git://o/x/SKILL.md","frontmatter":{"name":"refunds"}}',
-        '{"uri":"skill://b/SKILL.md","frontmatter":{"name":"b"}}',
-    ),
+    ("skills/list", "skills", '{"uri":"git://o/x/SKILL.md","frontmatter":{"name":"refunds"}}',
+     '{"uri":"skill://b/SKILL.md","frontmatter":{"name":"b"}}'),
     ("skills/list", "skills", '{"name":"refunds"}', '{"name":"b"}'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
-def test_denied_things_are_hidden_and_all_else_keeps_its_bytes(
-    method: str, member: str, denied: str, allowed: str
-) -> None:
-    around = (f'{{ "nextCursor":"c", "{member}" : ', ', "x" : 1.0 }')
+def test_only_denied_things_are_hidden(method: str, member: str, denied: str, allowed: str) -> None:
+    def written(listed: str) -> str:
+        things = listed % {"a": allowed, "d": denied}
+        return f'{{ "nextCursor":"c", "{member}" : {things}, "x" : 1.0 }}'
+
     for before, after in [
-        ("[ %(a)s ]", None),
-        ("[]", None),
-        ("[%(d)s,%(a)s]", "[%(a)s]"),
-        ("[ %(a)s , %(d)s ]", "[ %(a)s ]"),
+        ("[ %(a)s ]", None), ("[]", None),
+        ("[%(d)s,%(a)s]", "[%(a)s]"), ("[ %(a)s , %(d)s ]", "[ %(a)s ]"),
         ("[ %(d)s ,\t%(a)s,%(d)s,  %(a)s ]", "[ %(a)s,  %(a)s ]"),
-    ]:
-        written = before % {"a": allowed, "d": denied}
-        verdict = answer(method, around[0] + written + around[1])
-        if after is None:
-            assert verdict == Forward()
-        else:
-            assert isinstance(verdict, Rewrite)
-            expected = around[0] + after % {"a": allowed, "d": denied} + around[1]
-            assert verdict.text == answering(expected)
-            assert verdict.reason.why is Why.HIDDEN
+    ]:  # fmt: skip
+        verdict = answer(method, written(before))
+        assert instead(verdict) == (after and answering(written(after)))
+        assert isinstance(verdict, Forward) or verdict.reason.why is Why.HIDDEN
 
 
 @pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
-def test_what_cannot_be_judged_is_not_listed(
-    method: str, member: str, denied: str, allowed: str
-) -> None:
-    key = next(iter(json.loads(allowed)))
-    for odd in (
-        f'{{"{key}":"a","{key.upper()}":"b"}}',
-        f'{{"{key}":1}}' if member != "contents" else '{"uri":1}',
-        "{}",
-        f"[{denied}]",
-        denied.replace('":"', '":"a\\ud800'),
-    ):
+def test_odd_things_are_not_listed(method: str, member: str, denied: str, allowed: str) -> None:
+    """Nobody can judge them for sure."""
+    key = "uri" if member == "contents" else next(iter(json.loads(allowed)))
+    twice, number = f'{{"{key}":"a","{key.upper()}":"b"}}', f'{{"{key}":1}}'
+    for odd in (twice, number, "{}", f"[{denied}]", denied.replace('":"', '":"a\\ud800')):
         verdict = answer(method, f'{{"{member}":[{odd},{allowed}]}}')
         assert said(verdict)["result"][member] == [json.loads(allowed)], odd
-    for broken in (
-        f'{{"{member.upper()}":[{denied}]}}',
-        f'{{"{member}":[],"{member}":[{denied}]}}',
-        f'{{"{member}":[],"{member.capitalize()}":[{denied}]}}',
-    ):
-        assert said(answer(method, broken))["error"]["code"] == -32603, broken
+    for before in ("", f'"{member}":[],'):
+        for name in {member.upper(), member.capitalize(), *([member] if before else [])}:
+            broken = f'{{{before}"{name}":[{denied}]}}'
+            assert error_code(answer(method, broken)) == -32603, broken
 
 
 def test_a_read_that_shows_only_denied_contents_finds_nothing() -> None:
     verdict = answer("resources/read", '{"contents":[{"uri":"file:///etc/a","text":"x"}]}')
     assert said(verdict)["error"] == {"code": -32002, "message": "Resource not found"}
-    alone = answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')
-    assert said(alone)["error"]["code"] == -32603
+    assert error_code(answer("resources/read", '{"contents":{"uri":"file:///etc/x"}}')) == -32603
 
 
 def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> None:
@@ -283,7 +237,7 @@ def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> N
         verdict = answer(method, around % (skill % f"{own},{nested}"))
         assert rewritten(verdict) == answering(around % (skill % own))
     shown = answer("skills/get", '{"skill":{"uri":"skill://refunds/SKILL.md"}}')
-    assert said(shown)["error"]["code"] == -32602
+    assert error_code(shown) == -32602
 
 
 def test_the_index_of_skills_does_not_name_denied_ones() -> None:
@@ -295,58 +249,48 @@ def test_the_index_of_skills_does_not_name_denied_ones() -> None:
 
 def test_files_of_a_skill_of_another_scheme_are_denied_once_a_list_has_shown_it() -> None:
     talking, file = talk(), '{"uri":"db://rows/17/a.md"}'
-    assert request("resources/read", file, talking) == Forward()
+    assert talking.asks("resources/read", file) == Forward()
     entry = '{"uri":"db://rows/17/SKILL.md","frontmatter":{"name":"refunds"}}'
     answer("skills/list", f'{{"skills":[{entry}]}}', talking)
-    assert isinstance(request("resources/read", file, talking), Reply)
-    assert request("resources/read", '{"uri":"db://rows/18/a.md"}', talking) == Forward()
+    assert isinstance(talking.asks("resources/read", file), Reply)
+    assert talking.asks("resources/read", '{"uri":"db://rows/18/a.md"}') == Forward()
 
 
 def test_a_subscription_loses_its_denied_resources() -> None:
     params = '{"notifications":{"resourceSubscriptions":["file:///etc/a" , "file:///b"]}}'
-    verdict = request("subscriptions/listen", params)
-    assert isinstance(verdict, Rewrite)
-    kept = params.replace('"file:///etc/a" , ', "")
-    assert verdict.text == asking("subscriptions/listen", params=kept)
+    kept = asking("subscriptions/listen", params=params.replace('"file:///etc/a" , ', ""))
+    assert rewritten(request("subscriptions/listen", params)) == kept
     only = '{"notifications":{"resourceSubscriptions":["file:///etc/a"]%s}}'
-    assert said(request("subscriptions/listen", only % ""))["error"]["code"] == -32602
+    for less in ("", ',"toolsListChanged":false', ',"taskIds":null'):
+        assert error_code(request("subscriptions/listen", only % less)) == -32602
     for more in (',"toolsListChanged":true', ',"taskIds":["1"]'):
         assert isinstance(request("subscriptions/listen", only % more), Rewrite)
-    for less in (',"toolsListChanged":false', ',"taskIds":null'):
-        assert isinstance(request("subscriptions/listen", only % less), Reply)
 
 
 def test_news_of_a_denied_resource_are_dropped() -> None:
     news = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"%s"}}'
-    verdicts = [
-        at_once(talk().judge_from_upstream((news % uri).encode())).verdict
-        for uri in ("file:///etc/a", "FILE:///%65tc/a", "file:///b")
-    ]
-    assert [type(one) for one in verdicts] == [Drop, Drop, Forward]
+    for uri, kind in (("file:///etc/a", Drop), ("FILE:///%65tc/a", Drop), ("file:///b", Forward)):
+        assert isinstance(talk().from_upstream((news % uri).encode()), kind)
 
 
 def test_links_in_the_result_of_a_tool_stay() -> None:
     result = '{"content":[{"type":"resource_link","uri":"file:///etc/a","name":"a"}]}'
-    talking = talk()
-    assert request("tools/call", '{"name":"read"}', talking) == Forward()
-    assert at_once(talking.judge_from_upstream(answering(result))).verdict == Forward()
+    assert talk().hears(result, "tools/call", '{"name":"read"}') == Forward()
 
 
 def test_a_hidden_list_is_private_fresh_and_unsigned() -> None:
-    hints = '"ttlMs":%s,"cacheScope":"%s"%s}'
-    before = '{"listDigest":"x","prompts":[{"name":"secret"}],' + hints % (
-        "600000", "public", ',"_meta":{"v.example/signature":{"a":1},"k":1},"etag":"e"',
-    )  # fmt: skip
-    after = '{"prompts":[],' + hints % ("60000", "private", ',"_meta":{"k":1}')
-    verdict = answer("prompts/list", before)
-    assert rewritten(verdict) == answering(after)
-    whole = before.replace("secret", "greet")
-    assert answer("prompts/list", whole) == Forward()
+    before = (
+        '{"listDigest":"x","prompts":[{"name":"secret"}],"ttlMs":600000,"cacheScope":"public",'
+        '"_meta":{"v.example/signature":{"a":1},"k":1},"etag":"e"}'
+    )
+    after = '{"prompts":[],"ttlMs":60000,"cacheScope":"private","_meta":{"k":1}}'
+    assert rewritten(answer("prompts/list", before)) == answering(after)
+    assert answer("prompts/list", before.replace("secret", "greet")) == Forward()
 
 
 @pytest.mark.parametrize("option", DENIED)
 def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
-    for wrong, error in (("(", InvalidPattern), ("(a+)+", UnsafePattern), ("a,", StartError)):
+    for wrong, error in (("(", InvalidPattern), ("(a+)+", UnsafePattern), ("a,", BlankPattern)):
         with pytest.raises(error):
             parse_config({option: [wrong]})
     with pytest.raises(EmptyList):
@@ -361,53 +305,34 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
 
 def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     """Each has many spellings; other clients are served meanwhile."""
-    count, talking = 8000, talk()
+    talking = talk()
     odd = '{"uri":"\\ud800%2e","name":"50% of it"}'
-    denied = [f'{{"uri":"file:///%2565tc/x/../{number}"}}' for number in range(count)]
-    request("resources/list", "{}", talking)
+    denied = [f'{{"uri":"file:///%2565tc/x/../{number}"}}' for number in range(8000)]
+    talking.asks("resources/list")
     raw = answering(f'{{"resources":[{",".join([odd, *denied])}]}}')
-    verdict, steps = in_steps(talking.judge_from_upstream(raw))
-    assert said(verdict)["result"]["resources"] == []
-    assert steps >= count / 20
+    judged, steps = last_of(talking.conversation.judge_from_upstream(raw))
+    assert said(judged.verdict)["result"]["resources"] == []
+    assert steps >= len(denied) / 20
 
 
-def in_steps(deciding: Decision[Judged]) -> tuple[Verdict, int]:
-    """Return a verdict, and after how many steps."""
-    assert not isinstance(deciding, Judged)
-    steps = 0
-    while True:
-        try:
-            next(deciding)
-            steps += 1
-        except StopIteration as ended:
-            verdict: Verdict = ended.value.verdict
-            return verdict, steps
-
-
-@pytest.mark.parametrize(
-    ("method", "params", "is_alone"),
-    [
-        ("resources/vendor", '{"uris":[%s]}', True),
-        ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":[%s]}}', True),
-        ("resources/read", '{"uri":%s}', False),
-        ("skills/get", '{"names":[%s]}', True),
-    ],
-)
-def test_requests_that_name_many_uris_are_judged_in_steps(
-    method: str, params: str, is_alone: bool
-) -> None:
+@pytest.mark.parametrize(("method", "params", "is_alone"), [
+    ("resources/vendor", '{"uris":[%s]}', True),
+    ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":[%s]}}', True),
+    ("resources/read", '{"uri":%s}', False), ("skills/get", '{"names":[%s]}', True),
+])  # fmt: skip
+def test_many_uris_are_judged_in_steps(method: str, params: str, is_alone: bool) -> None:
     """One request of a megabyte kept all clients waiting for a minute."""
     uris = [f'"file:///a%25/%2565tc/x/../{number}"' for number in range(200)]
     raw = asking(method, params=params % ",".join(uris))
     if not is_alone:
         raw = b"[" + b",".join(asking(method, params=params % uri) for uri in uris) + b"]"
-    verdict, steps = in_steps(talk().from_client(raw))
-    assert (verdict == Forward(), steps >= len(uris) / 20) == (True, True)
-    verdict, _ = in_steps(talk().from_client(raw.replace(uris[1].encode(), b'"file:///%2565tc/"')))
-    assert isinstance(verdict, Reply | Rewrite)
+    judged, steps = last_of(talk().conversation.from_client(raw))
+    assert (judged.verdict == Forward(), steps >= len(uris) / 20) == (True, True)
+    denied = raw.replace(uris[1].encode(), b'"file:///%2565tc/"')
+    assert isinstance(last_of(talk().conversation.from_client(denied))[0].verdict, Reply | Rewrite)
     if is_alone:
         more = ",".join(f'{uri[:-1]}{"a" * 1500}"' for uri in uris)
-        refused = at_once(talk().from_client(asking(method, params=params % more))).verdict
+        refused = request(method, params % more)
         assert isinstance(refused, Reply)
         assert refused.reason.why is Why.MALFORMED
 
@@ -415,64 +340,53 @@ def test_requests_that_name_many_uris_are_judged_in_steps(
 def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
     """Answers of other paths pass; they were refused if they were longer than 256 KB."""
     with pytest.raises(ProtocolError):
-        talk().from_upstream(b"<html>" + b"a" * 300_000)
+        talk().conversation.from_upstream(b"<html>" + b"a" * 300_000)
 
 
-@pytest.mark.parametrize(
-    ("method", "before", "after"),
-    [
-        ("prompts/list", '{"items":[ {"name":"secret"},{"name":"a"}]}',
-         '{"items":[ {"name":"a"}]}'),
-        ("prompts/list", '{"prompts":[{"name":"a","arguments":[{"name":"secret"}]}]}', None),
-        ("prompts/list", '{"prompts":[{"name":"a","tags":[{"name":"secret"}]}]}', None),
-        ("prompts/list", '{"prompts":[{"name":"a","prompts":["secret","b"]}]}',
-         '{"prompts":[{"name":"a","prompts":["b"]}]}'),
-        ("prompts/search", '{"results":[1.0,{},{"name":"secret"}],"items":[{"x":[]}]}',
-         '{"results":[1.0,{}],"items":[{"x":[]}]}'),
-        ("resources/directory/read", '{"entries":[{"uri":"file:///etc/a"}]}', '{"entries":[]}'),
-        ("resources/list", '{"resources":[{"uri":"file:///","children":[{"uri":"file:///etc/a"}]}]}',
-         '{"resources":[{"uri":"file:///","children":[]}]}'),
-        ("resources/tree", '{"a":{"b":[[{"uri":"file:///etc/a"}],{"uri":"file:///b"}]}}',
-         '{"a":{"b":[[],{"uri":"file:///b"}]}}'),
-        ("resources/list", '{"resources":[{"uri":"file:///b","annotations":{"audience":["user"]}}]}',
-         None),
-        ("skills/list", '{"items":[{"name":"refunds"},{"name":"a"}]}', '{"items":[{"name":"a"}]}'),
-        ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
-         '{"skills":[{"name":"a","skills":[]}]}'),
-        ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
-        ("signature", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
-        ("tools/list", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
-        ("groups/list", '{"prompts":[{"name":"a"}],"groups":[{"prompts":["secret","b"]}]}',
-         '{"prompts":[{"name":"a"}],"groups":[{"prompts":["b"]}]}'),
-        ("groups/list", '{"g":[{"name":"secret","prompts":["secret" , "b"],"skills":["refunds"]}]}',
-         '{"g":[{"name":"secret","prompts":["b"],"skills":[]}]}'),
-        ("tasks/result", '{"task":{"content":[{"resources":["note:hidden"]}]}}', None),
-        ("tasks/result", '{"capabilities":{"prompts":{}},"resources":["note:hidden"]}',
-         '{"capabilities":{"prompts":{}},"resources":[]}'),
-        ("vendor/list", '{"a":[{"name":"x","inputSchema":{"skills":["refunds"]}}]}', None),
-    ],
-)  # fmt: skip
-def test_lists_are_filtered_whatever_they_are_called(
-    method: str, before: str, after: str | None
-) -> None:
-    verdict = answer(method, before)
-    if after is None:
-        assert verdict == Forward()
-    else:
-        assert rewritten(verdict) == answering(after)
+@pytest.mark.parametrize(("method", "before", "after"), [
+    ("prompts/list", '{"items":[ {"name":"secret"},{"name":"a"}]}', '{"items":[ {"name":"a"}]}'),
+    ("prompts/list", '{"prompts":[{"name":"a","arguments":[{"name":"secret"}]}]}', None),
+    ("prompts/list", '{"prompts":[{"name":"a","tags":[{"name":"secret"}]}]}', None),
+    ("prompts/list", '{"prompts":[{"name":"a","prompts":["secret","b"]}]}',
+     '{"prompts":[{"name":"a","prompts":["b"]}]}'),
+    ("prompts/search", '{"results":[1.0,{},{"name":"secret"}],"items":[{"x":[]}]}',
+     '{"results":[1.0,{}],"items":[{"x":[]}]}'),
+    ("resources/directory/read", '{"entries":[{"uri":"file:///etc/a"}]}', '{"entries":[]}'),
+    ("resources/list", '{"resources":[{"uri":"file:///","children":[{"uri":"file:///etc/a"}]}]}',
+     '{"resources":[{"uri":"file:///","children":[]}]}'),
+    ("resources/tree", '{"a":{"b":[[{"uri":"file:///etc/a"}],{"uri":"file:///b"}]}}',
+     '{"a":{"b":[[],{"uri":"file:///b"}]}}'),
+    ("resources/list", '{"resources":[{"uri":"file:///b","annotations":{"audience":["user"]}}]}',
+     None),
+    ("skills/list", '{"items":[{"name":"refunds"},{"name":"a"}]}', '{"items":[{"name":"a"}]}'),
+    ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
+     '{"skills":[{"name":"a","skills":[]}]}'),
+    ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
+    ("signature", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
+    ("tools/list", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
+    ("groups/list", '{"prompts":[{"name":"a"}],"groups":[{"prompts":["secret","b"]}]}',
+     '{"prompts":[{"name":"a"}],"groups":[{"prompts":["b"]}]}'),
+    ("groups/list", '{"g":[{"name":"secret","prompts":["secret" , "b"],"skills":["refunds"]}]}',
+     '{"g":[{"name":"secret","prompts":["b"],"skills":[]}]}'),
+    ("tasks/result", '{"task":{"content":[{"resources":["note:hidden"]}]}}', None),
+    ("tasks/result", '{"capabilities":{"prompts":{}},"resources":["note:hidden"]}',
+     '{"capabilities":{"prompts":{}},"resources":[]}'),
+    ("vendor/list", '{"a":[{"name":"x","inputSchema":{"skills":["refunds"]}}]}', None),
+])  # fmt: skip
+def test_lists_of_any_name_are_filtered(method: str, before: str, after: str | None) -> None:
+    assert instead(answer(method, before)) == (after and answering(after))
 
 
 @pytest.mark.parametrize("option", DENIED)
 def test_an_option_leaves_other_things_alone(option: str) -> None:
-    only: dict[str, Any] = {option: DENIED[option]}
-    talking = talk(**only)
     for kind, method, params in (
         ("deny_prompts", "prompts/get", '{"name":"a","Name":"b"}'),
         ("deny_resources", "x/resources/read", '{"uri":"a"}'),
         ("deny_resources", "resources/read", '["a"]'),
     ):
         is_of_it = option == kind or (option == "deny_skills" and kind == "deny_resources")
-        assert isinstance(request(method, params, talking), Reply if is_of_it else Forward)
+        verdict = Talk(None, **{option: DENIED[option]}).asks(method, params)
+        assert isinstance(verdict, Reply if is_of_it else Forward)
 
 
 def test_what_is_long_is_not_remembered() -> None:
@@ -481,9 +395,9 @@ def test_what_is_long_is_not_remembered() -> None:
     talking = talk()
     for number in range(3):
         assert things.denying_uri(f"file:///{'a' * 2000}{number}") is None
-        request(f"vendor/{'a' * 2000}{number}", "{}", talking)
-    for kept in (things._denying_uri, things._kind_of_method):
-        assert kept.cache_info().currsize == 0
+        talking.asks(f"vendor/{'a' * 2000}{number}")
+    assert not things._denying_uri.cache_info().currsize
+    assert not things._kind_of_method.cache_info().currsize
     assert things.denying_uri("file:///a") is None
     assert things._denying_uri.cache_info().currsize == 1
 
@@ -492,46 +406,30 @@ def page(**result: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
 
 
-@pytest.mark.parametrize(
-    ("answers", "unmatched"),
-    [
-        ({}, []),
-        ({"prompts/list": ()}, ["^p"]),
-        ({"prompts/list": (page(prompts=[{"name": "a"}]), page(prompts=[{"name": "p"}]))}, []),
-        ({"prompts/list": (b"[]", b"?", page(prompts=1), page(x=1))}, ["^p"]),
-        ({"resources/list": ()}, []),  # it may have templates
-        ({"resources/list": (), "resources/templates/list": ()}, ["^r:"]),
-        (
-            {"resources/list": (page(resources=[{"uri": "R:1"}]),), "resources/templates/list": ()},
-            [],
-        ),
-        (
-            {
-                "resources/list": (),
-                "resources/templates/list": (page(resourceTemplates=[{"uriTemplate": "{a}"}]),),
-            },
-            [],  # that may become anything
-        ),
-        ({"skills/list": (page(skills=[]),), "resources/list": ()}, []),  # none has to be listed
-        ({"skills/list": (page(skills=[{"name": "t"}]),), "resources/list": ()}, ["^s$"]),
-        (
-            {
-                "skills/list": (page(skills=[{"name": "t"}]),),
-                "resources/list": (page(resources=[{"uri": "skill://s/a.md"}]),),
-            },
-            [],
-        ),
-    ],
-)
+LISTS = ("prompts/list", "resources/list", "resources/templates/list", "skills/list")
+PROMPTS, RESOURCES, TEMPLATES, SKILLS = LISTS
+ANYTHING, SKILL_T = page(resourceTemplates=[{"uriTemplate": "{a}"}]), page(skills=[{"name": "t"}])
+
+
+@pytest.mark.parametrize(("answers", "unmatched"), [
+    ({}, []), ({PROMPTS: ()}, ["^p"]),
+    ({PROMPTS: (page(prompts=[{"name": "a"}]), page(prompts=[{"name": "p"}]))}, []),
+    ({PROMPTS: (b"[]", b"?", page(prompts=1), page(x=1))}, ["^p"]),
+    ({RESOURCES: ()}, []),  # it may have templates
+    ({RESOURCES: (), TEMPLATES: ()}, ["^r:"]),
+    ({RESOURCES: (page(resources=[{"uri": "R:1"}]),), TEMPLATES: ()}, []),
+    ({RESOURCES: (), TEMPLATES: (ANYTHING,)}, []),
+    ({SKILLS: (page(skills=[]),), RESOURCES: ()}, []),  # none has to be listed
+    ({SKILLS: (SKILL_T,), RESOURCES: ()}, ["^s$"]),
+    ({SKILLS: (SKILL_T,), RESOURCES: (page(resources=[{"uri": "skill://s/a.md"}]),)}, []),
+])  # fmt: skip
 def test_a_pattern_that_matches_nothing_is_found(
     answers: dict[str, tuple[bytes, ...]], unmatched: list[str]
 ) -> None:
     config = parse_config(deny_prompts=["^p"], deny_resources=["^r:"], deny_skills=["^s$"])
     things = config.things
     assert things is not None
-    assert things.lists == (
-        "prompts/list", "resources/list", "resources/templates/list", "skills/list",
-    )  # fmt: skip
+    assert things.lists == LISTS
     assert [one.text for one in things.survey(answers)[1]] == unmatched
     policy = PolicyInForce(config=config, fetched=replace(fetched("a"), others=answers))
     assert [one.text for one in policy.snapshot.unmatched] == unmatched
@@ -550,20 +448,14 @@ CARD = {
 @pytest.mark.parametrize("uri", ["mcp://server-card.json", "mcp://server%2Dcard", "x:Server_Card"])
 def test_a_server_card_that_is_read_as_a_resource_shows_nothing_hidden(uri: str) -> None:
     def read(content: dict[str, str], **options: Any) -> Verdict:
-        talking = talk(**options)
-        assert request("resources/read", json.dumps({"uri": uri}), talking) == Forward()
         result = json.dumps({"contents": [{"uri": uri, **content}]})
-        verdict: Verdict = at_once(talking.judge_from_upstream(answering(result))).verdict
-        return verdict
+        return Talk(**options).hears(result, "resources/read", json.dumps({"uri": uri}))
 
     text, options = json.dumps(CARD), {"deny": ["^rm"], **DENIED}
     [shown] = said(read({"text": text}, **options))["result"]["contents"]
-    assert json.loads(shown["text"]) == {
-        "name": "rm",
-        "tools": [{"name": "read"}],
-        "prompts": [{"name": "greet"}],
-    }
+    kept = {"name": "rm", "tools": [{"name": "read"}], "prompts": [{"name": "greet"}]}
+    assert json.loads(shown["text"]) == kept
     assert read({"text": text}, shadow="true") == Forward()
     assert read({"text": "# How to write a card"}, **options) == Forward()
     coded = b64encode(text.encode()).decode()
-    assert said(read({"blob": coded}, **options))["error"]["code"] == -32603
+    assert error_code(read({"blob": coded}, **options)) == -32603

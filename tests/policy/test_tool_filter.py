@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mcp_tool_filter.policy.config import ListFrom
 from mcp_tool_filter.policy.exchange import Situation
-from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.snapshot import drift_of, listed_twice
 from mcp_tool_filter.policy.tool_filter import Envelope, decide_call, decide_list, decide_listing
-from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.tools import ListRequest
 from tests.make import (
     answering,
@@ -16,7 +18,9 @@ from tests.make import (
     definition,
     error_in,
     listing,
+    listing_of,
     message,
+    one_definition,
     page,
     snapshot,
     text_of,
@@ -25,17 +29,14 @@ from tests.make import (
 TOOLS = snapshot("read_file", "rm_rf", deny="^rm")
 ENVELOPE = Envelope('{"tools":', ',"ttlMs":5}')
 
-NEW_TOOL = (
-    "the upstream has a new tool new: hidden until you restart the filter; "
-    "with --new-tools judge, the patterns decide about new tools"
-)
 
-
-@pytest.mark.parametrize("name", ["rm_rf", "no_such_tool"])
-def test_denied_and_unknown_tools_get_the_same_answer(name: str) -> None:
-    """Nothing may reveal that there is a filter."""
+@pytest.mark.parametrize(("name", "why"), [("rm_rf", Why.DENIED), ("no_such_tool", Why.UNKNOWN)])
+def test_denied_and_unknown_tools_get_the_same_answer(name: str, why: Why) -> None:
+    """Nothing may reveal that there is a filter; the reason is for observers."""
     verdict = decide_call(call(name), TOOLS)
     assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+    assert isinstance(verdict, Reply)
+    assert verdict.reason.why is why
 
 
 @pytest.mark.parametrize("id", ["1", "1.0", '"a"', "null"])
@@ -59,47 +60,29 @@ def test_an_unusual_name_is_escaped_and_cut(name: str) -> None:
     assert len(text) < 300
 
 
-def ask(**kinds: bool) -> ListRequest:
-    return ListRequest(id="7", has_cursor=kinds.get("cursor", False), revision=None)
+KNOWN = Situation(TOOLS, envelope=ENVELOPE, may_use_cache=True)
 
 
-def listed(
-    asked: ListRequest,
-    known: Snapshot,
-    envelope: Envelope | None,
-    list_from: ListFrom = ListFrom.AUTO,
-    *,
-    sound: bool = True,
-) -> Verdict:
-    situation = Situation(known, envelope=envelope, list_from=list_from, may_use_cache=sound)
-    return decide_list(asked, situation)
+def listed(situation: Situation, *, cursor: bool = False) -> Verdict:
+    return decide_list(ListRequest(id="7", has_cursor=cursor, revision=None), situation)
 
 
 def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> None:
-    verdict = listed(ask(), TOOLS, ENVELOPE)
-    assert text_of(verdict) == listing("read_file", id="7", more=',"ttlMs":5')
+    assert text_of(listed(KNOWN)) == listing("read_file", id="7", more=',"ttlMs":5')
 
 
-@pytest.mark.parametrize(
-    ("asked", "envelope", "sound"),
-    [(ask(cursor=True), ENVELOPE, True), (ask(), None, True), (ask(), ENVELOPE, False)],
-)
-def test_a_list_is_forwarded_where_ours_might_differ(
-    asked: ListRequest, envelope: Envelope | None, sound: bool
-) -> None:
-    verdict = listed(asked, TOOLS, envelope, sound=sound)
-    assert verdict == Forward()
-
-
-def test_the_user_can_always_have_the_upstreams_list() -> None:
-    verdict = listed(ask(), TOOLS, ENVELOPE, ListFrom.UPSTREAM)
-    assert verdict == Forward()
+@pytest.mark.parametrize(("situation", "cursor"), [
+    (KNOWN, True), (replace(KNOWN, envelope=None), False),
+    (replace(KNOWN, may_use_cache=False), False),
+    (replace(KNOWN, list_from=ListFrom.UPSTREAM), False),  # the user wants it
+])  # fmt: skip
+def test_a_list_is_forwarded_where_ours_might_differ(situation: Situation, cursor: bool) -> None:
+    assert listed(situation, cursor=cursor) == Forward()
 
 
 def test_the_user_can_always_have_our_list() -> None:
-    asked = ask(cursor=True)
-    verdict = listed(asked, TOOLS, None, ListFrom.CACHE, sound=False)
-    assert text_of(verdict) == listing("read_file", id="7")
+    ours = Situation(TOOLS, list_from=ListFrom.CACHE, may_use_cache=False)
+    assert text_of(listed(ours, cursor=True)) == listing("read_file", id="7")
 
 
 def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
@@ -107,87 +90,57 @@ def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
     copy = ',"_meta":{"copy":[' + definition("rm_rf").decode() + "]}"
     assert page(listing(more=copy)).frame is None
     envelope, earlier = Envelope('{"tools":', copy + "}"), snapshot("read_file", "rm_rf", deny="^x")
-    for now, is_used in ((earlier, True), (earlier, True), (TOOLS, False), (TOOLS, False)):
-        verdict = listed(ask(), now, envelope)
-        assert isinstance(verdict, Reply if is_used else Forward)
+    for now, kind in ((earlier, Reply), (earlier, Reply), (TOOLS, Forward), (TOOLS, Forward)):
+        assert isinstance(listed(replace(KNOWN, snapshot=now, envelope=envelope)), kind)
 
 
-def test_a_denied_tool_is_hidden_from_a_list() -> None:
-    verdict = decide_listing(message(listing("rm_rf", "read_file", "rm_all")), TOOLS)
-    assert text_of(verdict) == listing("read_file")
+NEW, CHANGED = definition("new"), definition("read_file", ',"title":"x"')
+SPELLED = answering('{"tools":[{"inputSchema":{"type":"object"}, "name":"read_\\u0066ile"}]}')
+TWICE = listing("read_file", "read_file", "rm_rf", "rm_rf")
+
+
+@pytest.mark.parametrize(("answer", "hidden", "noticed"), [
+    (listing("rm_rf", "read_file", "rm_all"), ("rm_rf", "rm_all"), []),
+    (listing("read_file", "new"), ("new",), [drift_of(one_definition(NEW), TOOLS)]),
+    # Clients may take either definition; of tools that are hidden, nothing is said
+    (TWICE, ("rm_rf", "rm_rf"), [listed_twice("read_file")]),
+    (listing_of(CHANGED), (), [drift_of(one_definition(CHANGED), TOOLS)]),
+    (SPELLED, (), []),  # both ways of answering give the same bytes
+])  # fmt: skip
+def test_only_the_exposed_tools_of_the_snapshot_are_listed(
+    answer: bytes, hidden: tuple[str, ...], noticed: list[str]
+) -> None:
+    verdict = decide_listing(message(answer), TOOLS)
     assert isinstance(verdict, Rewrite)
-    assert verdict.reason.tools == ("rm_rf", "rm_all")
-
-
-def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
-    verdict = decide_listing(message(listing("read_file", "new")), TOOLS)
-    assert text_of(verdict) == listing("read_file")
-    assert isinstance(verdict, Rewrite)
-    assert verdict.reason.drift == (NEW_TOOL,)
-
-
-def test_an_exposed_tool_that_is_listed_twice_is_noticed() -> None:
-    """Clients may take either definition; of tools that are hidden, nothing is said."""
-    verdict = decide_listing(message(listing("read_file", "read_file", "rm_rf", "rm_rf")), TOOLS)
-    assert text_of(verdict) == listing("read_file")
-    assert isinstance(verdict, Rewrite)
-    (twice,) = verdict.reason.drift
-    assert "read_file" in twice
-
-
-def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:
-    changed = answering('{"tools":[' + definition("read_file", ',"title":"x"').decode() + "]}")
-    verdict = decide_listing(message(changed), TOOLS)
-    assert text_of(verdict) == listing("read_file")
-    assert isinstance(verdict, Rewrite)
-    assert verdict.reason.drift == (
-        "the upstream changed the tool read_file: still serving the version seen at start-up",
-    )
-
-
-def test_another_spelling_of_a_definition_is_no_change() -> None:
-    """Both ways of answering give the same bytes."""
-    written = b'{"tools":[{"inputSchema":{"type":"object"}, "name":"read_\\u0066ile"}]}'
-    verdict = decide_listing(message(answering(written.decode())), TOOLS)
-    assert text_of(verdict) == listing("read_file")
-    assert isinstance(verdict, Rewrite)
-    assert verdict.reason.drift == ()
+    assert verdict.text == listing("read_file")
+    assert (verdict.reason.tools, [*verdict.reason.drift]) == (hidden, noticed)
 
 
 RM = definition("rm_rf").decode()
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"jsonrpc":"2.0","method":"notifications/x","params":{"tools":[%s]}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"tools":[%s]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s]}}',
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    b'{"jsonrpc":"2.0","method":"notifications/x","params":{"tools":[%s]}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"tools":[%s]}}',
+    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s]}}',
+])  # fmt: skip
 def test_an_unrequested_list_is_filtered(raw: bytes) -> None:
     verdict = decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
     assert text_of(verdict) == raw % b""
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        f'{{"structuredContent":{{"tools":[{RM}]}},"content":[]}}',
-        f'{{"content":[{{"type":"text","text":"{{\\"tools\\":[]}}"}},{{"resource":{RM}}}]}}',
-        f'{{"contents":[{{"uri":"x","text":"x","_meta":{RM}}}]}}',
-        f'{{"messages":[{RM}]}}',
-        f'{{"resultType":"input_required","inputRequests":{{"a":{{"params":{{"tools":[{RM}]}}}}}}}}',
-        '{"prompts":[{"name":"rm_rf"}],"resources":[{"name":"rm_rf","uri":"x"}]}',
-        '{"capabilities":{"tools":{"listChanged":true}}}',
-        '{"tools":["rm_rf"]}',
-        '{"tools":{}}',
-        '{"tools":3}',
-        '{"tools":[]}',
-        '{"agents":[{"name":"new","inputSchema":{}}]}',
-        '{"tools":[{"id":1}]}',
-    ],
-)
+@pytest.mark.parametrize("result", [
+    f'{{"structuredContent":{{"tools":[{RM}]}},"content":[]}}',
+    f'{{"content":[{{"type":"text","text":"{{\\"tools\\":[]}}"}},{{"resource":{RM}}}]}}',
+    f'{{"contents":[{{"uri":"x","text":"x","_meta":{RM}}}]}}',
+    f'{{"messages":[{RM}]}}',
+    f'{{"resultType":"input_required","inputRequests":{{"a":{{"params":{{"tools":[{RM}]}}}}}}}}',
+    '{"prompts":[{"name":"rm_rf"}],"resources":[{"name":"rm_rf","uri":"x"}]}',
+    '{"capabilities":{"tools":{"listChanged":true}}}',
+    '{"tools":["rm_rf"]}', '{"tools":{}}', '{"tools":3}', '{"tools":[]}',
+    '{"agents":[{"name":"new","inputSchema":{}}]}',
+    '{"tools":[{"id":1}]}',
+])  # fmt: skip
 def test_messages_without_tools_pass_unchanged(result: str) -> None:
     """What tools, resources and prompts say is theirs; a member ``tools`` may mean other tools."""
     verdict = decide_listing(message(answering(result)), TOOLS, expected=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
@@ -17,14 +16,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.tool_filter import decide_listing
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import large as long_lists
-from mcp_tool_filter.protocol.large import (
-    LongList,
-    ToolResult,
-    find_result_envelope,
-    in_parts,
-    read_in_steps,
-    read_tool_result,
-)
+from mcp_tool_filter.protocol.large import LongList, ToolResult, find_result_envelope, read_in_steps
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.skim import member_reader
@@ -94,21 +86,18 @@ def test_each_step_reads_little() -> None:
     assert len(steps) >= 2 * len(raw) // (long_lists._STEP + len(definition(names[-1])) + 1)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"[" + listing("a") + b"]",
-        answering("{}"),
-        answering('{"tools":[]}'),
-        b'{"jsonrpc":"2.0","method":"x","params":{"tools":[{}]}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}',
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    b"[" + listing("a") + b"]",
+    answering("{}"),
+    answering('{"tools":[]}'),
+    b'{"jsonrpc":"2.0","method":"x","params":{"tools":[{}]}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}',
+])  # fmt: skip
 def test_everything_else_is_read_in_one_step(raw: bytes) -> None:
     found = last_of(raw)
     assert found is not None
     assert found.message == parse_message(raw)
-    assert list(in_parts(raw))[-1] is raw
+    assert list(long_lists.in_parts(raw))[-1] is raw
 
 
 def test_a_list_over_the_limit_is_refused() -> None:
@@ -122,15 +111,12 @@ def test_a_list_over_the_limit_is_refused() -> None:
 
 SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
 HIDDEN = definition("wipe_disk").decode()
-
-
-def place_of(response: Response) -> tuple[str, int, int]:
-    return response.place.text, response.place.start, response.place.end
+EMPTY = answering('{"content":[]}')
 
 
 def short_way(raw: bytes, limits: Limits = LIMITS) -> tuple[Response, ToolResult] | None:
     envelope = find_result_envelope(raw)
-    result = read_tool_result(raw, envelope, limits) if envelope else None
+    result = long_lists.read_tool_result(raw, envelope, limits) if envelope else None
     return (envelope.response, result) if envelope and result else None
 
 
@@ -144,8 +130,7 @@ def agree(raw: bytes) -> bool:
     assert isinstance(read, Response)
     assert read.result is not None
     assert response.result is not None
-    assert response.id == read.id
-    assert place_of(response) == place_of(read)
+    assert (response.id, response.place) == (read.id, read.place)
     assert response.place.raw == read.place.raw
     assert response.result.span == read.result.span
     passes = not shows_tool(result.rest, SNAPSHOT.never_shown)
@@ -159,48 +144,32 @@ def agree(raw: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}',
-        b'{"id":"a-1","result":{"content":[{"type":"text","text":"x"}]},"jsonrpc":"2.0"}',
-        b'{"jsonrpc":"2.0","result":{"structuredContent":{"a":[1,2]},"content":[]},"id":0}',
-        b'\n { "jsonrpc" : "2.0" ,\r\n"id" : 12 , "result" :\t{ "content" : [ ] } } \n',
-        json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": True}}, indent=4
-        ).encode(),
-        '{"jsonrpc":"2.0","id":1,"result":{"content":["\u00e9\U0001f600"],"_meta":{"a":1}}}'.encode(),
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":["},\\"id\\":2}"]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"tools":[%s]}}}' % HIDDEN.encode(),
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"a":' + b"[" * 124 + b"]" * 124 + b"}]}}",
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    EMPTY, b'{"id":"a-1","result":{"content":[{"type":"text","text":"x"}]},"jsonrpc":"2.0"}',
+    b'{"jsonrpc":"2.0","result":{"structuredContent":{"a":[1,2]},"content":[]},"id":0}',
+    b'\n { "jsonrpc" : "2.0" ,\r\n"id" : 12 , "result" :\t{ "content" : [ ] } } \n',
+    json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": True}}, indent=4
+    ).encode(),
+    '{"jsonrpc":"2.0","id":1,"result":{"content":["\u00e9\U0001f600"],"_meta":{"a":1}}}'.encode(),
+    b'{"jsonrpc":"2.0","id":1,"result":{"content":["},\\"id\\":2}"]}}',
+    b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"tools":[%s]}}}' % HIDDEN.encode(),
+    b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"a":' + b"[" * 124 + b"]" * 124 + b"}]}}",
+])  # fmt: skip
 def test_results_as_in_the_schema_take_the_fast_path(raw: bytes) -> None:
     assert agree(raw)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"jsonrpc":"2.0","id":1,"result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":[]}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"x":0}',
-        b'{"jsonrpc":"2.0","id":"jsonrpc","result":{"content":[]}}',
-        b'{"jsonrpc":"2.0","id":null,"result":{"content":[]}}',
-        b'{"jsonrpc":"2.0","id":"\\u0061","result":{"content":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}} {}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"content":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"c\\u006fntent":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"Tools":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"error":{}}',
-        b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"result":{"content":[]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":["\xff"]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":["\\ud800"]}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b"[" * 126 + b"]" * 126 + b"]}}",
-        b'{"jsonrpc":"2.0","id":1,"result":{"_meta":"%s"}}' % (b"x" * 20_000),
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    *map(answering, (
+        "{}", "[]", '{"content":[],"content":[]}', '{"c\\u006fntent":[]}', '{"tools":[]}',
+        '{"content":[],"Tools":[]}', '{"content":["\\ud800"]}', '{"_meta":"%s"}' % ("x" * 20_000),
+        '{"content":[' + "[" * 126 + "]" * 126 + "]}", '{"content":[]},"x":0',
+        '{"content":[]},"error":{}',
+    )),
+    *(answering('{"content":[]}', id=id) for id in ('"jsonrpc"', "null", '"\\u0061"')),
+    b"\xef\xbb\xbf" + EMPTY, EMPTY + b" {}", EMPTY.replace(b"[]", b'["\xff"]'),
+])  # fmt: skip
 def test_all_other_messages_take_the_slow_path(raw: bytes) -> None:
     assert short_way(raw) is None
 
@@ -211,9 +180,8 @@ def test_invalid_json_takes_the_slow_path(value: bytes) -> None:
 
 
 def test_a_message_over_the_limit_takes_the_slow_path() -> None:
-    raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
-    assert short_way(raw, Limits(message=len(raw))) is not None
-    assert short_way(raw, Limits(message=len(raw) - 1)) is None
+    assert short_way(EMPTY, Limits(message=len(EMPTY))) is not None
+    assert short_way(EMPTY, Limits(message=len(EMPTY) - 1)) is None
 
 
 def test_without_msgspec_everything_takes_the_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +194,7 @@ def test_without_msgspec_everything_takes_the_slow_path(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     member_reader.cache_clear()
-    assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}') is None
+    assert short_way(EMPTY) is None
     member_reader.cache_clear()
 
 
@@ -234,18 +202,9 @@ def test_without_msgspec_everything_takes_the_slow_path(monkeypatch: pytest.Monk
 
 SPACES = ["", "", "", " ", "\n", "  ", "\t", "\r\n"]
 IDS = [
-    "1",
-    "0",
-    '"a"',
-    "-1",
-    "1.0",
-    "1e2",
-    "null",
-    '"\\u0061"',
-    "12345678901234567",
-    '"jsonrpc"',
+    "1", "0", '"a"', "-1", "1.0", "1e2", "null", '"\\u0061"', "12345678901234567", '"jsonrpc"',
     '""',
-]
+]  # fmt: skip
 KEYS = ["content", "structuredContent", "isError", "_meta", "resultType", "tools", "x", "Content",
         "c\\u006fntent", "nextCursor", "inputSchema", "task", "result", "id"]  # fmt: skip
 TEXTS = ["a", "\\n", "\\u0061", "\\ud83d\\ude00", "\\ud800", "\u00e9", '},\\"id\\":1}', "[", "{", '\\"', "\\\\",
@@ -264,7 +223,7 @@ def random_message(chance: random.Random) -> bytes:
         keys.insert(chance.randint(0, len(keys)), chance.choice(KEYS))
     result = comma.join(f'"{key}"{colon}{random_value(chance)}' for key in keys)
     id = chance.choice(IDS[:3]) if chance.random() < 0.8 else chance.choice(IDS)
-    members = ['"jsonrpc"' + colon + '"2.0"', f'"id"{colon}{id}', f'"result"{colon}{{{result}}}']
+    members = [f'"jsonrpc"{colon}"2.0"', f'"id"{colon}{id}', f'"result"{colon}{{{result}}}']
     chance.shuffle(members)
     if chance.random() < 0.05:
         members.insert(chance.randint(0, 3), chance.choice([*members, '"x":1', '"error":{}']))
@@ -289,10 +248,8 @@ def random_value(chance: random.Random, depth: int = 0) -> str:
             parts = (random_value(chance, depth + 1) for _ in range(chance.randint(0, 3)))
             return f"[{','.join(parts)}]"
         case _:
-            pairs = (
-                f'"{chance.choice(KEYS + TEXTS)}":{random_value(chance, depth + 1)}'
-                for _ in range(chance.randint(0, 3))
-            )
+            keys = [chance.choice(KEYS + TEXTS) for _ in range(chance.randint(0, 3))]
+            pairs = (f'"{key}":{random_value(chance, depth + 1)}' for key in keys)
             return f"{{{','.join(pairs)}}}"
 
 
@@ -306,12 +263,7 @@ def test_both_paths_agree_on_random_messages(seed: int) -> None:
 ENVELOPE = ('"jsonrpc":"2.0"', '"id":1', '"result":{"content":[]}')
 
 
-def orders(parts: Sequence[str]) -> Iterator[Mapping[int, str]]:
-    for chosen in product(range(len(parts)), repeat=3):
-        yield {place: parts[one] for place, one in enumerate(chosen)}
-
-
 def test_each_member_of_the_envelope_stands_once_in_any_order() -> None:
-    for order in orders(ENVELOPE):
-        raw = f"{{{','.join(order.values())}}}".encode()
-        assert agree(raw) is (len(set(order.values())) == 3), raw
+    for members in product(ENVELOPE, repeat=3):
+        raw = f"{{{','.join(members)}}}".encode()
+        assert agree(raw) is (len(set(members)) == 3), raw

@@ -5,13 +5,9 @@ import pytest
 from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, has_initialize
 
 
-def test_the_known_revisions_are_in_order() -> None:
+def test_of_the_known_revisions_only_the_last_has_no_initialize() -> None:
     assert list(KNOWN_REVISIONS) == sorted(KNOWN_REVISIONS)
-
-
-def test_only_stateless_revisions_have_no_initialize() -> None:
-    without = [each for each in KNOWN_REVISIONS if not has_initialize(each)]
-    assert without == ["2026-07-28"]
+    assert [each for each in KNOWN_REVISIONS if not has_initialize(each)] == ["2026-07-28"]
 
 
 @pytest.mark.parametrize("revision", ["", "2025-04-01", "2031-01-01", "DRAFT-2025-v2"])

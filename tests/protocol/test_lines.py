@@ -9,13 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.lines import (
-    CutLine,
-    LineParser,
-    ids_answered,
-    ids_in_cut,
-    refuse_hidden_line,
-)
+from mcp_tool_filter.protocol import lines
+from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_in_cut, refuse_hidden_line
 from tests.make import chunks
 
 PIECES = st.sampled_from([
@@ -31,10 +26,7 @@ def parse(cut: list[bytes], *, max_pending: int = 50) -> list[bytes | CutLine]:
     return [*lines, *parser.finish()]
 
 
-@given(
-    stream=st.lists(PIECES, max_size=12).map(b"".join),
-    sizes=st.lists(st.integers(1, 7), min_size=1),
-)
+@given(stream=STREAMS, sizes=st.lists(st.integers(1, 7), min_size=1))
 @example(stream=b"a\r\nb\n", sizes=[2])
 @example(stream=b"x" * 51 + b"\n" + b"y" * 50 + b"\n", sizes=[50])
 @example(stream=b"x" * 50 + b"\r\ny", sizes=[3])
@@ -82,19 +74,16 @@ def test_a_dropped_line_takes_no_memory() -> None:
     assert cut == CutLine(b"x" * 4096, b"x" * 4096, 10_000_000)
 
 
-@pytest.mark.parametrize(
-    ("message", "ids"),
-    [
-        ('{"jsonrpc":"2.0","id":7,"method":"a","params":{"id":8,"text":"…"}}', ["7"]),
-        ('{"method":"a","params":{"id":8,"text":"…"},"jsonrpc":"2.0","id":"x-9"}', ['"x-9"']),
-        ('{"params":{"deep":[{"id":1}]},"id":-2.5e1,"text":"…"}', ["-2.5e1"]),
-        ('{"text":"\\"id\\":8 …","jsonrpc":"2.0", "id" : 3 } ', ["3"]),
-        ('{"a\\"id":5,"id":"\\u0061","text":"…"}', ['"\\u0061"']),
-        ('{"jsonrpc":"2.0","method":"a","params":"…"}', []),
-        ('["…"', []),
-        ('{"id":{"id":2},"text":"…"}', ["2"]),
-    ],
-)
+@pytest.mark.parametrize(("message", "ids"), [
+    ('{"jsonrpc":"2.0","id":7,"method":"a","params":{"id":8,"text":"…"}}', ["7"]),
+    ('{"method":"a","params":{"id":8,"text":"…"},"jsonrpc":"2.0","id":"x-9"}', ['"x-9"']),
+    ('{"params":{"deep":[{"id":1}]},"id":-2.5e1,"text":"…"}', ["-2.5e1"]),
+    ('{"text":"\\"id\\":8 …","jsonrpc":"2.0", "id" : 3 } ', ["3"]),
+    ('{"a\\"id":5,"id":"\\u0061","text":"…"}', ['"\\u0061"']),
+    ('{"jsonrpc":"2.0","method":"a","params":"…"}', []),
+    ('["…"', []),
+    ('{"id":{"id":2},"text":"…"}', ["2"]),
+])  # fmt: skip
 def test_the_id_of_a_message_is_found_at_its_ends(message: str, ids: list[str]) -> None:
     beginning, _, end = message.encode().partition("…".encode())
     cut = CutLine(beginning + b"x" * 100, b"x" * 100 + end, 1_000_000)
@@ -105,7 +94,7 @@ def test_the_id_of_a_message_is_found_at_its_ends(message: str, ids: list[str]) 
 def test_what_no_reader_takes_for_an_id_is_none(id: str) -> None:
     """It would be looked up, and stand in our answer: neither can be done with it."""
     broken = f'{{"jsonrpc":"2.0","id":{id},"result":}}'
-    assert ids_answered(broken.encode()) is None
+    assert lines.ids_answered(broken.encode()) is None
     beginning = f'{{"jsonrpc":"2.0","id":{id},"x":"'.encode()
     assert ids_in_cut(CutLine(beginning, f'","id":{id}}}'.encode(), 100_000)) == []
 

@@ -9,47 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol import messages
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, MOST_SEARCHED, OverLimit
-from mcp_tool_filter.protocol.messages import (
-    Batch,
-    Request,
-    Response,
-    fold,
-    id_value,
-    ids_guessed_in,
-    ids_in,
-    is_json_rpc,
-    is_like_a_call,
-    is_request,
-    parse_message,
-    render_error,
-    singles,
-)
+from mcp_tool_filter.protocol.messages import Batch, fold, id_value, ids_in, parse_message
 from tests.make import answering, asking, message, refuses
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"[]",
-        b"{}",
-        b"null",
-        b"[[]]",
-        b'{"jsonrpc":"2.0"}',
-        b'{"jsonrpc":"2.0","id":1}',
-        b'{"jsonrpc":"2.0","id":1,"method":null}',
-        b'{"jsonrpc":"2.0","id":1,"method":{"a":1}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":1}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":"x"}',
-        b'{"jsonrpc":"2.0","id":1,"result":{},"params":{}}',
-        b'{"jsonrpc":"2.0","id":1,"error":null}',
-        b'{"jsonrpc":"2.0","id":1,"error":{}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":""}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":""}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2,"message":""}}',
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    b"[]", b"{}", b"null", b"[[]]", b'{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","id":1}',
+    b'{"jsonrpc":"2.0","id":1,"method":null}',
+    b'{"jsonrpc":"2.0","id":1,"method":{"a":1}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"ping","params":1}',
+    b'{"jsonrpc":"2.0","id":1,"method":"ping","params":"x"}',
+    b'{"jsonrpc":"2.0","id":1,"result":{},"params":{}}',
+    b'{"jsonrpc":"2.0","id":1,"error":null}', b'{"jsonrpc":"2.0","id":1,"error":{}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":""}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":""}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2,"message":""}}',
+])  # fmt: skip
 def test_json_without_the_shape_of_a_message_is_refused(raw: bytes) -> None:
     assert refuses(raw)
 
@@ -57,27 +35,15 @@ def test_json_without_the_shape_of_a_message_is_refused(raw: bytes) -> None:
 CALL = '"tools/call"'
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        '"m\\u0065thod":"ping"',
-        f'"method\\u0000":{CALL}',
-        f'"me\\ud800thod":{CALL}',
-        f'"\\uff4dethod":{CALL}',
-        '"params\\t":{"name":"x"}',
-        '"ID":2',
-        '"\\u0131d":2',
-        '"JsonRpc":"2.0"',
-        '"ERROR":{}',
-        f'"__proto__":{{"method":{CALL}}}',
-        '"0":1',
-        '"-1":1',
-        f'"constructor":{{"prototype":{{"method":{CALL}}}}}',
-        f'"message":{{"method":{CALL}}}',
-        f'"batch":[{{"jsonrpc":"2.0","method":{CALL}}}]',
-        '"body":"{\\"jsonrpc\\":\\"2.0\\",\\"method\\":\\"tools/call\\"}"',
-    ],
-)
+@pytest.mark.parametrize("more", [
+    '"m\\u0065thod":"ping"', f'"method\\u0000":{CALL}', f'"me\\ud800thod":{CALL}',
+    f'"\\uff4dethod":{CALL}', '"params\\t":{"name":"x"}', '"ID":2', '"\\u0131d":2',
+    '"JsonRpc":"2.0"', '"ERROR":{}', f'"__proto__":{{"method":{CALL}}}', '"0":1', '"-1":1',
+    f'"constructor":{{"prototype":{{"method":{CALL}}}}}',
+    f'"message":{{"method":{CALL}}}',
+    f'"batch":[{{"jsonrpc":"2.0","method":{CALL}}}]',
+    '"body":"{\\"jsonrpc\\":\\"2.0\\",\\"method\\":\\"tools/call\\"}"',
+])  # fmt: skip
 def test_a_key_that_some_reader_takes_for_another_is_refused(more: str) -> None:
     """Go, .NET and cJSON forget case, C cuts at NUL, PHP sees a list, JavaScript a prototype."""
     raw = asking("ping")[:-1] + b"," + more.encode() + b"}"
@@ -85,75 +51,48 @@ def test_a_key_that_some_reader_takes_for_another_is_refused(more: str) -> None:
     assert refuses(b"[" + raw + b"]")
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "Tools/Call",
-        "tools/call\\n",
-        "tools/call\\u0000/x",
-        "tools/call/",
-        "tools//call",
-        "tools:call",
-        "toolsCall",
-        "tools\\\\call",
-        "tools%252Fcall",
-        "tools/call?x=1",
-        "tools/call;x",
-        "x/../tools/call",
-        "$/tools/call",
-        "tools\\u2215call",
-        "tool\\u017f/call",
-        "too\\u200bls/call",
-        "tools/c\\u00adall",
-        "tools/call\\ufeff",
-        "tools/c\\ud800all",
-        "ping\\ud800",
-    ],
-)
+@pytest.mark.parametrize("method", [
+    "Tools/Call", "tools/call\\n", "tools/call\\u0000/x", "tools/call/", "tools//call",
+    "tools:call", "toolsCall", "tools\\\\call", "tools%252Fcall", "tools/call?x=1", "tools/call;x",
+    "x/../tools/call", "$/tools/call", "tools\\u2215call", "tool\\u017f/call", "too\\u200bls/call",
+    "tools/c\\u00adall", "tools/call\\ufeff", "tools/c\\ud800all", "ping\\ud800",
+])  # fmt: skip
 def test_a_method_that_some_reader_takes_for_a_call_is_refused(method: str) -> None:
     assert refuses(asking(method))
 
 
 def test_a_batch_has_the_bytes_of_its_members() -> None:
-    raw = b'[ {"jsonrpc":"2.0", "method":"a"} ,{"jsonrpc":"2.0","id":1.0,"result":{}}]'
-    assert [one.place.raw for one in singles(parse_message(raw))] == [
-        b'{"jsonrpc":"2.0", "method":"a"}',
-        b'{"jsonrpc":"2.0","id":1.0,"result":{}}',
-    ]
+    one, other = b'{"jsonrpc":"2.0", "method":"a"}', b'{"jsonrpc":"2.0","id":1.0,"result":{}}'
+    members = messages.singles(parse_message(b"[ %b ,%b]" % (one, other)))
+    assert [member.place.raw for member in members] == [one, other]
 
 
-@pytest.mark.parametrize(
-    ("raw", "could_be"),
-    [
-        (b'{"client_name":"x","token_endpoint_auth_method":"none"}', False),
-        (b'{"grant_types":[],"Method":1}', True),
-        (b'{"a":[{"jsonrpc":1}]}', True),
-        (b'"{\\"jsonrpc\\":\\"2.0\\"}"', True),
-        (b"[1,2]", False),
-    ],
-)
+@pytest.mark.parametrize(("raw", "could_be"), [
+    (b'{"client_name":"x","token_endpoint_auth_method":"none"}', False),
+    (b'{"grant_types":[],"Method":1}', True),
+    (b'{"a":[{"jsonrpc":1}]}', True),
+    (b'"{\\"jsonrpc\\":\\"2.0\\"}"', True),
+    (b"[1,2]", False),
+])  # fmt: skip
 def test_other_json_is_told_apart_from_messages(raw: bytes, could_be: bool) -> None:
-    assert is_json_rpc(raw) is could_be
-
-
-def test_a_text_that_is_no_json_is_no_message() -> None:
+    assert messages.is_json_rpc(raw) is could_be
     with pytest.raises(ProtocolError):
-        is_json_rpc(b"{'jsonrpc':1}")
+        messages.is_json_rpc(b"{'jsonrpc':1}")
 
 
 @given(text=st.text())
 def test_an_error_is_always_one_line_of_ascii_without_markup(text: str) -> None:
     """A strange tool name must not end a line, an event or a string."""
-    reply = render_error("1", -32601, text)
+    reply = messages.render_error("1", -32601, text)
     assert reply.isascii()
     assert not set(reply) & set(b"\n<>&")  # a page that shows the bytes runs nothing
-    assert isinstance(message(reply), Response)
+    assert isinstance(message(reply), messages.Response)
     assert json.loads(reply)["error"]["message"] == text
 
 
 def test_a_long_method_is_judged() -> None:
-    assert not is_like_a_call("tools_" * 100_000)
-    assert is_like_a_call("tools_" * 100_000 + "call")
+    assert not messages.is_like_a_call("tools_" * 100_000)
+    assert messages.is_like_a_call("tools_" * 100_000 + "call")
 
 
 def test_a_batch_has_at_most_a_thousand_members() -> None:
@@ -168,7 +107,7 @@ def test_an_unknown_member_with_too_many_parts_is_refused() -> None:
     """(Without a word of a message in it, it passes at any length.)"""
     many = ",".join(['{"a":1}'] * MOST_SEARCHED)
     before = '{"jsonrpc":"2.0","id":1,"method":"x","y":['
-    assert isinstance(parse_message(f"{before}{many}]}}".encode()), Request)
+    assert isinstance(parse_message(f"{before}{many}]}}".encode()), messages.Request)
     with pytest.raises(OverLimit):
         parse_message(f'{before}"\u00e9",{many}]}}'.encode())
     with pytest.raises(OverLimit):
@@ -181,10 +120,9 @@ def test_a_method_has_at_most_a_thousand_characters() -> None:
         parse_message(asking("x" * 1001))
 
 
-@pytest.mark.parametrize(
-    "disguise",
-    ["Method", "meth\u00adod", "m\uff45thod", "meth\\u006fd", "metho\\td", "JSONRPC", "json\\rrpc"],
-)
+@pytest.mark.parametrize("disguise", [
+    "Method", "meth\u00adod", "m\uff45thod", "meth\\u006fd", "metho\\td", "JSONRPC", "json\\rrpc",
+])  # fmt: skip
 @pytest.mark.parametrize("value", ['{"%s":1}', '[[{"a":{"%s":"x"}}]]', '{"a\u00e9":0,"%s":1}'])
 def test_disguised_messages_in_unknown_members_are_refused(disguise: str, value: str) -> None:
     foreign = value % disguise
@@ -198,24 +136,10 @@ def test_a_long_key_of_marks_is_not_normalized() -> None:
     assert fold("\u00e9" * 1_000_000) == "\u00e9" * 1_000_000
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "NAME",
-        " name ",
-        "name\0",
-        "name\0x",
-        "\uff4e\uff41\uff4d\uff45",
-        "n\u200bame",
-        "na\ud800me",
-        "name\u0301",
-        "\x7fname",
-        "na\tme",
-        "name\u00a0",
-        "\ufeffname",
-    ],
-    ids=ascii,
-)
+@pytest.mark.parametrize("key", [
+    "NAME", " name ", "name\0", "name\0x", "\uff4e\uff41\uff4d\uff45", "n\u200bame", "na\ud800me",
+    "name\u0301", "\x7fname", "na\tme", "name\u00a0", "\ufeffname",
+], ids=ascii)  # fmt: skip
 def test_a_key_folds_like_a_lenient_reader_reads_it(key: str) -> None:
     assert fold(key) == "name"
 
@@ -227,22 +151,19 @@ def test_letters_that_fold_only_in_some_languages_fold(key: str) -> None:
     assert fold("\u0131d") == fold("\u0130d") == "id"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b'{"jsonrpc":"2.0","id":1,"method":"vendor/do"}', True),
-        (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', True),
-        (b'{"jsonrpc":"2.0","method":"tools/list"}', True),
-        (b'{"jsonrpc":"2.0","method":"resources/read"}', True),
-        (b'{"jsonrpc":"2.0","method":"notifications/cancelled"}', False),
-        (b'{"jsonrpc":"2.0","method":"vendor/event"}', False),
-        (b'{"jsonrpc":"2.0","id":1,"result":{}}', False),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (b'{"jsonrpc":"2.0","id":1,"method":"vendor/do"}', True),
+    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', True),
+    (b'{"jsonrpc":"2.0","method":"tools/list"}', True),
+    (b'{"jsonrpc":"2.0","method":"resources/read"}', True),
+    (b'{"jsonrpc":"2.0","method":"notifications/cancelled"}', False),
+    (b'{"jsonrpc":"2.0","method":"vendor/event"}', False),
+    (b'{"jsonrpc":"2.0","id":1,"result":{}}', False),
+])  # fmt: skip
 def test_a_request_without_its_id_is_still_one(text: bytes, expected: bool) -> None:
     message = parse_message(text)
     assert not isinstance(message, Batch)
-    assert is_request(message) is expected
+    assert messages.is_request(message) is expected
 
 
 @pytest.mark.parametrize("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
@@ -250,46 +171,28 @@ def test_an_id_is_a_string_or_a_number(id: str) -> None:
     assert refuses(asking("ping", id=id))
 
 
-@pytest.mark.parametrize(
-    ("raw", "ids"),
-    [
-        (b'{"id":1.0,"method":"Tools/Call"}', ["1.0"]),
-        (b'{"params":{"id":2},"id":"a"}', ['"a"']),
-        (b'[{"id":1},{"id":2},{}]', ["1", "2"]),
-        (b'{"id":1,"id":2}', []),
-        (b'{"id":1,"ID":2}', []),
-        (b'{"id":null}', []),
-        (b'{"id":{}}', []),
-        (b'{"id":"\\ud800"}', []),
-        (b'{"id":1', []),
-        (b"1", []),
-    ],
-)
+@pytest.mark.parametrize(("raw", "ids"), [
+    (b'{"id":1.0,"method":"Tools/Call"}', ["1.0"]),
+    (b'{"params":{"id":2},"id":"a"}', ['"a"']),
+    (b'[{"id":1},{"id":2},{}]', ["1", "2"]),
+    (b'{"id":1,"id":2}', []), (b'{"id":1,"ID":2}', []), (b'{"id":null}', []), (b'{"id":{}}', []),
+    (b'{"id":"\\ud800"}', []), (b'{"id":1', []), (b"1", []),
+])  # fmt: skip
 def test_a_refusal_has_an_id_only_if_it_is_certain(raw: bytes, ids: list[str]) -> None:
     assert ids_in(raw) == ids
 
 
-@pytest.mark.parametrize(
-    ("raw", "ids"),
-    [
-        (b'{"id": 1, "x', ["1"]),
-        (b'{"id":"a\\"b","x', ['"a\\"b"']),
-        (b'{"x":' + b" " * 10_000 + b',"id":-1.5e3}', ["-1.5e3"]),
-        (b'{"id":1,"arguments":{"id":2},', ["1", "2"]),
-        (b'{"id":"a\nb"}', []),
-        (b'{"id":"\\x"}', []),
-        (b'{"id":"\xff"}', []),
-        (b'{"id":01}', []),
-        (b'{"id":1-2}', []),
-        (b'{"id":true}', []),
-        (b'{"x":"\\"id\\":1"}', []),
-    ],
-)
-def test_the_id_of_an_unreadable_message_is_guessed_if_it_is_a_valid_one(
-    raw: bytes, ids: list[str]
-) -> None:
+@pytest.mark.parametrize(("raw", "ids"), [
+    (b'{"id": 1, "x', ["1"]),
+    (b'{"id":"a\\"b","x', ['"a\\"b"']),
+    (b'{"x":' + b" " * 10_000 + b',"id":-1.5e3}', ["-1.5e3"]),
+    (b'{"id":1,"arguments":{"id":2},', ["1", "2"]),
+    (b'{"id":"a\nb"}', []), (b'{"id":"\\x"}', []), (b'{"id":"\xff"}', []), (b'{"id":01}', []),
+    (b'{"id":1-2}', []), (b'{"id":true}', []), (b'{"x":"\\"id\\":1"}', []),
+])  # fmt: skip
+def test_a_valid_id_of_an_unreadable_message_is_guessed(raw: bytes, ids: list[str]) -> None:
     """It is written into our answer as it stands."""
-    assert ids_guessed_in(raw) == ids
+    assert messages.ids_guessed_in(raw) == ids
 
 
 LONG = '"' + "\\u0061" * 3000 + '"'

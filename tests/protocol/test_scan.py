@@ -87,22 +87,14 @@ def test_a_message_over_the_limit_is_not_parsed() -> None:
 
 NODE = shutil.which("node")
 
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 JSON_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.none() | st.booleans() | st.integers() | FLOATS | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=8,
 )
-
-WRITINGS = st.sampled_from([
-    {},
-    {"ensure_ascii": False},
-    {"indent": 1},
-    {"indent": "\t", "separators": (" ,", " : ")},
-])  # fmt: skip
+WIDE = {"indent": "\t", "separators": (" ,", " : ")}
+WRITINGS = st.sampled_from([{}, {"ensure_ascii": False}, {"indent": 1}, WIDE])
 
 
 @given(value=JSON_VALUES, writing=WRITINGS)
@@ -218,28 +210,17 @@ def test_a_tool_list_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
         scan(b'{"a":[' + most + b'],"a":[{"b":1}]}', outline)
 
 
-@given(text=st.text(alphabet="[]", max_size=40))
-def test_levels_of_random_brackets_are_counted_correctly(text: str) -> None:
-    """The closing ones may come first: what is refused anyway may be called too deep."""
-    depth = deepest = 0
-    for bracket in text:
-        depth += 1 if bracket == "[" else -1
+@given(opens=st.lists(st.booleans(), max_size=60))
+def test_levels_of_random_brackets_are_counted_correctly(opens: list[bool]) -> None:
+    """None is closed before it was opened: what is refused anyway may be called too deep."""
+    text, depth, deepest = b"", 0, 0
+    for one in opens:
+        is_opening = one or not depth
+        text += b"[" if is_opening else b"]"
+        depth += 1 if is_opening else -1
         deepest = max(deepest, depth)
-        if depth < 0:
-            return
-    assert _levels_exceed(text.encode(), deepest) is False
-    assert deepest == 0 or _levels_exceed(text.encode(), deepest - 1) is True
-
-
-@given(value=st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=60))
-def test_levels_of_random_json_are_counted_correctly(value: list[Any]) -> None:
-    text = json.dumps(value, separators=("", "")).encode()
-    assert not _levels_exceed(text, depth_of(value))
-    assert _levels_exceed(text, depth_of(value) - 1)
-
-
-def depth_of(value: list[Any]) -> int:
-    return 1 + max(map(depth_of, value), default=0)
+    assert _levels_exceed(text, deepest) is False
+    assert deepest == 0 or _levels_exceed(text, deepest - 1) is True
 
 
 @pytest.mark.parametrize("shape", [(b"[", b"]"), (b'{"a":', b"}"), (b'{"a":[', b"]}")])

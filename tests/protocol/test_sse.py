@@ -8,14 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.protocol.sse import (
-    Event,
-    EventParser,
-    Oversized,
-    parse_event,
-    render_event,
-    with_data,
-)
+from mcp_tool_filter.protocol import sse
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event, render_event
 from tests.make import chunks
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
@@ -72,25 +66,17 @@ def test_the_length_limit_does_not_depend_on_chunks(stream: bytes, sizes: list[i
 def test_all_three_line_ends_end_a_line(end: bytes, size: int) -> None:
     stream = end.join([b"event: x", b"data: a", b"data:b", b"", b"data: c", b"", b""])
     events = said(parse(chunks(stream, [size])))
-    assert [(e.data, e.name) for e in events if isinstance(e, Event)] == [
-        (b"a\nb", b"x"),
-        (b"c", b""),
-    ]
+    said_in = [(one.data, one.name) for one in events if isinstance(one, Event)]
+    assert said_in == [(b"a\nb", b"x"), (b"c", b"")]
 
 
-def test_an_event_is_complete_at_the_first_byte_of_its_blank_line() -> None:
-    """A line feed may or may not follow a carriage return; the parser does not wait for it."""
-    assert EventParser().feed(b"data: a\r\n\r") == [Event(b"data: a\r\n\r", b"a")]
-
-
-def test_a_comment_does_not_wait_for_a_blank_line() -> None:
-    """It keeps a quiet stream alive."""
-    assert EventParser().feed(b": ping\n") == [Event(b": ping\n", None)]
-
-
-def test_a_comment_inside_an_event_stays_in_it() -> None:
-    raw = b"data: a\n: c\ndata: b\n\n"
-    assert EventParser().feed(raw) == [Event(raw, b"a\nb")]
+@pytest.mark.parametrize(("raw", "data"), [
+    (b"data: a\r\n\r", b"a"),  # it does not wait for a line feed, which may or may not follow
+    (b": ping\n", None),  # a comment waits for no blank line: it keeps a quiet stream alive
+    (b"data: a\n: c\ndata: b\n\n", b"a\nb"),  # a comment inside an event stays in it
+])  # fmt: skip
+def test_an_event_is_complete_as_soon_as_it_can_be(raw: bytes, data: bytes | None) -> None:
+    assert EventParser().feed(raw) == [Event(raw, data)]
 
 
 def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
@@ -100,45 +86,30 @@ def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
     assert parser.feed(b"\xef\xbb\xbfdata: b\n\n") == [Event(b"\xef\xbb\xbfdata: b\n\n", None)]
 
 
-@pytest.mark.parametrize(
-    ("raw", "data"),
-    [
-        (b"data\n\n", b""),
-        (b"data:\n\n", b""),
-        (b"data:a\n\n", b"a"),
-        (b"data:  a \n\n", b" a "),
-        (b"data:\ta\n\n", b"\ta"),
-        (b"data: a:b\n\n", b"a:b"),
-        (b"data: a\ndata\ndata: b\n\n", b"a\n\nb"),
-        (b"data:a\ndata: b\n\n", b"a\nb"),
-        (b"data: a\nid: 1\n\n", b"a"),
-        (b"event: x\r\ndata: a\r\n\r", b"a"),
-        (b"data: a\rdata: b\n\n", b"a\nb"),
-        (b": data: a\ndata: b\n\n", b"b"),
-        (b"id: data: a\n\n", None),
-        (b"data: a", b"a"),
-        (b"Data: a\n\n", None),
-        (b" data: a\n\n", None),
-        (b"data : a\n\n", None),
-        (b"dataa: a\n\n", None),
-        (b"id: 1\nretry: 2\n\n", None),
-        ("data: a\u2028b\u0085c\x0bd\n\n".encode(), "a\u2028b\u0085c\x0bd".encode()),
-    ],
-)
+@pytest.mark.parametrize(("raw", "data"), [
+    (b"data\n\n", b""), (b"data:\n\n", b""), (b"data:a\n\n", b"a"), (b"data:  a \n\n", b" a "),
+    (b"data:\ta\n\n", b"\ta"), (b"data: a:b\n\n", b"a:b"),
+    (b"data: a\ndata\ndata: b\n\n", b"a\n\nb"),
+    (b"data:a\ndata: b\n\n", b"a\nb"),
+    (b"data: a\nid: 1\n\n", b"a"),
+    (b"event: x\r\ndata: a\r\n\r", b"a"),
+    (b"data: a\rdata: b\n\n", b"a\nb"),
+    (b": data: a\ndata: b\n\n", b"b"),
+    (b"id: data: a\n\n", None), (b"data: a", b"a"), (b"Data: a\n\n", None), (b" data: a\n\n", None),
+    (b"data : a\n\n", None), (b"dataa: a\n\n", None), (b"id: 1\nretry: 2\n\n", None),
+    ("data: a\u2028b\u0085c\x0bd\n\n".encode(), "a\u2028b\u0085c\x0bd".encode()),
+])  # fmt: skip
 def test_data_is_read_as_the_standard_says(raw: bytes, data: bytes | None) -> None:
     assert parse_event(raw).data == data
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        "id: 1\u2028data: x\n\n".encode(),
-        ": c\u0085data: x\n".encode(),
-        b"retry: 1\x0bdata: x\n\n",
-        b"event: message\nevent: endpoint\ndata: x\n\n",
-        b"event: x\nevent\ndata: x\n\n",
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    "id: 1\u2028data: x\n\n".encode(),
+    ": c\u0085data: x\n".encode(),
+    b"retry: 1\x0bdata: x\n\n",
+    b"event: message\nevent: endpoint\ndata: x\n\n",
+    b"event: x\nevent\ndata: x\n\n",
+])  # fmt: skip
 def test_a_line_that_only_some_readers_see_is_noticed(raw: bytes) -> None:
     """httpx ended lines like ``str.splitlines``; of two names, readers take the first or last."""
     assert parse_event(raw).hides_a_line()
@@ -152,18 +123,15 @@ def test_a_line_separator_in_a_string_is_honest(raw: bytes) -> None:
     assert not parse_event(raw).hides_a_line()
 
 
-@pytest.mark.parametrize(
-    ("raw", "rewritten"),
-    [
-        (b"data: a\n\n", b"data: new\n\n"),
-        (b"id: 1\r\ndata: a\r\nretry: 2\r\n\r", b"id: 1\r\ndata: new\r\nretry: 2\r\n\r"),
-        (b"data: a\rdata: b\revent: x\r\r", b"data: new\revent: x\r\r"),
-        (b"data: a\n: c\ndata: b\n\n", b"data: new\n: c\n\n"),
-        (b"data: a", b"data: new\n"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "rewritten"), [
+    (b"data: a\n\n", b"data: new\n\n"),
+    (b"id: 1\r\ndata: a\r\nretry: 2\r\n\r", b"id: 1\r\ndata: new\r\nretry: 2\r\n\r"),
+    (b"data: a\rdata: b\revent: x\r\r", b"data: new\revent: x\r\r"),
+    (b"data: a\n: c\ndata: b\n\n", b"data: new\n: c\n\n"),
+    (b"data: a", b"data: new\n"),
+])  # fmt: skip
 def test_replacing_data_keeps_the_other_fields(raw: bytes, rewritten: bytes) -> None:
-    assert with_data(parse_event(raw), b"new") == rewritten
+    assert sse.with_data(parse_event(raw), b"new") == rewritten
 
 
 @given(data=st.binary().filter(lambda data: b"\r" not in data))
@@ -183,7 +151,7 @@ def test_a_comment_that_is_too_long_does_not_drop_the_next_event() -> None:
     assert said(events) == [Oversized(b":xxxxxxxx"), Event(b"data: x\n\n", b"x")]
 
 
-def test_an_event_that_is_too_long_is_not_kept() -> None:
+def test_an_event_that_is_too_long_is_neither_kept_nor_returned_at_the_end() -> None:
     parser = EventParser(max_pending=9)
     tracemalloc.start()
     parser.feed(b"data: ")
@@ -192,9 +160,4 @@ def test_an_event_that_is_too_long_is_not_kept() -> None:
     tracemalloc.stop()
     assert not any(fed)
     assert held < 1_000_000
-
-
-def test_an_event_that_is_too_long_is_not_returned_at_the_end() -> None:
-    parser = EventParser(max_pending=9)
-    parser.feed(b"data: 0123456789")
     assert parser.finish() == b""

@@ -12,17 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol import tools
 from mcp_tool_filter.protocol.messages import Notification
-from mcp_tool_filter.protocol.tools import (
-    ToolCall,
-    _Search,
-    besides_content,
-    ids_named_in,
-    parse_list_request,
-    parse_tool_call,
-    shows_other_tool,
-    shows_tool,
-)
+from mcp_tool_filter.protocol.tools import ToolCall, parse_list_request, parse_tool_call, shows_tool
 from tests.make import answering, asking, definition, message, one_definition, page, request
 
 NODE = shutil.which("node")
@@ -35,26 +27,18 @@ def test_a_notification_call_has_no_id() -> None:
     assert parse_tool_call(called) == ToolCall("a", None)
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        "null",
-        "{}",
-        '{"name":null}',
-        '{"name":1}',
-        '{"name":"a","n\\u0061me":"b"}',
-        '{"name":"a"," name":"b"}',
-        '{"name":"a","name\\u0000":"b"}',
-        '{"name":"a","na\\ud800me":"b"}',
-        '{"name":"a","\\uff4eame":"b"}',
-        '{"name":"a","arguments":{},"Arguments":{}}',
-        '{"name":"a","ARGUMENTS":{}}',
-        '{"name":"a","_Meta":{}}',
-    ],
-)
+@pytest.mark.parametrize("params", [
+    "null", "{}", '{"name":null}', '{"name":1}', '{"name":"a","n\\u0061me":"b"}',
+    '{"name":"a"," name":"b"}', '{"name":"a","name\\u0000":"b"}', '{"name":"a","na\\ud800me":"b"}',
+    '{"name":"a","\\uff4eame":"b"}',
+    '{"name":"a","arguments":{},"Arguments":{}}',
+    '{"name":"a","ARGUMENTS":{}}', '{"name":"a","_Meta":{}}',
+])  # fmt: skip
 def test_an_ambiguous_call_is_refused(params: str) -> None:
-    with pytest.raises(ProtocolError):
-        parse_tool_call(request(asking("tools/call", params=params)))
+    without = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
+    for raw in (asking("tools/call", params=params), without):
+        with pytest.raises(ProtocolError):
+            parse_tool_call(request(raw))
 
 
 SPELLINGS = st.sampled_from(["name", "n\\u0061me", "Name", "name\\u0000", "x", "arguments"])
@@ -99,26 +83,14 @@ def node_tools_in(raws: list[bytes]) -> list[object]:
     return names
 
 
-def test_a_call_without_params_is_refused() -> None:
-    with pytest.raises(ProtocolError):
-        parse_tool_call(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'))
-
-
-@pytest.mark.parametrize(
-    ("params", "has_cursor", "revision"),
-    [
-        ("{}", False, None),
-        ("null", False, None),
-        ('{"cursor":"x"}', True, None),
-        ('{"cursor":null}', True, None),
-        ('{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}', False, "2026-07-28"),
-        ('{"_meta":{"io.modelcontextprotocol/protocolVersion":1}}', False, None),
-        ('{"_meta":1}', False, None),
-    ],
-)
-def test_a_list_request_has_its_cursor_and_revision(
-    params: str, has_cursor: bool, revision: str | None
-) -> None:
+@pytest.mark.parametrize(("params", "has_cursor", "revision"), [
+    ("{}", False, None), ("null", False, None), ('{"cursor":"x"}', True, None),
+    ('{"cursor":null}', True, None),
+    ('{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}', False, "2026-07-28"),
+    ('{"_meta":{"io.modelcontextprotocol/protocolVersion":1}}', False, None),
+    ('{"_meta":1}', False, None),
+])  # fmt: skip
+def test_a_list_request_is_read(params: str, has_cursor: bool, revision: str | None) -> None:
     asked = parse_list_request(request(asking("tools/list", params=params)))
     assert (asked.has_cursor, asked.revision) == (has_cursor, revision)
 
@@ -146,66 +118,54 @@ def test_the_frame_of_a_list_has_neither_tools_nor_cursor() -> None:
     assert found.next_cursor == "n"
 
 
-TWO_WAYS = "a tool with a key that could be read in two ways"
-
-
-@pytest.mark.parametrize(
-    ("raw", "problem"),
-    [
-        ("[]", "a tool that is not an object"),
-        ('"a"', "a tool that is not an object"),
-        ("null", "a tool that is not an object"),
-        ("{}", "a tool without a name"),
-        ('{"inputSchema":{}}', "a tool without a name"),
-        ('{"Name":"a","inputSchema":{}}', "a tool without a name"),
-        ('{"name":["a"],"inputSchema":{}}', "a tool without a name"),
-        ('{"name":null,"inputSchema":{}}', "a tool without a name"),
-        ('{"name":"a"}', "a tool without an object inputSchema"),
-        ('{"name":"a","inputSchema":[]}', "a tool without an object inputSchema"),
-        ('{"name":"a","input_schema":{}}', "a tool without an object inputSchema"),
-        ('{"name":"a","name":"b","inputSchema":{}}', TWO_WAYS),
-        ('{"name":"a","inputSchema":{},"annotations":{},"Annotations":{}}', None),
-        ('{"name":"a","name":"a","inputSchema":{},"annotations":{},"annotations":{}}', TWO_WAYS),
-        ('{"name":"a","Name":"b","inputSchema":{}}', TWO_WAYS),
-        ('{"name":"a","name\\u0000":"b","inputSchema":{}}', TWO_WAYS),
-        ('{"name":"a","__proto__":{},"inputSchema":{}}', TWO_WAYS),
-        ('{"name":"a\\ud800","inputSchema":{}}', "half a surrogate pair in the name of a tool"),
+PROBLEMS: dict[str | None, list[str]] = {
+    "a tool that is not an object": ["[]", '"a"', "null"],
+    "a tool without a name": [
+        "{}", '{"inputSchema":{}}', '{"Name":"a","inputSchema":{}}',
+        '{"name":["a"],"inputSchema":{}}', '{"name":null,"inputSchema":{}}',
     ],
-)
-def test_an_ambiguous_definition_has_a_fault(raw: str, problem: str | None) -> None:
-    assert one_definition(raw.encode()).problem == problem
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name":"r\\u006d","input\\u0053chema":{}}',
-        '{"\\uff4eame":"rm","inputSchema":{}}',
-        '[[{"x":{"name":"rm","inputSchema":{}}}]]',
-        '{"rm":{"description":"","inputSchema":{}}}',
-        '{"tools":[{"name":"rm","description":"deletes"}]}',
-        '{"tools":{"x":{"name":"rm"}}}',
-        '{"inputSchema\\u0000":1,"name":"rm"}',
+    "a tool without an object inputSchema": [
+        '{"name":"a"}', '{"name":"a","inputSchema":[]}', '{"name":"a","input_schema":{}}',
     ],
-)
+    "a tool with a key that could be read in two ways": [
+        '{"name":"a","name":"b","inputSchema":{}}', '{"name":"a","Name":"b","inputSchema":{}}',
+        '{"name":"a","name":"a","inputSchema":{},"annotations":{},"annotations":{}}',
+        '{"name":"a","name\\u0000":"b","inputSchema":{}}',
+        '{"name":"a","__proto__":{},"inputSchema":{}}',
+    ],
+    "half a surrogate pair in the name of a tool": ['{"name":"a\\ud800","inputSchema":{}}'],
+    None: ['{"name":"a","inputSchema":{},"annotations":{},"Annotations":{}}'],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_an_ambiguous_definition_has_a_fault(problem: str | None) -> None:
+    for raw in PROBLEMS[problem]:
+        assert one_definition(raw.encode()).problem == problem, raw
+
+
+@pytest.mark.parametrize("text", [
+    '{"name":"r\\u006d","input\\u0053chema":{}}',
+    '{"\\uff4eame":"rm","inputSchema":{}}',
+    '[[{"x":{"name":"rm","inputSchema":{}}}]]',
+    '{"rm":{"description":"","inputSchema":{}}}',
+    '{"tools":[{"name":"rm","description":"deletes"}]}',
+    '{"tools":{"x":{"name":"rm"}}}', '{"inputSchema\\u0000":1,"name":"rm"}',
+])  # fmt: skip
 def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
     assert shows_tool(text, {"rm"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name":"rm","description":"a prompt may have the name of a tool"}',
-        '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
-        '{"capabilities":{"tools":{"listChanged":true}}}',
-        '{"tools":["rm"]}',
-        '{"text":"use rm, its inputSchema is {}"}',
-        '{"rm":{"tools":{}}}',
-        '{"prompts":[{"name":"rm","arguments":[]}]}',
-        "[" * 120 + "]" * 120 + "",
-        "1" * 5000,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    '{"name":"rm","description":"a prompt may have the name of a tool"}',
+    '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
+    '{"capabilities":{"tools":{"listChanged":true}}}',
+    '{"tools":["rm"]}',
+    '{"text":"use rm, its inputSchema is {}"}',
+    '{"rm":{"tools":{}}}',
+    '{"prompts":[{"name":"rm","arguments":[]}]}',
+    "[" * 120 + "]" * 120 + "", "1" * 5000,
+])  # fmt: skip
 def test_other_values_are_no_definition(text: str) -> None:
     assert not shows_tool(text, {"rm"})
 
@@ -231,12 +191,12 @@ def members(draw: st.DrawFn) -> str:
 @given(more=members(), key=st.sampled_from(["title", "result", "tools"]))
 def test_the_quick_search_for_definitions_finds_the_same(more: str, key: str) -> None:
     raw = definition("a", more.replace("_meta", key)).decode()
-    assert shows_other_tool(raw, {"rm"}) == _Search({"rm"}).finds_in(raw)
+    assert tools.shows_other_tool(raw, {"rm"}) == tools._Search({"rm"}).finds_in(raw)
 
 
 def test_the_content_of_a_tool_result_is_left_out() -> None:
     raw = answering('{"content":[1], "x":2,"structuredContent":{"tools":[]},"isError":false}')
-    assert besides_content(message(raw)) == (
+    assert tools.besides_content(message(raw)) == (
         '{"jsonrpc":"2.0","id":1,"result":'
         '{"content":null, "x":2,"structuredContent":null,"isError":false}}'
     )
@@ -245,4 +205,4 @@ def test_the_content_of_a_tool_result_is_left_out() -> None:
 def test_ids_come_in_their_order_so_that_the_same_one_is_told() -> None:
     params = '{"ids":["a/z","b/y","c/x","d/w","e/v","f"],"ref":"u://g/t"}'
     said = ["a/z", "z", "b/y", "y", "c/x", "x", "d/w", "w", "e/v", "v", "f", "u://g/t", "t"]
-    assert [*ids_named_in(request(asking("tools/x", params=params)))] == said
+    assert [*tools.ids_named_in(request(asking("tools/x", params=params)))] == said

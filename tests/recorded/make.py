@@ -10,7 +10,6 @@ ids, times and ports differ each time, and the transcripts beside the recordings
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import Step, play, upstream
+from tests.make import asking, calling
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 DENY = "^(delete|drop)_"
@@ -69,33 +69,28 @@ async def _speak_in_batches(url: str) -> None:
     from tests.raw_client import MCP_HEADERS, post, raw_client
 
     port = int(url.rpartition(":")[2].partition("/")[0])
-    hello = {
-        "protocolVersion": "2025-03-26",
-        "capabilities": {},
-        "clientInfo": {"name": "batches", "version": "1"},
-    }
+    about = '"clientInfo":{"name":"batches","version":"1"}'
+    hello = f'{{"protocolVersion":"2025-03-26","capabilities":{{}},{about}}}'
     async with raw_client(port) as client:
 
-        async def ask(message: object, session: bytes = b"") -> bytes:
+        async def ask(message: bytes, session: bytes = b"") -> bytes:
             headers = MCP_HEADERS + (b"Mcp-Session-Id: " + session + b"\r\n" if session else b"")
-            answer = await client.ask(post(json.dumps(message).encode(), headers=headers))
+            answer = await client.ask(post(message, headers=headers))
             found = answer.all("mcp-session-id")
             return found[0].encode() if found else b""
 
-        session = await ask(_request(0, "initialize", hello))
-        await ask({"jsonrpc": "2.0", "method": "notifications/initialized"}, session)
-        await ask([_request(1, "tools/list"), _call(2, "read_file", path="a")], session)
-        await ask([_call(3, "delete_file", path="a"), _call(4, "read_file", path="b")], session)
-        await ask([_call(5, "delete_file", path="a"), _call(6, "no_such_tool")], session)
+        session = await ask(asking("initialize", id="0", params=hello))
+        await ask(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', session)
+        await ask(b"[%b,%b]" % (asking("tools/list"), _call(2, "read_file", "a")), session)
+        for one, other in (
+            (_call(3, "delete_file", "a"), _call(4, "read_file", "b")),
+            (_call(5, "delete_file", "a"), calling("no_such_tool", id="6")),
+        ):
+            await ask(b"[%b,%b]" % (one, other), session)
 
 
-def _request(id: int, method: str, params: object = None) -> dict[str, object]:
-    more = {} if params is None else {"params": params}
-    return {"jsonrpc": "2.0", "id": id, "method": method, **more}
-
-
-def _call(id: int, name: str, **arguments: object) -> dict[str, object]:
-    return _request(id, "tools/call", {"name": name, "arguments": arguments})
+def _call(id: int, name: str, path: str) -> bytes:
+    return calling(name, id=str(id), arguments=f'{{"path":"{path}"}}')
 
 
 SSE = ("--transport", "sse")
@@ -108,34 +103,24 @@ SESSIONS = {
     ),
     "mcp1-streamable-json": Session("mcp1", "mcp1", [LIST, READ, DENIED, TWO], ["--json"]),
     "mcp1-paginated": Session(
-        "mcp1",
-        "mcp1",
-        [LIST, {"list": "tools", "cursor": "5"}, DENIED],
-        ["--json", "--page-size", "5"],
-        options={"tools_list": "upstream"},
+        "mcp1", "mcp1", [LIST, {"list": "tools", "cursor": "5"}, DENIED],
+        ["--json", "--page-size", "5"], options={"tools_list": "upstream"},
     ),
     "ts1-batch": Session("ts1", "raw", play=speak_in_batches),
     "ts1-streamable-resumable": Session(
         "ts1", "ts1", [LIST, READ, {"call": "hang_up"}, DENIED], ["--resumable"]
     ),
     "mcp2-stateless": Session(
-        "mcp2",
-        "mcp2",
-        [LIST, READ, DENIED, UNKNOWN, PROGRESS, ELICIT, FAIL],
+        "mcp2", "mcp2", [LIST, READ, DENIED, UNKNOWN, PROGRESS, ELICIT, FAIL],
         client_flags=["--header", f"Authorization: Bearer {SECRET}"],
     ),
     "ts2-stateless": Session(
-        "ts2",
-        "ts2",
-        [LIST, READ, DENIED, PROGRESS, SAMPLE],
-        client_flags=["--mode", "modern"],
+        "ts2", "ts2", [LIST, READ, DENIED, PROGRESS, SAMPLE], client_flags=["--mode", "modern"]
     ),
     "ts1-errors": Session(
-        "ts1",
-        "ts1",
-        [UNKNOWN, FAIL, {"read": "file:///nowhere"}, {"prompt": "no_such_prompt"}],
+        "ts1", "ts1", [UNKNOWN, FAIL, {"read": "file:///nowhere"}, {"prompt": "no_such_prompt"}]
     ),
-}
+}  # fmt: skip
 
 
 def make(name: str, target: Path) -> None:
@@ -147,11 +132,10 @@ def make(name: str, target: Path) -> None:
     session = SESSIONS[name]
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw.flow"
+        options = {"deny": DENY, "save_stream_file": str(raw), **session.options}
         with (
             upstream(session.server, *session.server_flags) as server,
-            mitmdump(
-                server.origin, deny=DENY, save_stream_file=str(raw), **session.options
-            ) as between,
+            mitmdump(server.origin, **options) as between,
         ):
             session.run(between.url(server.path))
         launch(["scrub", str(raw), str(target)])

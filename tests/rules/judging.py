@@ -7,27 +7,17 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from textwrap import indent
+from typing import Any
 
 from mcp_tool_filter.adapters.rules.state import StateInMemory
-from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
-from mcp_tool_filter.policy.rule_effects import (
-    CallPython,
-    CountUse,
-    EffectFailed,
-    Identify,
-    Locally,
-    ReadCache,
-    RunScript,
-    ScriptResult,
-    WriteCache,
-    WriteLog,
-)
+from mcp_tool_filter.policy import rule_effects as orders
+from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, Effect, Together, waits
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Batch, Response, Single, parse_message
 from mcp_tool_filter.rules.chain import answered, judge
 from mcp_tool_filter.rules.forms import Machine
 from mcp_tool_filter.rules.policy import Policy, load_policy
-from mcp_tool_filter.rules.subject import Circumstances, Evaluated, RulesOutcome, Subject
+from mcp_tool_filter.rules.subject import Circumstances, Evaluated, Refusal, RulesOutcome, Subject
 
 
 @dataclass
@@ -35,7 +25,7 @@ class Host(Machine):
     """Carries out effects at once, and remembers which there were."""
 
     now: float = 1000.0
-    scripts: Mapping[str, ScriptResult | EffectFailed] = field(default_factory=dict)
+    scripts: Mapping[str, orders.ScriptResult | orders.EffectFailed] = field(default_factory=dict)
     objects: Mapping[str, object] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
 
@@ -48,23 +38,21 @@ class Host(Machine):
     def at_once(self, effect: Effect) -> object:
         self.effects.append(effect)
         match effect:
-            case Identify() | CountUse() | ReadCache() | WriteCache():
+            case orders.Identify() | orders.CountUse() | orders.ReadCache() | orders.WriteCache():
                 return self.memory.at_once(effect)
-            case Locally(evaluated):
+            case orders.Locally(evaluated):
                 return self.apart.at_once(evaluated)
             case Delay(seconds):
                 self.now += seconds
-            case RunScript(command, decides=True):
+            case orders.RunScript(command, decides=True):
                 result = self.scripts[command[0]]
-                if isinstance(result, EffectFailed):
+                if isinstance(result, orders.EffectFailed):
                     raise result
                 return result
-            case CallPython(function, argument):
+            case orders.CallPython(function, argument):
                 return self._call(function, argument)
             case Together(decisions):
                 return [finish(one, self) for one in decisions]
-            case _:
-                return None
         return None
 
     def _call(self, function: Callable[..., object], argument: object) -> object:
@@ -76,7 +64,7 @@ class Host(Machine):
                 except StopIteration as end:
                     return end.value
         except Exception as error:
-            raise EffectFailed(f"it raised {type(error).__name__}") from None
+            raise orders.EffectFailed(f"it raised {type(error).__name__}") from None
         return made
 
     # As a machine
@@ -99,27 +87,29 @@ def finish[Outcome](deciding: Deciding[Outcome], host: Host) -> Outcome:
     raise AssertionError("it still waits")
 
 
+def settled(decision: Decision[Any], host: Host) -> Any:
+    """Return what was decided, at once or in the end."""
+    return finish(decision, host) if waits(decision) else decision
+
+
 def rules(text: str, host: Host | None = None, *, top: str = "") -> Policy:
     """Read a policy with these rules (a YAML list), and other keys of ``interceptor``."""
-    head = "interceptor:\n" + indent(top, "  ")
     body = "\n  rules:\n" + indent(text, "    ") if text else ""
-    return load_policy((head + body).encode(), machine=host)
+    return load_policy(f"interceptor:\n{indent(top, '  ')}{body}".encode(), machine=host)
 
 
 def rule(conditions: str, actions: str, host: Host | None = None, *, top: str = "") -> Policy:
     """Read a policy with one rule; both are YAML's flow lists without their brackets."""
-    text = f"- {{id: r, conditions: [{conditions}], actions: [{actions}]}}"
-    return rules(text, host, top=top)
+    return rules(f"- {{id: r, conditions: [{conditions}], actions: [{actions}]}}", host, top=top)
 
 
 def call(name: str = "read", /, id: object = 1, **arguments: object) -> str:
-    params = {"name": name, "arguments": arguments}
-    return json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    return request("tools/call", {"name": name, "arguments": arguments}, id)
 
 
 def request(method: str = "vendor/do", params: object = None, id: object = 1) -> str:
-    message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-    return json.dumps({key: value for key, value in message.items() if value is not None})
+    more = {} if params is None else {"params": params}
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, **more})
 
 
 def result(value: object, id: object = 1) -> str:
@@ -154,6 +144,18 @@ def judged(
     return finish(judge(policy, subject, host.clock, trace), host)
 
 
+def refusal(policy: Policy, text: str, host: Host | None = None, **more: Any) -> Refusal:
+    """Return how the rules refuse a message."""
+    found = judged(policy, text, host=host, **more).refusal
+    assert found is not None
+    return found
+
+
+def fails(policy: Policy, text: str, host: Host | None = None, **more: Any) -> bool:
+    """Tell whether a message is refused because an action failed."""
+    return refusal(policy, text, host, **more).action == "error"
+
+
 def verdict(policy: Policy, text: str, host: Host | None = None) -> Verdict:
     return judged(policy, text, host=host).to_verdict()
 
@@ -179,7 +181,7 @@ def changed(policy: Policy, text: str, host: Host | None = None, asked: str | No
 
 
 def logged(host: Host) -> list[str]:
-    return [one.message for one in host.effects if isinstance(one, WriteLog)]
+    return [one.message for one in host.effects if isinstance(one, orders.WriteLog)]
 
 
 def message_of(found: object) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import unquote
 
@@ -12,73 +13,59 @@ import pytest
 from mcp_tool_filter.adapters.rules.host import split_url
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.policy.effects import Decision, Delay, Together, waits
+from mcp_tool_filter.policy import rule_effects as orders
+from mcp_tool_filter.policy.effects import Decision, Delay, Together
 from mcp_tool_filter.policy.exchange import Client, Situation
-from mcp_tool_filter.policy.rule_effects import (
-    EffectFailed,
-    Measure,
-    RunScript,
-    ScriptResult,
-    SendCopy,
-    SendWebhook,
-    WriteLog,
-)
-from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.limits import R2025_06_18
-from mcp_tool_filter.protocol.messages import Request, Response
+from mcp_tool_filter.protocol.messages import Response
 from mcp_tool_filter.rules.actions import may_be_kept
 from mcp_tool_filter.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
 from mcp_tool_filter.rules.policy import Candidates
 from mcp_tool_filter.rules.subject import Circumstances
-from tests.make import asking, listing, policy, replied, text_of
+from tests.make import answering, asking, listing, policy, replied, text_of
+from tests.make import request as read_request
 from tests.rules.judging import (
     Host,
     call,
-    finish,
+    fails,
+    is_unclear,
     judged,
     logged,
     message_of,
+    refusal,
     request,
     rule,
     rules,
+    settled,
     single,
     verdict,
 )
 
 
-def error_of(raw: bytes) -> object:
-    return json.loads(raw)["error"]
-
-
 def test_block_answers_a_request() -> None:
     outcome = verdict(rule("", 'block: "no ${tool}"'), call("rm", id="x"))
-    assert json.loads(replied(outcome)) == {
-        "jsonrpc": "2.0",
-        "id": "x",
-        "error": {"code": -32001, "message": "no rm", "data": {"rule": "r", "action": "block"}},
-    }
+    error = {"code": -32001, "message": "no rm", "data": {"rule": "r", "action": "block"}}
+    assert json.loads(replied(outcome)) == {"jsonrpc": "2.0", "id": "x", "error": error}
 
 
 def test_inject_error_answers_with_this_error() -> None:
     action = 'inject_error: {code: -32050, message: "${method}", data: {a: ["${id}", 1.0]}}'
-    outcome = verdict(rule("", action), call(id="q"))
-    assert isinstance(outcome, Reply)
-    assert b'"data":{"a":["q",1.0]}' in outcome.text
-    assert error_of(outcome.text) == {
-        "code": -32050,
-        "message": "tools/call",
-        "data": {"a": ["q", 1.0]},
-    }
+    raw = replied(verdict(rule("", action), call(id="q")))
+    assert b'"data":{"a":["q",1.0]}' in raw
+    error = {"code": -32050, "message": "tools/call", "data": {"a": ["q", 1.0]}}
+    assert json.loads(raw)["error"] == error
 
 
 def test_after_a_block_the_same_rule_still_logs(host: Host) -> None:
     policy = rule(
         "", 'block: x, log: {level: warn, message: "a\\nb"}, set_param: {field: a, value: 1}, '
-        "metric: {name: m}, delay: 5s, webhook: {url: 'http://h/'}", host
+        "metric: {name: m}, delay: 5s, webhook: {url: 'http://h'}", host
     )  # fmt: skip
     verdict(policy, call(), host)
-    assert [type(one) for one in host.effects] == [WriteLog, Measure, SendWebhook]
-    assert host.effects[0] == WriteLog("warn", "a\\nb", "r")
+    kinds = [orders.WriteLog, orders.Measure, orders.SendWebhook]
+    assert [type(one) for one in host.effects] == kinds
+    assert host.effects[0] == orders.WriteLog("warn", "a\\nb", "r")
 
 
 def test_a_delay_does_not_count_against_the_time_limit(host: Host) -> None:
@@ -89,21 +76,20 @@ def test_a_delay_does_not_count_against_the_time_limit(host: Host) -> None:
 
 
 def test_log_and_metric_report_without_changing_the_message(host: Host) -> None:
-    actions = 'log: {level: error, message: "${rule} ${tool}"}, metric: {name: calls, value: 2.5}'
-    verdict(rule("", actions, host), call("read"), host)
-    assert host.effects == [WriteLog("error", "r read", "r"), Measure("calls", 2.5)]
+    log = 'log: {level: error, message: "${rule} ${tool}"}'
+    measure = "metric: {name: calls, value: 2.5}, metric: {name: none, value: 0}"
+    verdict(rule("", f"{log}, {measure}", host), call("read"), host)
+    told = [orders.WriteLog("error", "r read", "r"), orders.Measure("calls", 2.5)]
+    assert host.effects == [*told, orders.Measure("none", 0.0)]
 
 
 def test_a_webhook_sends_the_configured_members(host: Host) -> None:
-    about = Circumstances(session_id="s")
-    policy = rule(
-        "", "webhook: {url: 'https://h/${tool}', include_message: true, "
-        "headers: {X-A: '${id}'}, timeout: 1s}", host
-    )  # fmt: skip
+    hook = "url: 'https://h/${tool}', include_message: true, headers: {X-A: '${id}'}, timeout: 1s"
     text = call("read", id=3)
-    judged(policy, text, host=host, about=about)
+    policy = rule("", f"webhook: {{{hook}}}", host)
+    judged(policy, text, host=host, about=Circumstances(session_id="s"))
     (sent,) = host.effects
-    assert isinstance(sent, SendWebhook)
+    assert isinstance(sent, orders.SendWebhook)
     assert (sent.url, sent.headers, sent.timeout) == ("https://h/read", (("X-A", "3"),), 1.0)
     assert json.loads("{" + sent.members + "}") == {
         "rule": "r", "action": "webhook", "session": "s", "method": "tools/call", "id": 3,
@@ -117,11 +103,9 @@ def test_a_webhook_sends_the_configured_members(host: Host) -> None:
 )
 def test_an_odd_name_does_not_change_where_a_webhook_goes(host: Host, tool: str) -> None:
     """Else a call with an odd name would be reported to another receiver or to none."""
-    policy = rule(
-        "", "webhook: {url: 'http://h.test:81/a/${params.arguments.x}/b?a=1${tool}'}", host
-    )
-    judged(policy, call(x=tool), host=host)
-    (sent,) = [one for one in host.effects if isinstance(one, SendWebhook)]
+    hook = "webhook: {url: 'http://h.test:81/a/${params.arguments.x}/b?a=1${tool}'}"
+    judged(rule("", hook, host), call(x=tool), host=host)
+    (sent,) = [one for one in host.effects if isinstance(one, orders.SendWebhook)]
     origin, target = split_url(sent.url)
     path, _, query = target.partition("?")
     assert (origin.host, origin.port, origin.tls, query) == ("h.test", 81, False, "a=1read")
@@ -132,17 +116,15 @@ def test_an_odd_name_does_not_change_where_a_webhook_goes(host: Host, tool: str)
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999", "x", ""])
 def test_a_counter_only_grows(host: Host, value: str) -> None:
     policy = rule("", "metric: {name: m, value: '${params.arguments.x}'}", host)
-    found = judged(policy, call(x=value), host=host)
-    assert found.refusal is not None
-    assert found.refusal.action == "error"
-    assert not [one for one in host.effects if isinstance(one, Measure)]
+    assert fails(policy, call(x=value), host)
+    assert not [one for one in host.effects if isinstance(one, orders.Measure)]
 
 
 def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
     policy = rule("", "fork: {copies: 2}, fork: {to: 'http://h/mcp'}", host)
     assert judged(policy, call(id="mine"), host=host).refusal is None
-    assert [type(one) for one in host.effects] == [SendCopy, SendCopy, SendCopy]
-    copies = [one for one in host.effects if isinstance(one, SendCopy)]
+    copies = [one for one in host.effects if isinstance(one, orders.SendCopy)]
+    assert copies == host.effects
     assert [one.to for one in copies] == [None, None, "http://h/mcp"]
     assert json.loads(copies[0].head + "5" + copies[0].tail) == json.loads(call(id=5))
 
@@ -151,18 +133,11 @@ def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
 
 
 VARIABLES = [
-    ("${session_id}", "s-1"),
-    ("${method}", "tools/call"),
-    ("${id}", "a\u00e9"),
-    ("${tool}", "read"),
-    ("${rule}", "r"),
-    ("$$ $x $", "$ $x $"),
-    ("[${params.missing}]", "[]"),
-    ("${params.arguments.n}", "1.50"),
-    ("${params.arguments.o}", '{"a": [1, 2.0]}'),
-    ("${params.arguments.l[*]}", "[1,2]"),
-    ("${params./arguments/n}", "1.50"),
-]
+    ("${session_id}", "s-1"), ("${method}", "tools/call"), ("${id}", "a\u00e9"),
+    ("${tool}", "read"), ("${rule}", "r"), ("$$ $x $", "$ $x $"), ("[${params.missing}]", "[]"),
+    ("${params.arguments.n}", "1.50"), ("${params.arguments.o}", '{"a": [1, 2.0]}'),
+    ("${params.arguments.l[*]}", "[1,2]"), ("${params./arguments/n}", "1.50"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("template", "expected"), VARIABLES)
@@ -172,24 +147,19 @@ def test_templates_insert_fields_of_the_message(template: str, expected: str) ->
         '"arguments":{"n":1.50,"o":{"a": [1, 2.0]},"l":[1,2]}}}'
     )
     policy = rule("", f"block: '{template}'")
-    found = judged(policy, text, about=Circumstances(session_id="s-1"))
-    assert found.refusal
-    assert found.refusal.message == expected
+    assert refusal(policy, text, about=Circumstances(session_id="s-1")).message == expected
 
 
 def test_a_template_over_an_unclear_field_is_refused() -> None:
-    found = judged(rule("", "block: '${params.a}'"), request("m", {"a": 1, "A": 2}))
-    assert found.refusal
-    assert found.refusal.code == -32600
+    assert is_unclear(rule("", "block: '${params.a}'"), request("m", {"a": 1, "A": 2}))
 
 
 def test_the_credential_is_a_salted_hash(host: Host) -> None:
     policy = rule("", "block: '${credential}'", host)
-    found = [
-        judged(policy, call(), host=host, about=Circumstances(credentials=who)).refusal
+    texts = [
+        refusal(policy, call(), host, about=Circumstances(credentials=who)).message
         for who in (b"a", b"b", b"a")
     ]
-    texts = [one.message for one in found if one]
     assert texts[0] == texts[2] != texts[1]
     assert all(len(text) == 16 for text in texts)
 
@@ -198,16 +168,10 @@ def test_the_hash_of_params_forgets_spelling_and_progress_tokens(host: Host) -> 
     policy = rule("", "block: '${params_hash}'", host)
 
     def hashed(params: str) -> str:
-        text = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'
-        refusal = judged(policy, text, host=host).refusal
-        assert refusal
-        return refusal.message
+        return refusal(policy, asking("m", params=params).decode(), host).message
 
-    same = [
-        '{"a":1,"b":"x"}',
-        '{"b":"\\u0078", "a":1.0}',
-        '{"_meta":{"progressToken":1},"a":1,"b":"x"}',
-    ]
+    same = ['{"a":1,"b":"x"}', '{"b":"\\u0078", "a":1.0}',
+            '{"_meta":{"progressToken":1},"a":1,"b":"x"}']  # fmt: skip
     other = ['{"a":1,"b":"y"}', '{"a":1}', '{"a":1,"b":"x","c":null}', '{"a":1,"a":1,"b":"x"}',
              '{"a":"1","b":"x"}', '{"_meta":{"x":1},"a":1,"b":"x"}']  # fmt: skip
     assert len({hashed(one) for one in same}) == 1
@@ -218,26 +182,22 @@ def test_the_hash_of_params_forgets_spelling_and_progress_tokens(host: Host) -> 
 
 
 SCRIPTS = [
-    (ScriptResult(0, b""), None),
-    (ScriptResult(1, b"because\n\n"), ("because\n", "block")),
-    (ScriptResult(2, b""), ("A rule could not be applied", "error")),
-    (ScriptResult(0, b"not json"), ("A rule could not be applied", "error")),
-    (EffectFailed("timed out"), ("A rule could not be applied", "error")),
+    (orders.ScriptResult(0, b""), None),
+    (orders.ScriptResult(1, b"because\n\n"), ("because\n", "block")),
+    (orders.ScriptResult(2, b""), ("A rule could not be applied", "error")),
+    (orders.ScriptResult(0, b"not json"), ("A rule could not be applied", "error")),
+    (orders.EffectFailed("timed out"), ("A rule could not be applied", "error")),
 ]
 
 
-@pytest.mark.parametrize(("outcome", "refusal"), SCRIPTS)
-def test_a_deciding_script_sets_the_outcome(
-    outcome: ScriptResult | EffectFailed, refusal: tuple[str, str] | None
-) -> None:
+@pytest.mark.parametrize(("outcome", "refused"), SCRIPTS)
+def test_a_deciding_script_sets_the_outcome(outcome: Any, refused: tuple[str, str] | None) -> None:
     host = Host(scripts={"./s": outcome})
     policy = rule("", "run_script: {path: ./s, args: ['${tool}'], decides: true}", host)
-    found = judged(policy, call("read"), host=host)
-    assert (found.refusal and (found.refusal.message, found.refusal.action)) == refusal
-    ran = host.effects[0]
-    assert isinstance(ran, RunScript)
-    assert ran.command == ("./s", "read")
-    assert ran.input == call("read").encode()
+    found = judged(policy, call("read"), host=host).refusal
+    assert (found and (found.message, found.action)) == refused
+    ran: Any = host.effects[0]
+    assert (ran.command, ran.input) == (("./s", "read"), call("read").encode())
     assert dict(ran.environment) == {
         "MCP_RULE": "r", "MCP_METHOD": "tools/call", "MCP_TOOL": "read", "MCP_SESSION_ID": "",
     }  # fmt: skip
@@ -245,8 +205,10 @@ def test_a_deciding_script_sets_the_outcome(
 
 def test_a_script_that_does_not_decide_delays_nothing(host: Host) -> None:
     policy = rule("", "run_script: {path: ./s, timeout: 1m}", host)
-    assert judged(policy, call(), host=host).refusal is None
-    assert [type(one) for one in host.effects] == [RunScript]
+    assert judged(policy, request("vendor/do"), host=host).refusal is None
+    [ran] = host.effects
+    assert isinstance(ran, orders.RunScript)
+    assert ("MCP_TOOL", "") in ran.environment
 
 
 def test_a_cached_result_answers_and_the_first_result_is_stored(host: Host) -> None:
@@ -270,39 +232,36 @@ def test_a_stored_list_answers_only_an_asker_whose_tools_are_known(host: Host) -
     between = Conversation(in_force, Client(said_revision=R2025_06_18))
 
     def becomes(decision: Decision[Judged]) -> Verdict:
-        return (finish(decision, host) if waits(decision) else decision).verdict
+        made: Judged = settled(decision, host)
+        return made.verdict
 
     for more in (',"nextCursor":"2"', ',"nextCursor":"2"', ""):
         assert becomes(between.from_client(asking("tools/list"))) == Forward()
         page = between.from_upstream(listing("read", "rm", more=more))
         assert text_of(becomes(page)) == listing("read", more=more)
         host.now += 150.0
-    known = becomes(between.from_client(asking("tools/list")))
-    assert isinstance(known, Reply)
-    assert text_of(known) == listing("read")
+    assert replied(becomes(between.from_client(asking("tools/list")))) == listing("read")
 
 
-def test_cache_does_nothing_on_what_the_snapshot_will_answer() -> None:
+def test_only_clients_requests_that_the_snapshot_does_not_answer_are_cached() -> None:
     policy = rule("", "cache: {key: k, ttl: 5m}")
-    found = judged(policy, request("tools/list"), about=Circumstances(is_answered=True))
-    assert found.stores == []
+    assert len(judged(policy, request("tools/list")).stores) == 1
+    for about in (Circumstances(is_answered=True), Circumstances(from_client=False)):
+        assert judged(policy, request("tools/list"), about=about).stores == []
 
 
 def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill(host: Host) -> None:
     policy = rule("", "rate_limit: {key: '${tool}', limit: 2, window: 60s}", host)
 
     def refused(tool: str = "read") -> object:
-        refusal = judged(policy, call(tool), host=host).refusal
-        return refusal and json.loads(refusal.render("1"))["error"]
+        found = judged(policy, call(tool), host=host).refusal
+        return found and json.loads(found.render("1"))["error"]
 
     assert refused() is None
     host.now += 30
     assert refused() is None
-    assert refused() == {
-        "code": -32001,
-        "message": "Rate limit exceeded",
-        "data": {"rule": "r", "action": "rate_limit", "retry_after": 30},
-    }
+    data = {"rule": "r", "action": "rate_limit", "retry_after": 30}
+    assert refused() == {"code": -32001, "message": "Rate limit exceeded", "data": data}
     assert refused("other") is None
     host.now += 30
     assert refused() is None
@@ -311,24 +270,18 @@ def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill(host
     assert refused() is None
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        ("{}", True),
-        ('{"isError":false,"resultType":"complete"}', True),
-        ('{"isError":true}', False),
-        (r'{"\u0069sError" : true }', False),
-        ('{"isError":false,"isError":true}', False),
-        ('{"IsError":true}', False),
-        ('{"resultType":"input_required","inputRequests":{}}', False),
-        ('{"resultType":"some later one"}', False),
-        ('{"resultType":null}', False),
-        ('{"content":[{"isError":true}]}', True),
-    ],
-)
+@pytest.mark.parametrize(("result", "expected"), [
+    ("{}", True),
+    ('{"isError":false,"resultType":"complete"}', True),
+    ('{"isError":true}', False), (r'{"\u0069sError" : true }', False),
+    ('{"isError":false,"isError":true}', False), ('{"IsError":true}', False),
+    ('{"resultType":"input_required","inputRequests":{}}', False),
+    ('{"resultType":"some later one"}', False), ('{"resultType":null}', False),
+    ('{"content":[{"isError":true}]}', True),
+])  # fmt: skip
 def test_only_final_results_are_kept(result: str, expected: bool) -> None:
     """A failure, or a question of the upstream, is no answer to the next who asks."""
-    message = single(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}')
+    message = single(answering(result).decode())
     assert isinstance(message, Response)
     assert message.result is not None
     assert may_be_kept(message.place.text, message.result) is expected
@@ -340,12 +293,10 @@ def test_the_time_limit_is_for_the_whole_chain() -> None:
             self.now += 3
             return super().at_once(effect)  # type: ignore[arg-type]  # any effect
 
-    host = Slow(scripts={"./s": ScriptResult(0, b"")})
+    host = Slow(scripts={"./s": orders.ScriptResult(0, b"")})
     script = "run_script: {path: ./s, decides: true}"
-    found = judged(rule("", f"{script}, {script}, {script}", host), call(), host=host)
-    assert found.refusal
-    assert found.refusal.action == "error"
-    timeouts = [one.timeout for one in host.effects if isinstance(one, RunScript)]
+    assert fails(rule("", f"{script}, {script}, {script}", host), call(), host)
+    timeouts = [one.timeout for one in host.effects if isinstance(one, orders.RunScript)]
     assert timeouts == [5.0, 2.0]
 
 
@@ -360,8 +311,7 @@ def test_the_time_limit_counts_the_time_of_conditions() -> None:
     text = "".join(f"- {{id: r{n}, actions: [log: {{message: x}}]}}\n" for n in range(9))
     host = Slow()
     found = judged(rules(text, host, top="chain: {timeout: 2s}"), call(), host=host)
-    assert found.refusal is not None
-    assert found.refusal.action == "error"
+    assert message_of(found) == "A rule could not be applied"
     assert 0 < len(found.matched) < 5
     host = Slow()
     top = "chain: {timeout: 2s, on_error: allow}"
@@ -369,17 +319,16 @@ def test_the_time_limit_counts_the_time_of_conditions() -> None:
 
 
 def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
-    scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
     text = """
 - {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
 - {id: a, priority: 2, actions: [log: {message: a}, run_script: {path: ./a, decides: true}]}
 """
-    host = Host(scripts=scripts)
+    host = Host(scripts={f"./{name}": orders.ScriptResult(1, name.encode()) for name in "ab"})
     found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
     assert message_of(found) == "a"
     assert isinstance(host.effects[0], Together)
     assert logged(host) == ["a"]
-    assert len([one for one in host.effects if isinstance(one, RunScript)]) == 2
+    assert len([one for one in host.effects if isinstance(one, orders.RunScript)]) == 2
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -389,9 +338,8 @@ def test_a_message_that_python_cannot_read_is_refused(parallel: bool) -> None:
     text = "- {id: a, actions: [transform: {python: 'm:f'}]}\n"
     top = f"chain: {{parallel: {str(parallel).lower()}, on_error: allow}}"
     policy = rules(text + text.replace("id: a", "id: b"), host, top=top)
-    found = judged(policy, call().replace('"arguments": {}', f'"n": {"9" * 5000}'), host=host)
-    assert found.refusal
-    assert (found.refusal.rule, found.refusal.action) == ("a", "error")
+    found = refusal(policy, call().replace('"arguments": {}', f'"n": {"9" * 5000}'), host)
+    assert (found.rule, found.action) == ("a", "error")
 
 
 # What rules remember of sessions and of requests: bounded in number, bytes and time
@@ -443,9 +391,7 @@ def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener(host: Host
 
     def says(address: str) -> list[str]:
         situation = Situation(snapshot=snapshot, client=Client(address=address), links=(link,))
-        decision = link.decide(single(call()), situation)
-        if waits(decision):
-            finish(decision, host)
+        settled(link.decide(single(call()), situation), host)
         return [one[0] for one in link.sessions_at_work()]
 
     (first,) = says("1.1.1.1")
@@ -458,15 +404,9 @@ def test_the_time_to_live_of_a_policy_ends_sessions_behind_a_listener(host: Host
     assert len(says("1.1.1.1")) == 2
 
 
-def asked(text: str) -> Request:
-    message = single(text)
-    assert isinstance(message, Request)
-    return message
-
-
 def test_an_id_used_for_two_requests_matches_none() -> None:
     memory = AskedBefore(is_strict=True)
-    one, other = asked(call("read")), asked(request("vendor/do"))
+    one, other = (read_request(text.encode()) for text in (call("read"), request("vendor/do")))
     memory.note("s", "1", one)
     memory.note("s", "1", one)
     assert memory.find("s", "1") is one
@@ -478,9 +418,8 @@ def test_an_id_used_for_two_requests_matches_none() -> None:
 
 
 def test_requests_are_bounded_in_number_and_bytes() -> None:
-    one = asked(call("read"))
-    size = len(one.place.text)
-    memory = AskedBefore(most=10, most_bytes=5 * size)
+    one = read_request(call("read").encode())
+    memory = AskedBefore(most=10, most_bytes=5 * len(one.place.text))
     for number in range(20):
         memory.note("s", str(number), one)
     known = [number for number in range(20) if memory.find("s", str(number))]
@@ -505,8 +444,7 @@ def test_an_error_of_a_rule_is_judged_as_it_is_written(host: Host, id: object, s
     unparsed = patch("mcp_tool_filter.rules.link.parse_message", side_effect=AssertionError)
     with looked_up as possible, unparsed:
         decision = link.decide(asked, Situation(snapshot=policy("read").snapshot, links=(link,)))
-        verdict = finish(decision, host) if waits(decision) else decision
-    assert isinstance(verdict, Reply)
+        answered: Verdict = settled(decision, host)
     error = {"code": 9, "message": f"told v3 {shown}"}
-    assert json.loads(verdict.text) == {"jsonrpc": "2.0", "id": id, "error": error}
+    assert json.loads(replied(answered)) == {"jsonrpc": "2.0", "id": id, "error": error}
     assert possible.call_count == 2  # for the request and for its answer

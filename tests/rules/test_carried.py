@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
 from mcp_tool_filter.policy.effects import begin
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
-from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdict
 from mcp_tool_filter.rules.link import RulesLink
 from mcp_tool_filter.rules.policy import Policy
 from tests.make import replied, rewritten
@@ -34,8 +34,9 @@ def answering(**answers: object) -> str:
     return request("tools/call", params)
 
 
-def listening(*uris: object, method: str = "subscriptions/listen") -> str:
-    return request(method, {"notifications": {"resourceSubscriptions": list(uris)}})
+def listening(*uris: object) -> str:
+    params = {"notifications": {"resourceSubscriptions": list(uris)}}
+    return request("subscriptions/listen", params)
 
 
 def link(policy: Policy) -> tuple[Decide, Decide]:
@@ -44,77 +45,50 @@ def link(policy: Policy) -> tuple[Decide, Decide]:
     rules_link = RulesLink(policy, host.at_once, clock=host.clock)
     client = Client(session=Session(id="s"))
 
-    def decide(text: str, direction: Direction) -> Verdict:
-        situation = Situation(
-            snapshot=take_snapshot([]),
-            direction=direction,
-            client=client,
-            exchange=Exchange("tools/call", "1"),
-        )
+    def decide(direction: Direction, text: str) -> Verdict:
+        asked = Exchange("tools/call", "1")
+        situation = Situation(take_snapshot([]), direction, client, asked)
         decision = begin(rules_link.decide(single(text), situation))
         assert isinstance(decision, VERDICTS)
         return decision
 
-    return (
-        lambda text: decide(text, Direction.FROM_CLIENT),
-        lambda text: decide(text, Direction.FROM_UPSTREAM),
-    )
+    return partial(decide, Direction.FROM_CLIENT), partial(decide, Direction.FROM_UPSTREAM)
 
 
-def refusal(verdict: Verdict) -> object:
-    assert isinstance(verdict, Reply | Rewrite)
-    return json.loads(verdict.text)
-
-
-NO_SAMPLING = "from: server, method_equals: sampling/createMessage"
-
-
-@pytest.mark.parametrize(
-    ("conditions", "text", "is_refused"),
-    [
-        ("method_equals: sampling/createMessage", wanting(a=asking()), True),
-        ("{from: server}, {method_starts_with: sampl}", wanting(a=asking()), True),
-        ("{from: client}, {method_starts_with: sampl}", wanting(a=asking()), False),
-        ("method_equals: roots/list", wanting(a=asking(), b=asking("roots/list", None)), True),
-        ("method_equals: elicitation/create", wanting(a=asking()), False),
-        ("param_matches: {field: 'messages[*].content.text', pattern: secret}",
-         wanting(a=asking()), True),
-        ("method_equals: sampling/createMessage",
-         wanting(a=asking()).replace("inputRequests", "input\\u0052equests"), True),
-        ("method_equals: sampling/createMessage", wanting(a=asking()).replace("1.0", '"é"'), True),
-        ("method_equals: sampling/createMessage", result({"inputRequests": None}), False),
-        ("method_equals: sampling/createMessage", result({"content": []}), False),
-    ],
-)  # fmt: skip
-def test_the_servers_requests_in_a_result_are_judged(
-    conditions: str, text: str, is_refused: bool
-) -> None:
+@pytest.mark.parametrize(("conditions", "text", "is_refused"), [
+    ("method_equals: sampling/createMessage", wanting(a=asking()), True),
+    ("{from: server}, {method_starts_with: sampl}", wanting(a=asking()), True),
+    ("{from: client}, {method_starts_with: sampl}", wanting(a=asking()), False),
+    ("method_equals: roots/list", wanting(a=asking(), b=asking("roots/list", None)), True),
+    ("method_equals: elicitation/create", wanting(a=asking()), False),
+    ("param_matches: {field: 'messages[*].content.text', pattern: secret}", wanting(a=asking()),
+     True),
+    ("method_equals: sampling/createMessage",
+     wanting(a=asking()).replace("inputRequests", "input\\u0052equests"), True),
+    ("method_equals: sampling/createMessage", wanting(a=asking()).replace("1.0", '"é"'), True),
+    ("method_equals: sampling/createMessage", result({"inputRequests": None}), False),
+    ("method_equals: sampling/createMessage", result({"content": []}), False),
+])  # fmt: skip
+def test_requests_in_a_result_are_judged(conditions: str, text: str, is_refused: bool) -> None:
     _, from_upstream = link(rule(conditions, "block: no"))
     verdict = from_upstream(text)
     if not is_refused:
         assert verdict == Forward()
         return
-    data = {"rule": "r", "action": "block"}
-    assert refusal(verdict) == {
-        "jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": "no", "data": data},
-    }  # fmt: skip
+    refused = {"code": -32001, "message": "no", "data": {"rule": "r", "action": "block"}}
+    assert json.loads(rewritten(verdict)) == {"jsonrpc": "2.0", "id": 1, "error": refused}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        wanting(a="x"),
-        result({"inputRequests": [asking()]}),
-        result({"InputRequests": {"a": asking()}}),
-        wanting(a={"method": 1}),
-        wanting(a={"method": "x", "Method": "sampling/createMessage"}),
-        '{"jsonrpc":"2.0","id":1,"result":{"inputRequests":{},"inputRequests":{}}}',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    wanting(a="x"), result({"inputRequests": [asking()]}),
+    result({"InputRequests": {"a": asking()}}), wanting(a={"method": 1}),
+    wanting(a={"method": "x", "Method": "sampling/createMessage"}),
+    '{"jsonrpc":"2.0","id":1,"result":{"inputRequests":{},"inputRequests":{}}}',
+])  # fmt: skip
 def test_requests_in_a_result_that_cannot_be_judged_are_refused(text: str) -> None:
-    _, from_upstream = link(rule(NO_SAMPLING.partition(", ")[2], "block: no"))
-    verdict = from_upstream(text)
-    assert json.loads(rewritten(verdict)) == json.loads(error(-32600, "Invalid Request"))
+    _, from_upstream = link(rule("method_equals: sampling/createMessage", "block: no"))
+    refused = json.loads(rewritten(from_upstream(text)))
+    assert refused == json.loads(error(-32600, "Invalid Request"))
 
 
 def test_a_change_of_a_carried_request_keeps_all_other_bytes() -> None:
@@ -124,24 +98,20 @@ def test_a_change_of_a_carried_request_keeps_all_other_bytes() -> None:
     )
     _, from_upstream = link(policy)
     text = wanting(a=asking(), b=asking("roots/list", None), c=asking(params=None))
-    changed = from_upstream(text)
-    assert isinstance(changed, Rewrite)
-    expected = text.replace('my secret"}}]}', 'my ***"}}],"maxTokens":5}').replace(
-        '"c": {"method": "sampling/createMessage"',
-        '"c": {"method": "sampling/createMessage","params":{"maxTokens":5}',
-    )
-    assert changed.text.decode() == expected
+    bare = '"c": {"method": "sampling/createMessage"'
+    expected = text.replace('my secret"}}]}', 'my ***"}}],"maxTokens":5}')
+    expected = expected.replace(bare, bare + ',"params":{"maxTokens":5}')
+    assert rewritten(from_upstream(text)).decode() == expected
 
 
 def test_the_clients_answers_in_a_request_are_judged_with_their_requests(host: Host) -> None:
-    policy = rules(
-        "- {id: r, on: response, conditions: [{from: client}, {method_equals: roots/list}, "
-        "{result_matches: {field: 'roots[0].uri', pattern: home}}], actions: [block: no]}\n"
-        "- {id: mask, on: response, conditions: [method_equals: elicitation/create], "
-        "actions: [redact: {pattern: '[0-9]{4}'}]}",
-        host,
-    )
-    from_client, from_upstream = link(policy)
+    text = """
+- {id: r, on: response, conditions: [{from: client}, {method_equals: roots/list},
+    {result_matches: {field: 'roots[0].uri', pattern: home}}], actions: [block: no]}
+- {id: mask, on: response, conditions: [method_equals: elicitation/create],
+    actions: [redact: {pattern: '[0-9]{4}'}]}
+"""
+    from_client, from_upstream = link(rules(text, host))
     roots = {"roots": [{"uri": "file:///home/me"}]}
     assert from_client(answering(a=roots)) == Forward()  # nobody has asked for them
     asked = wanting(a=asking("roots/list", None), b=asking("elicitation/create"))
@@ -150,8 +120,7 @@ def test_the_clients_answers_in_a_request_are_judged_with_their_requests(host: H
     assert isinstance(refused, Reply)
     assert refused.reason.rule == "r"
     text = answering(b={"action": "accept", "content": {"pin": "1234"}})
-    changed = from_client(text)
-    assert rewritten(changed).decode() == text.replace("1234", "***")
+    assert rewritten(from_client(text)).decode() == text.replace("1234", "***")
 
 
 RESOURCES = (
@@ -170,25 +139,18 @@ def test_resources_in_a_subscription_are_judged_like_subscriptions() -> None:
     note = json.loads(listening("file:///etc/x"))
     del note["id"]
     assert isinstance(from_client(json.dumps(note)), Drop)
-    unclear = from_client(request("subscriptions/listen", {"notifications": {
-        "resourceSubscriptions": [], "ResourceSubscriptions": ["file:///etc/x"]}}))  # fmt: skip
-    assert isinstance(unclear, Reply)
+    twice = listening().replace("[]", '[], "ResourceSubscriptions": ["file:///etc/x"]')
+    assert isinstance(from_client(twice), Reply)
 
-    policy = rule(
-        "{method_equals: resources/subscribe}, {param_matches: {field: uri, pattern: '^x:'}}",
-        "set_param: {field: uri, value: 'y:1'}",
-    )
-    from_client, _ = link(policy)
+    of_x = "{method_equals: resources/subscribe}, {param_matches: {field: uri, pattern: '^x:'}}"
+    from_client, _ = link(rule(of_x, "set_param: {field: uri, value: 'y:1'}"))
     changed = from_client(listening("z:2", "x:1"))
     assert rewritten(changed).decode() == listening("z:2", "y:1")
 
 
 def test_the_default_action_counts_only_for_the_carrier() -> None:
-    policy = rules(
-        "- {id: a, conditions: [method_equals: subscriptions/listen], actions: [allow]}",
-        top="chain: {default_action: block}",
-    )
-    from_client, _ = link(policy)
+    top = "chain: {default_action: block}"
+    from_client, _ = link(rule("method_equals: subscriptions/listen", "allow", top=top))
     assert from_client(listening("file:///w/a")) == Forward()
 
 
@@ -204,9 +166,7 @@ def test_most_policies_do_not_look_into_results() -> None:
     ("uri", "is_file_of_skill"),
     [("skill://a/b.py", True), ("SKILL://a/b", True), ("git://o/SKILL.md", True), ("a:/b", False)],
 )
-def test_a_rule_refuses_a_skills_file_instead_of_changing_it(
-    uri: str, is_file_of_skill: bool
-) -> None:
+def test_a_rule_refuses_to_change_the_file_of_a_skill(uri: str, is_file_of_skill: bool) -> None:
     """Its digest is in the skill's manifest: clients would take a changed file for a forged one."""
     conditions = "{method_equals: resources/read}, {result_exists: contents}"
     to_upstream, from_upstream = link(rule(conditions, "redact: {pattern: secret}"))
@@ -216,7 +176,5 @@ def test_a_rule_refuses_a_skills_file_instead_of_changing_it(
         return from_upstream(result({"contents": [{"uri": uri, "text": text}]}))
 
     assert read("plain") == Forward()
-    changed: Any = refusal(read("secret"))
-    assert ("error" in changed) == is_file_of_skill
-    if is_file_of_skill:
-        assert changed["error"]["code"] == -32001
+    changed = json.loads(rewritten(read("secret")))
+    assert changed.get("error", {}).get("code") == (-32001 if is_file_of_skill else None)

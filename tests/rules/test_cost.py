@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Budget
-from mcp_tool_filter.policy.effects import Delay, waits
+from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.exchange import Situation
 from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Batch, parse_message
-from mcp_tool_filter.protocol.scan import Member
 from mcp_tool_filter.rules import fields
 from mcp_tool_filter.rules.fields import parse_rule_pattern
 from mcp_tool_filter.rules.link import RulesLink
@@ -27,13 +26,14 @@ from tests.rules.judging import (
     Host,
     call,
     changed,
-    finish,
     is_unclear,
     judged,
+    refusal,
     request,
     result,
     rule,
     rules,
+    settled,
 )
 
 HALF_A_SECOND = 10_000_000  # steps
@@ -58,59 +58,47 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def is_given_up(policy: Policy, text: str, asked: str | None = None) -> bool:
-    refusal = judged(policy, text, asked=asked).refusal
-    return refusal is not None and "takes too long" in refusal.detail
+    found = judged(policy, text, asked=asked).refusal
+    return found is not None and "takes too long" in found.detail
 
 
-def on_field(pattern: str, action: str = "block: no") -> Policy:
-    return rule(A % pattern, action)
+def searching(count: int, action: str = "block: no") -> list[str]:
+    """Write rules that each search an argument with another pattern."""
+    return [
+        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], actions: [{action}]}}\n"
+        for i in range(count)
+    ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "texts"),
-    [
-        (COSTLY, [LONG]),
-        (COSTLY, [LONG[i:] for i in range(20)]),
-        ("(?=.*x)a", ["ab" * 3_000_000]),
-        ("(?=.*x)a|y", ["b" * 5_000_000 + "é"]),
-        (r"(\w*)\1!", ["a" * 250] * 20_000),  # short, but many
-        ("(?=.*x)[ab].", [f"{i:05}" + "a1234" * 200 for i in range(6_000)]),
-    ],
-)
-def test_a_message_that_patterns_would_take_too_long_on_is_refused(
+@pytest.mark.parametrize(("pattern", "texts"), [
+    (COSTLY, [LONG]), (COSTLY, [LONG[i:] for i in range(20)]), ("(?=.*x)a", ["ab" * 3_000_000]),
+    ("(?=.*x)a|y", ["b" * 5_000_000 + "é"]),
+    (r"(\w*)\1!", ["a" * 250] * 20_000),  # short, but many
+    ("(?=.*x)[ab].", [f"{i:05}" + "a1234" * 200 for i in range(6_000)]),
+])  # fmt: skip
+def test_a_message_that_patterns_take_too_long_on_is_refused(
     host: Host, pattern: str, texts: list[str], spent: list[int]
 ) -> None:
-    refused = judged(on_field(pattern), call(a=texts), host=host).refusal
-    assert refused is not None
-    assert refused.render("1") == (
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"A rule could not be applied",'
-        b'"data":{"rule":"r","action":"error"}}}'
-    )
-    assert host.effects == [
-        Warn(f"Rule 'r': a condition failed: the pattern {pattern} takes too long on this message")
-    ]
+    refused = refusal(rule(A % pattern, "block: no"), call(a=texts), host)
+    assert (refused.message, refused.rule) == ("A rule could not be applied", "r")
+    assert (refused.code, refused.action) == (-32001, "error")
+    what = f"the pattern {pattern} takes too long on this message"
+    assert host.effects == [Warn(f"Rule 'r': a condition failed: {what}")]
     assert spent
 
 
 def test_all_rules_share_the_steps_of_a_message(spent: list[int]) -> None:
     """Else a client would wait for each rule, and so would everybody else."""
-    each = [
-        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], actions: [block: no]}}"
-        for i in range(30)
-    ]
     text = call(a=["a" * 500_000])
-    assert not is_given_up(rules("\n".join(each[:10])), text)
+    assert not is_given_up(rules("".join(searching(10))), text)
     del spent[:]
-    assert is_given_up(rules("\n".join(each)), text)
+    assert is_given_up(rules("".join(searching(30))), text)
 
 
 def test_a_changed_message_does_not_get_new_steps(spent: list[int]) -> None:
-    each = [
-        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], actions: [block: no]}}\n"
-        f"- {{id: c{i}, actions: [set_param: {{field: n, value: '{i}'}}]}}"
-        for i in range(30)
-    ]
-    assert is_given_up(rules("\n".join(each)), call(a=["a" * 500_000]))
+    change = "- {{id: c{0}, actions: [set_param: {{field: n, value: '{0}'}}]}}\n"
+    each = [one + change.format(number) for number, one in enumerate(searching(30))]
+    assert is_given_up(rules("".join(each)), call(a=["a" * 500_000]))
 
 
 def test_a_text_that_takes_too_long_to_match_is_refused() -> None:
@@ -127,12 +115,8 @@ def test_a_method_that_is_too_long_cannot_be_judged() -> None:
 
 def test_rules_that_wait_together_pay_once_for_a_pattern(spent: list[int]) -> None:
     """With ``parallel`` the conditions of later rules are asked before their turn, and again."""
-    each = [
-        f"- {{id: r{i}, conditions: [{A % f'[xy]{{{i + 1}}}.[^z]'}], "
-        "actions: [log: {level: info, message: m}]}"
-        for i in range(10)
-    ]
-    policy = rules("\n".join(each), top="chain: {parallel: true}")
+    text = "".join(searching(10, "log: {level: info, message: m}"))
+    policy = rules(text, top="chain: {parallel: true}")
     assert not is_given_up(policy, call(a=["a" * 500_000]))
 
 
@@ -140,11 +124,10 @@ REDACT = r"redact: {pattern: '[0-9]{4}', with: '#'}"
 
 
 def test_redacting_costs_steps_too(spent: list[int]) -> None:
-    policy = rule("", REDACT.replace("redact: {", "redact: {field: content, "))
-    asked = call()
     many = result({"content": ["123 " * 2_000_000 + "é"]})
-    assert is_given_up(rule("result_exists: content", REDACT), many, asked)
-    assert is_given_up(policy, request(params={"content": ["\n" * 600_000]}))
+    assert is_given_up(rule("result_exists: content", REDACT), many, call())
+    one_field = rule("", REDACT.replace("redact: {", "redact: {field: content, "))
+    assert is_given_up(one_field, request(params={"content": ["\n" * 600_000]}))
 
 
 @pytest.mark.parametrize("lines", [1, 50_000])
@@ -159,30 +142,26 @@ def test_a_long_honest_text_is_redacted_as_before(lines: int) -> None:
 )
 def test_counting_steps_does_not_change_a_match(pattern: str) -> None:
     """Only the first of many short texts are matched without counting."""
-    found = parse_rule_pattern(pattern)
+    found, late = parse_rule_pattern(pattern), Budget()
     texts = ["aa!", "ab!", "aba", "ab", "bc", "abb", "ac", "abc", "", "b"]
-    late = Budget()
     for _ in range(1_000):
         late.may_be_quick(1)
     quickly = [found.is_in(text, Budget()) for text in texts]
     assert [found.is_in(text, late) for text in texts] == quickly
     assert late.steps < HALF_A_SECOND
-    assert True in quickly
-    assert False in quickly
+    assert {*quickly} == {True, False}
 
 
 def verdicts(link: RulesLink, batch: str) -> list[Verdict]:
     message = parse_message(batch.encode())
     members = message.members if isinstance(message, Batch) else (message,)
-    situation = Situation(snapshot=take_snapshot(()))
-    made = [link.decide(member, situation) for member in members]
-    host = Host()
-    return [finish(one, host) if waits(one) else one for one in made]
+    made = [link.decide(member, Situation(take_snapshot(()))) for member in members]
+    return [settled(one, Host()) for one in made]
 
 
-def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -> None:
-    host = Host()
-    link = RulesLink(on_field("(?=.*x)[ab]."), host.at_once, clock=host.clock)
+def test_the_members_of_a_batch_share_the_steps_of_a_message(host: Host, spent: list[int]) -> None:
+    policy = rule(A % "(?=.*x)[ab].", "block: no")
+    link = RulesLink(policy, host.at_once, clock=host.clock)
     each = [call(a=[f"{i:02}" + "a" * 600_000]) for i in range(15)]
     made = verdicts(link, f"[{','.join(each)}]")
     assert made[:7] == [Forward()] * 7
@@ -192,9 +171,8 @@ def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -
     assert verdicts(link, f"[{each[0]}]") == [Forward()]
 
 
-def test_carried_messages_share_the_steps_of_their_carrier(spent: list[int]) -> None:
+def test_carried_messages_share_the_steps_of_their_carrier(host: Host, spent: list[int]) -> None:
     """Else a client could keep everyone waiting with one subscription to many resources."""
-    host = Host()
     policy = rule("param_matches: {field: uri, pattern: '(?=.*x)[ab].'}", "block: no")
     link = RulesLink(policy, host.at_once, clock=host.clock)
     uris = [f"{i:02}" + "a" * 600_000 for i in range(15)]
@@ -216,24 +194,15 @@ class TickingHost(Host):
         return self.now
 
 
-def test_a_hundred_fields_of_a_hundred_thousand_keys_are_found_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hundred_fields_of_a_hundred_thousand_keys_are_found_soon() -> None:
     """Only the first field costs a look at each key."""
-    looked_at = 0
-    find = fields.find_member
-
-    def counting(members: Sequence[Member], name: str) -> Member | None:
-        nonlocal looked_at
-        looked_at += len(members)
-        return find(members, name)
-
-    monkeypatch.setattr(fields, "find_member", counting)
-    one = "param_exists: arguments.%s"
-    each = ", ".join(f"{{{one % f'x{i}'}}}" for i in range(100))
-    policy = rule(f"any: [{each}, {{{one % 'key7'}}}]", "block: no")
-    assert judged(policy, call(**KEYS)).matched == ["r"]
-    assert looked_at < 1000
+    each = [
+        f"{{param_exists: arguments.{name}}}" for name in (*(f"x{i}" for i in range(100)), "key7")
+    ]
+    policy = rule(f"any: [{', '.join(each)}]", "block: no")
+    with patch.object(fields, "find_member", side_effect=fields.find_member) as find:
+        assert judged(policy, call(**KEYS)).matched == ["r"]
+    assert sum(len(one.args[0]) for one in find.call_args_list) < 1000
     assert is_unclear(policy, call(**KEYS, KEY7=1))
 
 
@@ -242,9 +211,8 @@ def test_a_message_that_takes_longer_than_the_chain_may_is_refused(on_error: str
     """Its sender chose its size, so ``on_error: allow`` does not apply."""
     top = f"chain: {{timeout: 1s, on_error: {on_error}}}"
     policy = rule("", f"{LOGS}, block: no", TickingHost(), top=top)
-    refusal = judged(policy, call(x="y" * 70_000), host=TickingHost()).refusal
-    assert refusal is not None
-    assert refusal.detail.endswith("the rules took too long for a message of this size")
+    refused = refusal(policy, call(x="y" * 70_000), TickingHost())
+    assert refused.detail.endswith("the rules took too long for a message of this size")
 
 
 def test_others_may_work_while_a_message_takes_long() -> None:
@@ -269,8 +237,7 @@ def test_others_may_work_after_each_slow_condition(host: Host) -> None:
 
 def test_what_a_sender_can_make_impossible_never_passes() -> None:
     """Neither by arguments that are too large for a script, nor by fields of the wrong type."""
-    too_large = TooLarge("too large")
-    host = Host(scripts={"./s": too_large, "./t": EffectFailed("it crashed")})
+    host = Host(scripts={"./s": TooLarge("too large"), "./t": EffectFailed("it crashed")})
     top = "chain: {on_error: allow}"
     script = "run_script: {path: ./%s, decides: true}"
     assert judged(rule("", script % "s", host, top=top), call(), host=host).refusal
@@ -289,12 +256,11 @@ PIECES = ["/etc", "secret", "aab", "sk-abc", " key ", "xy", "no", "o", "1", "123
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=6), before=st.booleans())
-def test_a_long_text_is_searched_like_a_short_one(
+def test_long_texts_are_searched_like_short_ones(
     pattern: str, pieces: list[str], before: bool
 ) -> None:
     """Python reads these patterns as JavaScript does."""
-    found = "".join(pieces)
-    text = "z" * 300 + found if before else found + "z" * 300
+    text = "".join(["z" * 300, *pieces] if before else [*pieces, "z" * 300])
     expected = re.search(pattern, text, re.ASCII) is not None
     assert parse_rule_pattern(pattern).is_in(text, Budget()) is expected
 

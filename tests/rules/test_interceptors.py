@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 from mcp_tool_filter.rules.interceptors import InterceptedExchange
 from mcp_tool_filter.rules.policy import load_policy
@@ -13,10 +14,8 @@ from tests.rules.judging import Host, call, error, judged, message_of, request, 
 SEED = "tests/rules/seed.yaml"
 
 
-def test_the_example_of_the_specification_does_what_it_says() -> None:
-    with open(SEED, "rb") as file:
-        policy = load_policy(file.read())
-    host = Host()
+def test_the_example_of_the_specification_does_what_it_says(host: Host) -> None:
+    policy = load_policy(Path(SEED).read_bytes())
 
     def answer(text: str) -> str | None:
         return message_of(judged(policy, text, host=host))
@@ -29,20 +28,17 @@ def test_the_example_of_the_specification_does_what_it_says() -> None:
     assert answer(request("expensive/y")) is None
     assert answer(request("resources/read", {"uri": "file:///workspace/a"})) is None
     assert answer(request("resources/read", {"uri": "file:///etc/a"})) == "Resource not allowed"
-    assert answer(request("resources/subscribe", {"uri": "file:///tmp/a.KEY"})) == (
-        "Resource not allowed"
-    )
+    key = request("resources/subscribe", {"uri": "file:///tmp/a.KEY"})
+    assert answer(key) == "Resource not allowed"
     assert len(judged(policy, request("tools/list"), host=host).stores) == 1
     calls = [answer(call("write_file")) for _ in range(61)]
     assert calls == [None] * 60 + ["Rate limit exceeded"]
 
 
-def test_an_interceptor_names_the_method_as_the_rule() -> None:
-    policy = rules(
-        "", top="method_interceptors:\n  tools/call:\n    class: ToolCallInterceptor\n"
-        "    config: {allowed_tools: [a], rate_limit: {per_second: 1, per_hour: 2}}"
-    )  # fmt: skip
-    host = Host()
+def test_an_interceptor_names_the_method_as_the_rule(host: Host) -> None:
+    config = "{allowed_tools: [a], rate_limit: {per_second: 1, per_hour: 2}}"
+    call_of_a = f"{{tools/call: {{class: ToolCallInterceptor, config: {config}}}}}"
+    policy = rules("", top=f"method_interceptors: {call_of_a}")
 
     def refusal(tool: str) -> object:
         found = judged(policy, call(tool), host=host).refusal
@@ -84,10 +80,8 @@ def test_a_users_own_class_can_judge_a_method() -> None:
             return asyncio.run(super().request(exchange))
 
     host = Host(objects={"m:Guard": Sync})
-    policy = rules(
-        "", host, top="method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}"
-    )
-    about = Circumstances(session={})
+    top = "method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}"
+    policy, about = rules("", host, top=top), Circumstances(session={})
     text = request("vendor/do", {"a": 1})
     found = judged(policy, text, host=host, about=about)
     assert json.loads(found.message.place.raw)["params"] == {"a": 1, "secret": [1]}

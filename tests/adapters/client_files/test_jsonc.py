@@ -48,8 +48,9 @@ def test_comments_and_trailing_commas_are_accepted() -> None:
     ],
 )  # fmt: skip
 def test_invalid_json_is_reported_with_its_line(text: str) -> None:
-    with pytest.raises(ProtocolError, match=r"line \d+: "):
+    with pytest.raises(ProtocolError, match=r"line \d+: ") as error:
         parse(text)
+    assert (str(error.value) == "line 1: nested too deeply") == (text == "[" * 200_000)
 
 
 @given(old=_OBJECTS, new=_OBJECTS, indent=st.sampled_from([None, 2, "\t"]), end=st.booleans())

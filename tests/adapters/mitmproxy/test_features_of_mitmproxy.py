@@ -13,19 +13,13 @@ import pytest
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.io import FlowReader
 
-from tests.adapters.mitmproxy.filtered import Filtered, Script, call, filtered
-from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.raw_client import Answer, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, chunk, until
+from tests.filtered import DELETE, LIST, READ, Filtered, Hook, call, filtered, not_found
+from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool_list
+from tests.raw_client import get, post, raw_client
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, streaming, until
 from tests.websocket import WebSocketEnd, accept, connect
 
-READ = tool("read_file")
-
-DELETE = tool("delete_file", ', "description":"seen by nobody"')
-
-LISTED = tool_list([READ, DELETE])
-
-LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+BOTH = tool_list([READ, DELETE], id="5")
 
 
 def hosted(home: Path, *scripts: object, **options: Any) -> AbstractAsyncContextManager[Filtered]:
@@ -50,43 +44,37 @@ def read_dump(path: Path) -> list[HTTPFlow]:
 
 async def test_proxyauth_lets_only_valid_logins_in(tmp_path: Path) -> None:
     """Also where flows are written down, with masks for credentials."""
-    given: dict[str, Any] = {
-        "proxyauth": "me:secret",
-        "save_stream_file": str(tmp_path / "all.flow"),
-    }
-    async with hosted(tmp_path, **given) as it:
-        refused = await it.ask(call("read_file"), basic("me:wrong"))
-        assert refused.status == 401
+    file = str(tmp_path / "all.flow")
+    async with hosted(tmp_path, proxyauth="me:secret", save_stream_file=file) as it:
+        assert (await it.ask(call("read_file"), basic("me:wrong"))).status == 401
         listed = await it.ask(LIST)
         assert (listed.status, b"read_file" in listed.body) == (401, False)
         assert (await it.ask(call("read_file"), basic("me:secret"))).body == RESULT
         assert not got(it, b"uthorization")
-    assert b"secret" not in (tmp_path / "all.flow").read_bytes()
+    assert b"secret" not in Path(file).read_bytes()
 
 
 async def test_stickyauth_repeats_the_credentials(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"stickyauth": ".", "save_stream_file": str(tmp_path / "all.flow")}
-    async with hosted(tmp_path, **given) as it:
+    file = str(tmp_path / "all.flow")
+    async with hosted(tmp_path, stickyauth=".", save_stream_file=file) as it:
         await it.ask(call("read_file"), b"Authorization: Bearer real\r\n")
         await it.ask(call("read_file"))
         heads = [one.head for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"Bearer real" in head for head in heads] == [True, True]
-    assert b"Bearer real" not in (tmp_path / "all.flow").read_bytes()
+    assert b"Bearer real" not in Path(file).read_bytes()
 
 
 async def test_the_operators_headers_do_not_follow_map_remote(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=[READ], respond=saying(RESULT)) as other,
-        hosted(tmp_path, upstream_headers=["X-Team: ours"]) as it,
-    ):
-        it.proxy.master.options.update(map_remote=[f"|.*/mcp|{other.url}/mcp"])
+    ours = {"upstream_headers": ["X-Team: ours"]}
+    async with mcp_upstream(tools=[READ]) as other, hosted(tmp_path, **ours) as it:
+        it.set(map_remote=[f"|.*/mcp|{other.url}/mcp"])
         assert (await it.ask(call("read_file"))).body == RESULT
         (elsewhere,) = other.asked
         assert b"ours" not in elsewhere.head
         assert elsewhere.all("host") == [other.url.removeprefix("http://")]
         assert (await it.ask(call("delete_file"))).body != RESULT
         assert len(other.asked) == 1
-        it.proxy.master.options.update(map_remote=[])
+        it.set(map_remote=[])
         assert (await it.ask(call("read_file"))).body == RESULT
         assert got(it, b"ours")
 
@@ -111,18 +99,16 @@ async def test_headers_and_bodies_are_modified_and_judged_again(tmp_path: Path) 
 
 async def test_a_list_from_a_file_is_filtered(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
-    file.write_bytes(LISTED)
+    file.write_bytes(BOTH)
     async with hosted(tmp_path, map_local=[f"|/mcp|{file}"]) as it:
-        said = await it.ask(LIST)
-        assert b"read_file" in said.body
-        assert b"delete_file" not in said.body
+        assert await it.names() == ["read_file"]
 
 
 async def test_an_upstream_is_connected_when_a_request_needs_it(tmp_path: Path) -> None:
     """With ``eager``, mitmproxy would do so past the filter, which closed each connection."""
-    async with hosted(tmp_path, connection_strategy="eager") as it, raw_client(it.port) as client:
-        assert (await client.ask(post(call("read_file")))).body == RESULT
-        it.proxy.master.options.update(connection_strategy="eager")
+    async with hosted(tmp_path, connection_strategy="eager") as it:
+        assert (await it.ask(call("read_file"))).body == RESULT
+        it.set(connection_strategy="eager")
         await asyncio.sleep(0)
         async with raw_client(it.port) as other:
             assert (await other.ask(post(call("read_file")))).body == RESULT
@@ -139,24 +125,10 @@ async def test_server_replay_answers_and_is_filtered(tmp_path: Path) -> None:
     dump = tmp_path / "dump.flow"
     async with hosted(tmp_path, save_stream_file=str(dump)) as it:
         assert (await it.ask(call("read_file"))).body == RESULT
-    given: dict[str, Any] = {"server_replay": [str(dump)], "server_replay_ignore_port": True}
-    async with hosted(tmp_path, server_replay_extra="404", **given) as it:
+    given: dict[str, Any] = {"server_replay": [str(dump)], "server_replay_extra": "404"}
+    async with hosted(tmp_path, **given, server_replay_ignore_port=True) as it:
         assert (await it.ask(call("read_file"))).body == RESULT
         assert not got(it, b"tools/call")
-
-
-class Intercepts(Script):
-    """Keeps what a user would see in mitmweb, and stops each call at a hook."""
-
-    def __init__(self, hook: str) -> None:
-        super().__init__(hook, self._stop)
-        self.flows: list[HTTPFlow] = []
-        self.stopped = asyncio.Event()
-
-    def _stop(self, flow: HTTPFlow) -> None:
-        flow.intercept()
-        self.flows.append(flow)
-        self.stopped.set()
 
 
 def answered(body: bytes, kind: str = "application/json") -> Callable[[HTTPFlow], None]:
@@ -168,15 +140,15 @@ def answered(body: bytes, kind: str = "application/json") -> Callable[[HTTPFlow]
 
 @pytest.mark.parametrize("hook", ["requestheaders", "request", "responseheaders", "response"])
 @pytest.mark.parametrize("end", ["kill", "resume", "edit"])
-async def test_an_intercepted_flow_ends_or_goes_on_and_is_judged(
-    tmp_path: Path, hook: str, end: str
-) -> None:
-    user = Intercepts(hook)
-    async with hosted(tmp_path, user) as it:
+async def test_an_intercepted_flow_ends_or_is_judged(tmp_path: Path, hook: str, end: str) -> None:
+    def stop(flow: HTTPFlow) -> None:
+        flow.intercept()
+        stopped.put_nowait(flow)
+
+    stopped = asyncio.Queue[HTTPFlow]()
+    async with hosted(tmp_path, Hook(hook, stop)) as it:
         asking = asyncio.create_task(it.ask(call("read_file")))
-        async with asyncio.timeout(TIMEOUT):
-            await user.stopped.wait()
-        (flow,) = user.flows
+        flow = await asyncio.wait_for(stopped.get(), TIMEOUT)
         if end == "kill":
             flow.kill()
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -196,7 +168,7 @@ async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path:
             await go.wait()
 
     go = asyncio.Event()
-    async with hosted(tmp_path, Script("request", wait)) as it, raw_client(it.proxy.port) as other:
+    async with hosted(tmp_path, Hook("request", wait)) as it, raw_client(it.proxy.port) as other:
         asking = asyncio.create_task(it.ask(call("read_file", '{"a":"slowly"}')))
         assert (await other.ask(post(call("read_file")))).body == RESULT
         assert not asking.done()
@@ -206,32 +178,29 @@ async def test_a_waiting_hook_of_another_addon_holds_only_its_exchange(tmp_path:
 
 async def test_a_dump_has_what_the_client_saw(tmp_path: Path) -> None:
     """Not what a script tried to make of it."""
-    dump, lists = tmp_path / "dump.flow", Script("response", answered(LISTED))
+    dump, lists = tmp_path / "dump.flow", Hook("response", answered(BOTH))
     async with hosted(tmp_path, lists, save_stream_file=str(dump)) as it:
         said = await it.ask(call("read_file"))
     (flow,) = read_dump(dump)
     assert flow.response
     assert flow.response.content == said.body
-    assert b"seen by nobody" not in said.body
+    assert b"gone" not in said.body
     assert flow.request.timestamp_end
-    assert flow.response.timestamp_end
-    assert flow.request.timestamp_start <= flow.response.timestamp_end
+    assert flow.request.timestamp_start <= (flow.response.timestamp_end or 0)
     assert flow.server_conn.address
 
 
 async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> None:
     seen: list[HTTPFlow] = []
-    sees = Script("response", seen.append)
+    sees = Hook("response", seen.append)
     async with hosted(tmp_path, sees, upstream_headers=["X-Team: ours"]) as it:
         await it.ask(call("read_file"))
         again, other = seen[0].copy(), seen[0].copy()
         other.request.content = call("delete_file")
         it.proxy.master.commands.call("replay.client", [again, other])
         await until(lambda: len(seen) == 3)
-        assert seen[1].response
-        assert seen[1].response.content == RESULT
-        assert seen[2].response
-        assert b"Tool not found" in (seen[2].response.content or b"")
+        said = [one.response and one.response.content for one in seen[1:]]
+        assert said == [RESULT, not_found("delete_file")]
         assert not got(it, b"delete_file")
         asked = [one for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"ours" in one.head for one in asked] == [True, True]
@@ -253,7 +222,7 @@ async def talking(
                 heard.append(message)
                 await end.say(RESULT)
 
-    watches = Script("websocket_start", flows.append)
+    watches = Hook("websocket_start", flows.append)
     async with hosted(home, watches, respond=echo, **options) as it:
         end = await connect(it.client.reader, it.client.writer)
         yield it, end, flows[0], heard
@@ -266,10 +235,8 @@ async def test_injected_websocket_messages_are_judged(tmp_path: Path) -> None:
         commands = it.proxy.master.commands
         commands.call("inject.websocket", flow, False, call("delete_file"), True)
         assert b"Tool not found" in (await end.hear() or b"")
-        commands.call("inject.websocket", flow, True, LISTED, True)
-        listed = await end.hear() or b""
-        assert b"read_file" in listed
-        assert b"delete_file" not in listed
+        commands.call("inject.websocket", flow, True, BOTH, True)
+        assert await end.hear() == tool_list([READ], id="5")
         commands.call("inject.websocket", flow, False, call("read_file"), True)
         assert await end.hear() == RESULT
         assert not any(b"delete_file" in one for one in heard)
@@ -287,69 +254,47 @@ async def test_a_websockets_dump_has_all_messages(tmp_path: Path) -> None:
         await until(lambda: len(heard) == 2)
     (kept,) = read_dump(dump)
     assert kept.websocket
-    said = [
-        (one.from_client, b"delete_file" in one.content, one.dropped)
-        for one in kept.websocket.messages
-    ]
-    assert said == [
-        (True, False, False),
-        (False, False, False),
-        (True, True, True),
-        (False, True, False),
-        (True, False, False),
-        (False, False, False),
-    ]
+    said = [(one.from_client, one.content, one.dropped) for one in kept.websocket.messages]
+    passed = [(True, call("read_file"), False), (False, RESULT, False)]
+    denied = [(True, call("delete_file"), True), (False, not_found("delete_file"), False)]
+    assert said == [*passed, *denied, *passed]
     assert kept.websocket.close_code == 1000
 
 
 # What another script changes after us is judged again, and passes only if it may.
 
-BOTH = tool_list([READ, DELETE], id="5")
-
 
 async def test_an_answer_that_becomes_an_event_stream_is_not_shown(tmp_path: Path) -> None:
     """It is there as a whole, too late to be judged event by event."""
     stream = answered(b"data: " + BOTH + b"\n\n", "text/event-stream")
-    async with hosted(tmp_path, Script("response", stream)) as it:
+    async with hosted(tmp_path, Hook("response", stream)) as it:
         got = await it.ask(LIST)
         assert b"delete_file" not in got.head + got.body
         assert b'"error"' in got.body
 
 
 async def test_an_answer_to_head_stays_without_a_body(tmp_path: Path) -> None:
-    async with hosted(tmp_path, Script("response", answered(BOTH))) as it:
-        got = await it.client.ask(get().replace(b"GET", b"HEAD"))
-        assert got.status == 200
+    async with hosted(tmp_path, Hook("response", answered(BOTH))) as it:
+        assert (await it.client.ask(get().replace(b"GET", b"HEAD"))).status == 200
         assert (await it.ask(LIST)).body == tool_list([READ], id="5")
 
 
-async def streaming(_request: RawRequest, peer: Peer) -> None:
-    await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
-
-
-@asynccontextmanager
-async def streamed(home: Path, name: str, value: str) -> AsyncIterator[Answer]:
-    """Get a stream to whose head a script adds this."""
-
+@pytest.mark.parametrize(("name", "value", "passes", "is_shown"), [
+    ("x-tools", "harmless", True, True),
+    ("x-tools", '{"name":"delete_file","inputSchema":{}}', False, True),
+    # A client would read it in another way than we have judged it.
+    ("content-type", "application/json", True, False),
+])  # fmt: skip
+async def test_which_headers_a_script_may_give_a_stream(
+    name: str, value: str, passes: bool, is_shown: bool, tmp_path: Path
+) -> None:
     def change(flow: HTTPFlow) -> None:
         assert flow.response
         flow.response.headers[name] = value
 
-    async with hosted(home, Script("responseheaders", change), respond=streaming) as it:
-        yield await it.ask(call("read_file"))
-
-
-async def test_a_header_that_a_script_gives_a_stream_passes_unless_it_carries_a_tool(
-    tmp_path: Path,
-) -> None:
-    for value, passes in (("harmless", True), ('{"name":"delete_file","inputSchema":{}}', False)):
-        async with streamed(tmp_path, "x-tools", value) as got:
-            assert bool(got.all("x-tools")) is passes
-            assert RESULT in got.body
-
-
-async def test_a_stream_that_a_script_calls_something_else_is_not_shown(tmp_path: Path) -> None:
-    """A client would read it in another way than we have judged it."""
-    async with streamed(tmp_path, "content-type", "application/json") as got:
-        assert b"The server sent an invalid response" in got.body
-        assert RESULT not in got.body
+    respond = streaming(b"data: " + RESULT + b"\n\n")
+    async with hosted(tmp_path, Hook("responseheaders", change), respond=respond) as it:
+        got = await it.ask(call("read_file"))
+    assert (value in got.all(name)) is passes
+    assert (RESULT in got.body) is is_shown
+    assert (b"The server sent an invalid response" in got.body) is not is_shown

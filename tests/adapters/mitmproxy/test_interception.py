@@ -5,28 +5,31 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
-import json
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
 import pytest
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.addons.upstream_auth import UpstreamAuth
 from mitmproxy.exceptions import OptionsError
-from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.serving import endpoints
-from tests.adapters.mitmproxy.filtered import Script
-from tests.h2_upstream import UpstreamStream, h2_upstream
-from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
-from tests.proxy import SCRIPT, RunningProxy, certified, proxy
-from tests.raw_client import Answer, H2Client, RawClient, raw_client, trusting
+from tests.filtered import DELETE, INITIALIZE, LIST, READ, Filtered, Hook, call, filtered, not_found
+from tests.make import listing
+from tests.mcp_upstream import RESULT, McpUpstream
+from tests.proxy import SCRIPT, certified, proxy
+from tests.raw_client import Answer, H2Client, RawClient, post, raw_client, trusting
 from tests.raw_upstream import (
     LAST_CHUNK,
     SSE_HEAD,
@@ -34,13 +37,14 @@ from tests.raw_upstream import (
     Peer,
     RawRequest,
     RawUpstream,
+    Script,
     answer,
     chunk,
     raw_upstream,
+    streaming,
     until,
 )
-
-READ, DELETE = tool("read_file"), tool("delete_file")
+from tests.shapes import Message, Server
 
 JSON = b"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
 
@@ -49,35 +53,14 @@ hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
 ways = pytest.mark.parametrize("way", ["absolute", "tunnel", "tls"])
 
 
-def request(method: str, **params: Any) -> bytes:
-    said = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
-    return json.dumps(said).encode()
-
-
-def call(name: str) -> bytes:
-    return request("tools/call", name=name, arguments={})
-
-
-def not_found(name: str) -> dict[str, Any]:
-    error = {"code": -32601, "message": f"Tool not found: {name}"}
-    return {"jsonrpc": "2.0", "id": 7, "error": error}
-
-
 @dataclass
-class Between:
+class Between(Filtered):
     """A client that goes through us to an upstream."""
 
-    upstream: McpUpstream
-    proxy: RunningProxy
-    client: RawClient
-    prefix: str
+    prefix: str = ""
 
-    @property
-    def addon(self) -> Any:
-        return self.proxy.master.addons.get("toolfilter")
-
-    async def send(
-        self, body: bytes, *, path: str = "/mcp", headers: bytes = JSON, method: str = "POST"
+    async def ask(
+        self, body: bytes, headers: bytes = JSON, path: str = "/mcp", method: str = "POST"
     ) -> Answer:
         return await self.client.ask(self.written(body, path, headers, method))
 
@@ -86,7 +69,9 @@ class Between:
         every = self.upstream.raw.requests
         return [one for one in every if b"user-agent: mcp-tool-filter" not in one.head.lower()]
 
-    def written(self, body: bytes, path: str, headers: bytes, method: str = "POST") -> bytes:
+    def written(
+        self, body: bytes, path: str = "/mcp", headers: bytes = JSON, method: str = "POST"
+    ) -> bytes:
         host = self.upstream.url.partition("//")[2]
         head = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}\r\n".encode()
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
@@ -95,27 +80,15 @@ class Between:
 
 @asynccontextmanager
 async def between(
-    home: Path,
-    way: str = "tunnel",
-    *,
-    host: object = "plain",
-    respond: Respond | None = None,
-    mode: str = "regular",
-    scripts: Sequence[object] = (),
-    **options: Any,
+    home: Path, way: str = "tunnel", *scripts: object, mode: str = "regular", **options: Any
 ) -> AsyncIterator[Between]:
-    options = {"deny": ["^delete_"], **options}
     tls = certified(home) if way == "tls" else None
-    async with (
-        mcp_upstream(tools=[READ, DELETE], respond=respond, tls=tls) as upstream,
-        proxy(ToolFilter(), *scripts, to=[mode], home=home, host=host, **options) as running,
-        raw_client(running.port) as client,
-    ):
-        prefix = await reach(client, upstream.url, way)
-        yield Between(upstream, running, client, prefix)
+    async with filtered(home, *scripts, to=[mode], tls=tls, **options) as it:
+        prefix = await reach(it.client, it.upstream.url, way)
+        yield Between(it.upstream, it.client, it.proxy, prefix)
 
 
-async def reach(client: RawClient, url: str, way: str) -> str:
+async def reach(client: RawClient, url: str, way: str = "tunnel") -> str:
     """Open a tunnel if this is the way; return what stands before each path."""
     if way == "absolute":
         return url
@@ -130,24 +103,25 @@ async def tunnel(client: RawClient, to: str, tls: ssl.SSLContext | None) -> None
         await client.writer.start_tls(tls, server_hostname="localhost")
 
 
+def listening(home: Path, *scripts: object, **options: Any) -> Any:
+    """Run a forward proxy, for an upstream of the test's own."""
+    return proxy(
+        ToolFilter(), *scripts, to=["regular"], home=home, **{"deny": ["^delete_"], **options}
+    )
+
+
 @asynccontextmanager
 async def tunnelled(
-    home: Path, script: Callable[[Peer], Awaitable[None]], **options: Any
+    home: Path, script: Script, **options: Any
 ) -> AsyncIterator[tuple[RawUpstream, RawClient]]:
     """Open a plain tunnel through us to an upstream that speaks as the script says."""
-    given = {"to": ["regular"], "deny": ["^delete_"], **options}
     async with (
         raw_upstream(script) as upstream,
-        proxy(ToolFilter(), home=home, **given) as running,
+        listening(home, **options) as running,
         raw_client(running.port) as client,
     ):
-        await tunnel(client, upstream.url.partition("//")[2], None)
+        await reach(client, upstream.url)
         yield upstream, client
-
-
-async def names_listed(it: Between) -> list[str]:
-    got = json.loads((await it.send(request("tools/list"))).body)
-    return [one["name"] for one in got["result"]["tools"]]
 
 
 async def echo(asked: RawRequest, peer: Peer) -> None:
@@ -161,17 +135,11 @@ async def echo(asked: RawRequest, peer: Peer) -> None:
 @ways
 async def test_mcp_is_filtered(tmp_path: Path, way: str, host: str) -> None:
     async with between(tmp_path, way, host=host) as it:
-        hello: dict[str, Any] = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {},
-        }
-        await it.send(request("initialize", **hello))
-        assert await names_listed(it) == ["read_file"]
-        got = await it.send(call("delete_file"))
-        assert got.status == 200
-        assert json.loads(got.body) == not_found("delete_file")
-        assert (await it.send(call("read_file"))).status == 200
+        await it.ask(INITIALIZE)
+        assert await it.names() == ["read_file"]
+        got = await it.ask(call("delete_file"))
+        assert (got.status, got.body) == (200, not_found("delete_file"))
+        assert (await it.ask(call("read_file"))).status == 200
         assert [one.body for one in it.upstream.of("tools/call")] == [call("read_file")]
 
 
@@ -204,13 +172,13 @@ async def test_a_denied_call_does_not_pass(tmp_path: Path, way: str, trick: str)
 
 async def test_a_client_that_leaves_early_does_no_harm(tmp_path: Path) -> None:
     async with between(tmp_path, respond=echo) as it:
-        whole = it.written(call("delete_file"), "/mcp", JSON)
-        for part in (whole[:-10], it.written(b"PNG", "/v1", JSON)[:-1], whole[:20]):
-            async with raw_client(it.proxy.port) as client:
-                await tunnel(client, it.upstream.url.partition("//")[2], None)
+        whole = it.written(call("delete_file"))
+        for part in (whole[:-10], it.written(b"PNG", "/v1")[:-1], whole[:20]):
+            async with raw_client(it.port) as client:
+                await reach(client, it.upstream.url)
                 await client.say(part)
                 client.abort()
-        assert (await it.send(b"{}", path="/v1")).body == b"{}"
+        assert (await it.ask(b"{}", path="/v1")).body == b"{}"
         assert not it.proxy.errors()
 
 
@@ -221,16 +189,14 @@ async def test_unfinished_bodies_are_held_within_the_budget(tmp_path: Path, way:
     async with between(tmp_path, way) as it, AsyncExitStack() as clients:
         begun = []
         for _ in range(20):
-            client = await clients.enter_async_context(raw_client(it.proxy.port))
-            if way == "tunnel":
-                await tunnel(client, it.upstream.url.partition("//")[2], None)
+            client = await clients.enter_async_context(raw_client(it.port))
+            await reach(client, it.upstream.url, way)
             with suppress(ConnectionError):
-                await client.say(it.written(body, "/v1", JSON)[:-1])
+                await client.say(it.written(body, "/v1")[:-1])
             begun.append(client)
         with suppress(ConnectionError):
             assert not await begun[0].rest()
-        got = await it.send(call("delete_file"))
-        assert json.loads(got.body) == not_found("delete_file")
+        assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
         assert not it.passed()
 
 
@@ -240,7 +206,7 @@ async def test_forgetting_an_endpoint_frees_its_counts(
     monkeypatch.setattr(endpoints, "MOST_SITES", 2)
     async with between(tmp_path) as it:
         for number in range(6):
-            await it.send(call("read_file"), path=f"/mcp{number}")
+            await it.ask(call("read_file"), path=f"/mcp{number}")
         gc.collect()
         assert len(it.addon.proxy.watchers.statistics) <= 3  # the last flow may keep one more
 
@@ -249,60 +215,51 @@ async def test_options_about_one_upstream_are_refused(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         for option in ({"upstream_headers": ["A: b"]}, {"paths": ["mcp"]}, {"endpoint": ["/a"]}):
             with pytest.raises(OptionsError, match="a forward proxy has many"):
-                it.proxy.master.options.update(**option)
+                it.set(**option)
 
 
 @pytest.mark.parametrize("way", ["absolute", "tunnel"])
-async def test_a_script_may_change_a_request_and_takes_nothing_from_the_engine(
-    way: str, tmp_path: Path
-) -> None:
+async def test_a_script_may_change_a_request_and_nothing_else(way: str, tmp_path: Path) -> None:
     """Neither a tunnel, nor the care for proxy credentials. It says that clients speak HTTP/2."""
 
     def change(flow: HTTPFlow) -> None:
         flow.request.headers["x-changed"] = "1"
         flow.client_conn.alpn = b"h2"
 
-    async with between(tmp_path, way, scripts=[Script("request", change)]) as it:
+    async with between(tmp_path, way, Hook("request", change)) as it:
         login = JSON + (b"" if way == "tunnel" else b"Proxy-Authorization: Basic c2VjcmV0\r\n")
         for _ in range(2):
-            assert (await it.send(call("read_file"), headers=login)).status == 200
+            assert (await it.ask(call("read_file"), login)).status == 200
         asked = it.upstream.of("tools/call")
         assert [one.all("x-changed") for one in asked] == [["1"], ["1"]]
         assert not any(one.all("proxy-authorization") for one in asked)
 
 
-async def test_a_script_sees_the_answer_of_a_stream_that_turns_out_to_be_mcp(
-    tmp_path: Path,
-) -> None:
-    async def respond(_asked: RawRequest, peer: Peer) -> None:
-        await peer.say(SSE_HEAD + chunk(b"data: " + request("tools/x") + b"\n\n") + LAST_CHUNK)
-
-    def note(flow: HTTPFlow) -> None:
-        seen.append(flow.response)
-
-    seen: list[Response | None] = []
-    async with between(tmp_path, respond=respond, scripts=[Script("response", note)]) as it:
-        assert (await it.send(b"", method="GET")).status == 200
-    assert [one.headers["content-type"] for one in seen if one] == ["text/event-stream"]
+async def test_a_script_sees_the_answer_of_a_stream_that_proves_to_be_mcp(tmp_path: Path) -> None:
+    seen: list[HTTPFlow] = []
+    watching = Hook("response", seen.append)
+    respond = streaming(b"data: " + call("x") + b"\n\n")
+    async with between(tmp_path, "tunnel", watching, respond=respond) as it:
+        assert (await it.ask(b"", method="GET")).status == 200
+    [flow] = seen
+    assert flow.response
+    assert flow.response.headers["content-type"] == "text/event-stream"
 
 
 async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None:
     async with between(tmp_path, max_clients=["1"]) as it:
-        assert await names_listed(it) == ["read_file"]
+        assert await it.names() == ["read_file"]
         it.client.close()
-        seats = it.addon.proxy.crowd.seats
-        await until(lambda: not len(seats))
-        async with raw_client(it.proxy.port) as client:
-            to = it.upstream.url.partition("//")[2]
-            await tunnel(client, to, None)
-            await client.say(it.written(call("read_file"), "/mcp", JSON))
-            assert (await client.answer()).status == 200
+        await until(lambda: not len(it.addon.proxy.crowd.seats))
+        async with raw_client(it.port) as client:
+            await reach(client, it.upstream.url)
+            assert (await client.ask(it.written(call("read_file")))).status == 200
 
 
 async def test_a_dump_shows_no_secret_of_an_endpoints_url(tmp_path: Path) -> None:
     dump = tmp_path / "dump.flow"
     async with between(tmp_path, "absolute", host="dump", save_stream_file=str(dump)) as it:
-        await it.send(request("tools/list"), path="/mcp?api_key=hunter2")
+        await it.ask(LIST, path="/mcp?api_key=hunter2")
         assert it.upstream.asked[-1].line.startswith("POST /mcp?api_key=hunter2 ")
     assert b"hunter2" not in dump.read_bytes()
     assert b"/mcp?api_key=masked-" in dump.read_bytes()
@@ -326,79 +283,54 @@ async def test_no_url_is_rewritten(tmp_path: Path) -> None:
 
     async with between(tmp_path, respond=respond) as it:
         origin = b"Origin: https://page.example\r\nSec-Fetch-Site: cross-site\r\n"
-        got = await it.send(call("read_file"), headers=JSON + origin)
+        got = await it.ask(call("read_file"), JSON + origin)
         assert got.all("location") == [f"{it.upstream.url}/m"]
-        await it.client.say(it.written(b"", "/sse", b"", "GET"))
-        await it.client.head()
-        assert f"data: {it.upstream.url}/m\n".encode() in await it.client.chunks()
-        got = await it.send(call("delete_file"), path="/m")
-        assert json.loads(got.body) == not_found("delete_file")
+        got = await it.ask(b"", b"", "/sse", "GET")
+        assert f"data: {it.upstream.url}/m\n".encode() in got.body
+        assert (await it.ask(call("delete_file"), path="/m")).body == not_found("delete_file")
+
+
+class Knowing(Server):
+    """Knows these tools; without any, it answers no request for the list."""
+
+    def _result(self, asked: Message) -> object:
+        if asked.get("params", {}).get("name") == "no_such_tool":
+            text = {"type": "text", "text": "Unknown tool: no_such_tool"}
+            return {"isError": True, "content": [text]}
+        return super()._result(asked)
+
+    def _answers(self, body: bytes, request: RawRequest) -> list[bytes]:
+        answers = super()._answers(body, request)  # which also notes what it has heard
+        return answers if self.tools or b"tools/list" not in body else []
 
 
 @ways
 @pytest.mark.parametrize("lists", [True, False])
-async def test_calls_over_the_older_transport_need_no_list_before_them(
-    tmp_path: Path, way: str, lists: bool
-) -> None:
+async def test_the_older_transport_needs_no_list(tmp_path: Path, way: str, lists: bool) -> None:
     """An agent that knows the tools calls one straight away. If the upstream does not list, one
     call waits for our own request, and the others are judged by the patterns; what the upstream
     says of a tool that it does not know is said in our words."""
-    streams: list[Peer] = []
-
-    async def respond(asked: RawRequest, peer: Peer) -> None:
-        if asked.line.startswith("GET"):
-            streams.append(peer)
-            at = f"event: endpoint\ndata: /messages?session={len(streams)}\n\n"
-            await peer.say(SSE_HEAD + chunk(at.encode()))
-            await peer.left()
-            return
-        await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
-        said = json.loads(asked.body)
-        result: dict[str, Any] = {"called": said["method"]}
-        if said["method"] == "initialize":
-            result = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {}}
-        elif said["method"] == "tools/list":
-            result = {"tools": [json.loads(one) for one in (READ, DELETE)]}
-        elif b"no_such_tool" in asked.body:
-            text = {"type": "text", "text": "Unknown tool: no_such_tool"}
-            result = {"isError": True, "content": [text]}
-        if "id" in said and (lists or said["method"] != "tools/list"):
-            told = json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result})
-            stream = streams[int(asked.line.partition("session=")[2].split()[0]) - 1]
-            await stream.say(chunk(f"data: {told}\n\n".encode()))
-
-    async def script(peer: Peer) -> None:
-        while True:
-            await respond(await peer.request(), peer)
-
-    given: dict[str, Any] = {"deny": ["^delete_"], "tool_list_timeout": ["500"]}
+    server = Knowing([READ, DELETE] if lists else (), is_legacy=True)
     tls = certified(tmp_path) if way == "tls" else None
     async with (
-        raw_upstream(script, tls=tls) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, **given) as running,
+        raw_upstream(server.serve, tls=tls) as upstream,
+        listening(tmp_path, tool_list_timeout=["500"]) as running,
         raw_client(running.port) as stream,
         raw_client(running.port) as poster,
     ):
-        host = upstream.url.partition("//")[2]
         await reach(stream, upstream.url, way)
         prefix = await reach(poster, upstream.url, way)
-        head = f"%s {prefix}%s HTTP/1.1\r\nHost: {host}\r\n"
-        await stream.say((head % ("GET", "/sse") + "Accept: text/event-stream\r\n\r\n").encode())
+        it = Between(McpUpstream(upstream, ()), poster, running, prefix)
+        await stream.say(it.written(b"", "/sse", b"Accept: text/event-stream\r\n", "GET"))
         await stream.head()
-        assert b"session=1" in await stream.chunk()
-
-        async def ask(body: bytes) -> Any:
-            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            await poster.ask((head % ("POST", "/messages?session=1") + length).encode() + body)
-            return json.loads((await stream.chunk()).partition(b"data: ")[2])
-
-        assert await ask(call("delete_file")) == not_found("delete_file")
-        assert (await ask(call("read_file")))["result"] == {"called": "tools/call"}
-        assert await ask(call("delete_file")) == not_found("delete_file")
-        assert await ask(call("no_such_tool")) == not_found("no_such_tool")
-        asked = [one.body for one in upstream.requests]
-        assert sum(b"tools/list" in one for one in asked) == 1
-        assert not [one for one in asked if b"delete_file" in one]
+        assert b"s=0" in await stream.chunk()
+        for name in ("delete_file", "read_file", "delete_file", "no_such_tool"):
+            await it.ask(call(name), path="/messages?s=0")
+            heard = (await stream.chunk()).partition(b"data: ")[2].strip()
+            assert (heard == not_found(name)) is (name != "read_file")
+            assert name != "read_file" or b'"text": "read_file"' in heard
+    assert "delete_file" not in server.called()
+    assert sum(b"tools/list" in one for one in server.heard) == 1
 
 
 # A forward proxy in front of another proxy: requests in tunnels go through tunnels of that one.
@@ -411,21 +343,18 @@ class Behind:
     """A proxy that notes what it is asked."""
 
     heads: list[bytes] = field(default_factory=list)
-    port: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             self.heads.append(head)
-            target = head.split(b" ")[1].decode()
-            where = target.removeprefix("http://").partition("/")[0].rpartition(":")
-            there = await asyncio.open_connection(where[0], int(where[2]))
+            target = head.split(b" ")[1]
+            host, _, path = target.removeprefix(b"http://").partition(b"/")
+            there = await asyncio.open_connection("127.0.0.1", int(host.rpartition(b":")[2]))
             if head.startswith(b"CONNECT"):
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             else:
-                there[1].write(
-                    head.replace(target.encode(), b"/" + target.encode().split(b"/", 3)[3])
-                )
+                there[1].write(head.replace(target, b"/" + path))
             await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
         writer.close()
 
@@ -437,31 +366,21 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-@asynccontextmanager
-async def a_proxy() -> AsyncIterator[Behind]:
-    behind = Behind()
-    server = await asyncio.start_server(behind.serve, "127.0.0.1", 0)
-    behind.port = server.sockets[0].getsockname()[1]
-    yield behind
-    server.close()
-
-
 @pytest.mark.parametrize("is_direct", [False, True])
 @ways
-async def test_requests_go_on_to_the_proxy_behind(
-    way: str, is_direct: bool, tmp_path: Path
-) -> None:
-    async with a_proxy() as behind:
+async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_path: Path) -> None:
+    behind = Behind()
+    async with await asyncio.start_server(behind.serve, "127.0.0.1", 0) as server:
         how: dict[str, Any] = {
-            "mode": f"upstream:http://127.0.0.1:{behind.port}",
+            "mode": f"upstream:http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
             "upstream_auth": "u:p",
             "keep_host_header": not is_direct,  # for reverse proxies only
         }
-        async with between(tmp_path, way, scripts=[UpstreamAuth()], **how) as it:
+        async with between(tmp_path, way, UpstreamAuth(), **how) as it:
             it.addon.interception.is_direct = lambda _host: is_direct
-            assert (await it.send(b"other", path="/other")).status == 200
-            assert json.loads((await it.send(call("delete_file"))).body) == not_found("delete_file")
-            assert (await it.send(call("read_file"))).status == 200
+            assert (await it.ask(b"other", path="/other")).status == 200
+            assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
+            assert (await it.ask(call("read_file"))).status == 200
             requests, peers = it.upstream.raw.requests, it.upstream.raw.peers
     assert bool(behind.heads) is not is_direct
     assert sum(b"tools/list" in one.body for one in requests) == 1  # our own
@@ -473,11 +392,8 @@ async def test_requests_go_on_to_the_proxy_behind(
 
 @pytest.mark.parametrize("login", [b"", LOGIN])
 @pytest.mark.parametrize("way", ["absolute", "tunnel"])
-async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
-    way: str, login: bytes, tmp_path: Path
-) -> None:
-    how: dict[str, Any] = {"scripts": [ProxyAuth()], "proxyauth": "u:p"}
-    async with between(tmp_path, "absolute", **how) as it:
+async def test_clients_need_the_login_of_mitmproxy(way: str, login: bytes, tmp_path: Path) -> None:
+    async with between(tmp_path, "absolute", ProxyAuth(), proxyauth="u:p") as it:
         host = it.upstream.url.partition("//")[2].encode()
         line = b"CONNECT %b" % host if way == "tunnel" else b"GET http://%b/x" % host
         await it.client.say(line + b" HTTP/1.1\r\nHost: x\r\n" + login + b"\r\n")
@@ -486,7 +402,7 @@ async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
         assert (b"Proxy-Authenticate: Basic realm=" in head) is not bool(login)
         if login and way == "tunnel":
             it.prefix = ""
-            assert (await it.send(call("read_file"))).status == 200
+            assert (await it.ask(call("read_file"))).status == 200
         assert not any(b"roxy-auth" in one.head for one in it.upstream.raw.requests)
 
 
@@ -494,9 +410,7 @@ async def test_a_client_needs_the_login_that_mitmproxys_option_asks_for(
 
 
 @pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
-async def test_a_server_that_speaks_first_cannot_open_a_bypass(
-    tmp_path: Path, greeting: bytes
-) -> None:
+async def test_a_server_that_speaks_first_opens_no_bypass(tmp_path: Path, greeting: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(greeting)
         await peer.writer.drain()
@@ -505,9 +419,7 @@ async def test_a_server_that_speaks_first_cannot_open_a_bypass(
 
     async with tunnelled(tmp_path, script, connection_strategy="eager") as (upstream, client):
         await asyncio.sleep(0.05)
-        body = call("delete_file")
-        head = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        await client.say(head + body)
+        await client.say(post(call("delete_file"), headers=b"Host: x\r\n"))
         said = b"-"
         async with asyncio.timeout(TIMEOUT):
             while said and b"delete_file" not in said:  # an answer of ours, or the end
@@ -520,11 +432,7 @@ async def test_a_strange_tls_record_reaches_no_server(
     record: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Some servers take TLS records that we would not read."""
-
-    async def script(peer: Peer) -> None:
-        await peer.left()
-
-    async with tunnelled(tmp_path, script) as (upstream, client):
+    async with tunnelled(tmp_path, Peer.left) as (upstream, client):
         await client.say(record + b"\0\x40" + bytes(64))
         async with asyncio.timeout(TIMEOUT):
             assert await client.reader.read() == b""
@@ -557,13 +465,6 @@ async def test_what_is_neither_tls_nor_http_passes_only_to_named_hosts(
 GRPC = b"\0\0\0\0\5hello"
 
 
-async def script(stream: UpstreamStream) -> None:
-    stream.head([(b":status", b"200"), (b"content-type", b"application/grpc")])
-    stream.say(GRPC)
-    stream.connection.h2.send_headers(stream.number, [(b"grpc-status", b"0")], end_stream=True)
-    stream.connection.flush()
-
-
 def offering(*protocols: str) -> ssl.SSLContext:
     tls = trusting()
     tls.set_alpn_protocols([*protocols])
@@ -572,22 +473,37 @@ def offering(*protocols: str) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def speaking_h2_alone(
-    home: Path, *scripts: object, **options: Any
-) -> AsyncIterator[tuple[H2Client, list[UpstreamStream]]]:
-    seen: list[UpstreamStream] = []
+    home: Path,
+    *scripts: object,
+    head: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/grpc"),),
+    pieces: Sequence[bytes] = (GRPC,),
+    **options: Any,
+) -> AsyncIterator[tuple[H2Client, list[int]]]:
+    """A client of an upstream that says this, and the streams that have reached the upstream."""
+    seen: list[int] = []
 
-    async def noting(stream: UpstreamStream) -> None:
-        seen.append(stream)
-        await script(stream)
+    async def speak_grpc(peer: Peer) -> None:
+        config = h2.config.H2Configuration(client_side=False, header_encoding=None)
+        there = h2.connection.H2Connection(config)
+        there.initiate_connection()
+        with suppress(h2.exceptions.ProtocolError):  # the filter asks for a list over HTTP/1.1
+            while data := await peer.reader.read(65536):
+                for event in there.receive_data(data):
+                    if isinstance(event, h2.events.RequestReceived):
+                        seen.append(number := event.stream_id)
+                        there.send_headers(number, [(b":status", b"200"), *head])
+                        for piece in pieces:
+                            there.send_data(number, piece)
+                        there.send_headers(number, [(b"grpc-status", b"0")], end_stream=True)
+                await peer.say(there.data_to_send())
 
+    tls = certified(home)
+    tls.set_alpn_protocols(["h2"])
     async with (
-        h2_upstream(noting, tls=certified(home)) as upstream,
-        proxy(
-            ToolFilter(), *scripts, to=["regular"], home=home, deny=["^delete_"], host="dump",
-            **options,
-        ) as running,
+        raw_upstream(speak_grpc, tls=tls) as upstream,
+        listening(home, *scripts, host="dump", **options) as running,
         raw_client(running.port) as raw,
-    ):  # fmt: skip
+    ):
         await tunnel(raw, upstream.url.partition("//")[2], offering("h2"))
         client = H2Client(raw.reader, raw.writer)
         client.start()
@@ -613,30 +529,49 @@ FORMS: dict[str, tuple[tuple[bytes, bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("options", "scripts"),
-    [({}, []), ({"stream_large_bodies": "1"}, []), ({}, [Script("requestheaders", stream_all)])],
-    ids=["", "streamed", "streamed by a script"],
-)
+@pytest.mark.parametrize(("options", "scripts"), [
+    ({}, []), ({"stream_large_bodies": "1"}, []), ({}, [Hook("requestheaders", stream_all)]),
+], ids=["", "streamed", "streamed by a script"])  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 async def test_mcp_over_http2_alone_is_judged(
-    form: str, options: dict[str, str], scripts: list[object], tmp_path: Path
+    form: str, options: dict[str, Any], scripts: list[object], tmp_path: Path
 ) -> None:
     (header, body), is_grpc = FORMS[form], form == "gRPC"
     async with speaking_h2_alone(tmp_path, *scripts, **options) as (client, seen):
-        number = client.ask(body=body, headers=[header], content_length=not is_grpc)
-        stream = client.streams[number]
+        stream = client.streams[client.ask(body=body, headers=[header], content_length=not is_grpc)]
         while not (stream.ended or stream.reset is not None or client.closed):
             await client.read()
         assert is_grpc or not seen
-        assert form != "JSON" or json.loads(bytes(stream.data)) == not_found("delete_file")
+        assert form != "JSON" or bytes(stream.data) == not_found("delete_file")
+
+
+EVENTS = b"data: 1\n\ndata: %b\n\n" * 50
+CODINGS: dict[bytes, Callable[[bytes], bytes]] = {b"identity": bytes, b"gzip": gzip.compress}
+
+
+@pytest.mark.parametrize("coding", [*CODINGS, b"unknown"])
+@pytest.mark.parametrize("is_mcp", [True, False])
+async def test_events_over_http2_pass_unless_they_are_mcp(
+    coding: bytes, is_mcp: bool, tmp_path: Path
+) -> None:
+    event = listing("secret") if is_mcp else b'{"id":1}'
+    body = CODINGS.get(coding, bytes)(EVENTS.replace(b"%b", event))
+
+    head = (b"content-type", b"text/event-stream"), (b"content-encoding", coding)
+    pieces = [body[at : at + 30] for at in range(0, len(body), 30)]
+    async with speaking_h2_alone(tmp_path, head=head, pieces=pieces) as (client, _):
+        stream = client.streams[client.ask("GET")]
+        while not (stream.ended or stream.reset is not None or client.closed):
+            await client.read()
+        passes = coding in CODINGS and not is_mcp
+        assert (stream.data == body) is stream.ended is passes
+        with suppress(EOFError, OSError):
+            stream.data += gzip.decompress(stream.data)
+        assert b"secret" not in stream.data
 
 
 async def test_a_client_that_knows_both_gets_http_1(tmp_path: Path) -> None:
-    async with (
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^x"]) as running,
-        raw_client(running.port) as raw,
-    ):
+    async with listening(tmp_path) as running, raw_client(running.port) as raw:
         await tunnel(raw, "localhost:1", offering("h2", "http/1.1"))
         assert raw.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
 

@@ -9,16 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
-from tests.adapters.mitmproxy.relisting import Changing, ask
-from tests.cli.launched import launched
-from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import SCRIPT, RunningProxy, proxy
-from tests.proxy import tool as run_tool
+from tests.filtered import INITIALIZE, LIST, Changing, Filtered, ask, call, filtered, not_found
+from tests.hosts import HOSTS, MITMDUMP, filtering, hosted
+from tests.mcp_upstream import RESULT, mcp_upstream, tool, tool_list
+from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port, raw_upstream, until
 from tests.websocket import accept, connect
@@ -30,16 +29,11 @@ HELLO = (
     b'"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"u","version":"1"}}}'
 )
 
-SILENT_HELLO = HELLO.replace(b'"listChanged":true', b"")
-
 NOTICE = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
-
 CHANGED = b"data: " + NOTICE + b"\n\n"
-
 LAST = b'{"jsonrpc":"2.0","method":"notifications/last"}'
 
 IN_SESSION = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
-
 MODERN = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n"
 
 LISTEN = (
@@ -47,16 +41,13 @@ LISTEN = (
     b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
     b'"io.modelcontextprotocol/clientCapabilities":{}},"notifications":{"toolsListChanged":true}}}'
 )
-
+SUBSCRIPTION = b'{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}'
 ACKNOWLEDGED = (
-    b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":'
-    b'{"io.modelcontextprotocol/subscriptionId":%s},"notifications":{%s}}}'
+    b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":'
+    + SUBSCRIPTION
+    + b',"notifications":{%s}}}'
 )
-
-SUBSCRIBED = (
-    b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed",'
-    b'"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}\n\n'
-)
+SUBSCRIBED = b"data: " + NOTICE[:-1] + b',"params":' + SUBSCRIPTION + b"}}\n\n"
 
 
 @dataclass
@@ -69,13 +60,16 @@ class Scene:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     tools: list[bytes] = field(default_factory=lambda: [tool("read"), tool("delete_all")])
 
+    @property
+    def hello(self) -> bytes:
+        return HELLO if self.declares else HELLO.replace(b'"listChanged":true', b"")
+
     async def respond(self, request: RawRequest, peer: Peer) -> None:
         if b"upgrade: websocket" in request.head.lower():
             await self._speak_over_websocket(request, peer)
         elif request.line.startswith("GET /sse"):
-            hello = HELLO if self.declares else SILENT_HELLO
             endpoint = b"event: endpoint\ndata: /messages?s=1\n\n"
-            await self._stream(peer, endpoint, b"data: " + hello + b"\n\n")
+            await self._stream(peer, endpoint, b"data: " + self.hello + b"\n\n")
         elif request.line.startswith("GET"):
             await self._stream(peer, b": hello\n\n")
         elif b"subscriptions/listen" in request.body:
@@ -95,27 +89,24 @@ class Scene:
     async def _speak_over_websocket(self, request: RawRequest, peer: Peer) -> None:
         end = await accept(peer.reader, peer.writer, request.head)
         await end.hear()
-        await end.say(HELLO if self.declares else SILENT_HELLO)
+        await end.say(self.hello)
         await self.go.wait()
         await end.say(LAST)
         await end.hear()
 
-    def lists(self, _request: RawRequest, id: str) -> bytes:
-        return answer(tool_list(self.tools, id=id))
+
+type Change = Callable[[Filtered, Scene], Awaitable[None]]
 
 
-type Change = Callable[[ToolFilter, RunningProxy, Scene], Awaitable[None]]
+async def edit(it: Filtered, _scene: Scene) -> None:
+    it.set(tools_list=["upstream"])  # changes no pattern
+    it.set(deny=["^delete_"])
 
 
-async def edit(_tool_filter: ToolFilter, running: RunningProxy, _scene: Scene) -> None:
-    running.master.options.update(tools_list=["upstream"])  # changes no pattern
-    running.master.options.update(deny=["^delete_"])
-
-
-async def list_anew(tool_filter: ToolFilter, _running: RunningProxy, scene: Scene) -> None:
-    await tool_filter.proxy.changes.take_all_lists()  # the same: nobody is told
+async def list_anew(it: Filtered, scene: Scene) -> None:
+    await it.addon.proxy.changes.take_all_lists()  # the same: nobody is told
     scene.tools.append(tool("new"))
-    await tool_filter.proxy.changes.take_all_lists()
+    await it.addon.proxy.changes.take_all_lists()
 
 
 CHANGES = pytest.mark.parametrize("change", [edit, list_anew])
@@ -126,21 +117,18 @@ DECLARES = pytest.mark.parametrize("declares", [True, False], ids=["declared", "
 @asynccontextmanager
 async def playing(
     scene: Scene, change: Change, home: Path
-) -> AsyncIterator[tuple[int, Callable[[], Awaitable[None]]]]:
-    """Yield the port for a client that opens its stream; and what changes what it may see."""
-    tool_filter = ToolFilter(report=lambda _text: None)
-    options = {"deny": ["^x"], "endpoint": ["/mcp"]}
-    upstreams = mcp_upstream(respond=scene.respond, lists=scene.lists, session=b"s1")
-    async with upstreams as upstream, asyncio.timeout(TIMEOUT):
-        upstream.declares_changes = scene.declares
-        async with proxy(tool_filter, to=upstream.url, home=home, **options) as running:
-            await tool_filter.proxy.ready.wait()
+) -> AsyncIterator[tuple[Filtered, Callable[[], Awaitable[None]]]]:
+    """Yield a client that opens its stream; and what changes what it may see."""
+    given: Any = {"respond": scene.respond, "tools": scene.tools, "session": b"s1", "deny": ["^x"]}
+    async with asyncio.timeout(TIMEOUT), filtered(home, **given) as it:
+        it.upstream.declares_changes = scene.declares
+        await it.exposed()
 
-            async def happen() -> None:
-                await change(tool_filter, running, scene)
-                scene.go.set()
+        async def happen() -> None:
+            await change(it, scene)
+            scene.go.set()
 
-            yield running.port, happen
+        yield it, happen
 
 
 @CHANGES
@@ -151,23 +139,22 @@ async def test_a_list_change_is_announced_on_the_streams_of_a_client(
     """On the GET stream of its session, and on the stream of the older transport."""
     scene = Scene(declares)
     async with (
-        playing(scene, change, tmp_path) as (port, happen),
-        raw_client(port) as asker,
-        raw_client(port) as reader,
-        raw_client(port) as older,
+        playing(scene, change, tmp_path) as (it, happen),
+        raw_client(it.port) as reader,
+        raw_client(it.port) as older,
     ):
-        await asker.ask(post(INITIALIZE, headers=MCP_HEADERS))
+        await it.ask(INITIALIZE)
         await reader.say(get(headers=IN_SESSION))
         await reader.until(b": hello\n\n")
         await older.say(get(path="/sse"))
         await older.until(b"/messages?s=1\n\n")
-        await asker.ask(post(INITIALIZE, path="/messages?s=1"))
+        await it.ask(INITIALIZE, path="/messages?s=1")
         scene.asked.set()
         await older.until(b'"u"')
         await happen()
         for one in (reader, older):
             assert (await one.until(b": last")).count(CHANGED) == declares
-        listed = (await asker.ask(post(LIST, headers=IN_SESSION))).body
+        listed = (await it.client.ask(post(LIST, headers=IN_SESSION))).body
         assert (b"delete_all" in listed) is (change is list_anew)
         assert (b"new" in listed) is (change is list_anew)
 
@@ -177,11 +164,8 @@ async def test_a_list_change_is_announced_on_the_streams_of_a_client(
 async def test_a_list_change_is_announced_over_a_websocket(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
-    async with (
-        playing(Scene(declares), change, tmp_path) as (port, happen),
-        raw_client(port) as opener,
-    ):
-        end = await connect(opener.reader, opener.writer)
+    async with playing(Scene(declares), change, tmp_path) as (it, happen):
+        end = await connect(it.client.reader, it.client.writer)
         await end.say(INITIALIZE)
         assert b"serverInfo" in (await end.hear() or b"")
         await happen()
@@ -191,31 +175,29 @@ async def test_a_list_change_is_announced_over_a_websocket(
         assert heard.count(NOTICE) == declares
 
 
+AGREED = b'"toolsListChanged":true'
+
+
 @CHANGES
-@pytest.mark.parametrize(
-    ("id", "named", "agreed", "told"),
-    [
-        (b"7", b"7", b'"toolsListChanged":true', True),
-        (b'"a b"', b'"a b"', b'"toolsListChanged":true', True),
-        (b"7", b'"7"', b'"toolsListChanged":true', True),  # some write it as a text
-        (b"7", b"7", b'"toolsListChanged":false', False),
-        (b"7", b"7", b'"toolsListChanged":true,"toolsListChanged":false', False),
-        (b"7", b"7", b'"promptsListChanged":true', False),
-        (b"7", b"8", b'"toolsListChanged":true', False),
-    ],
-)
+@pytest.mark.parametrize(("id", "named", "agreed", "told"), [
+    (b"7", b"7", AGREED, True), (b'"a b"', b'"a b"', AGREED, True),
+    (b"7", b'"7"', AGREED, True),  # some write it as a text
+    (b"7", b"7", b'"toolsListChanged":false', False),
+    (b"7", b"7", AGREED + b',"toolsListChanged":false', False),
+    (b"7", b"7", b'"promptsListChanged":true', False),
+    (b"7", b"8", AGREED, False),
+])  # fmt: skip
 async def test_a_list_change_is_announced_to_subscribers(
     id: bytes, named: bytes, agreed: bytes, told: bool, change: Change, tmp_path: Path
 ) -> None:
     """Clients of 2026-07-28 have no session; the notification names what they asked with."""
     scene = Scene(acknowledged=ACKNOWLEDGED % (named, agreed))
-    async with playing(scene, change, tmp_path) as (port, happen), raw_client(port) as reader:
-        await reader.say(post(LISTEN % id, headers=MODERN))
-        await reader.until(b"acknowledged")
+    async with playing(scene, change, tmp_path) as (it, happen):
+        await it.client.say(post(LISTEN % id, headers=MODERN))
+        await it.client.until(b"acknowledged")
         await happen()
-        heard = await reader.until(b": last")
-        assert heard.count(SUBSCRIBED % named) == told
-        assert heard.count(b"list_changed") == told
+        heard = await it.client.until(b": last")
+        assert (heard.count(SUBSCRIBED % named), heard.count(b"list_changed")) == (told, told)
 
 
 # New snapshots while we run: each upstream's by itself, and one line says what has changed.
@@ -230,22 +212,17 @@ async def test_each_upstream_keeps_its_old_list_if_it_cannot_give_a_new_one(tmp_
             return answer(b"no", status="503 Service Unavailable", kind="text/plain")
         return answer(tool_list([tool("steady")], id=id))
 
-    async with (
-        mcp_upstream(respond=saying(RESULT), lists=failing) as one,
-        mcp_upstream(respond=saying(RESULT), lists=lists) as two,
-    ):
-        modes = [f"reverse:{each.url}@{port}" for each, port in zip((one, two), ports, strict=True)]
-        words = ["-s", SCRIPT, "--set", "deny=^delete_", "--set", "endpoint=/mcp"]
-        words += [word for mode in modes for word in ("--mode", mode)]
-        async with run_tool("mitmdump", *words, home=tmp_path) as it:
+    async with mcp_upstream(lists=failing) as one, mcp_upstream(lists=lists) as two:
+        to, other = (f"{each.url}@{port}" for each, port in zip((one, two), ports, strict=True))
+        words = ("deny=^delete_", "endpoint=/mcp", "--mode", f"reverse:{other}")
+        async with hosted(MITMDUMP, to, tmp_path, *words) as it:
             await it.says(rf"MCP tool filter: http://127.0.0.1:{ports[1]}")
             assert await ask(ports[0], "steady") == RESULT
             is_down = True
             lists.names = ["stays", "comes"]
             it.interrupt(signal.SIGHUP)
-            await it.says(
-                rf"SIGHUP: took a new list of {two.url}: new tool comes, tool goes is gone"
-            )
+            new = f"took a new list of {two.url}: new tool comes, tool goes is gone"
+            await it.says(f"SIGHUP: {new}")
             await it.says(rf"Warning: SIGHUP: the old list of {one.url} stays: .*503")
             assert await ask(ports[0], "steady") == RESULT
             assert await ask(ports[1], "comes") == RESULT
@@ -284,34 +261,30 @@ async def answer_user(request: RawRequest, peer: Peer) -> None:
 async def test_each_user_is_served_with_their_own_list(tmp_path: Path) -> None:
     reports: list[str] = []
     options = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
+    addon = ToolFilter(report=reports.append)
     async with (
         raw_upstream(users_only) as upstream,
-        proxy(
-            ToolFilter(report=reports.append), to=upstream.url, home=tmp_path, **options
-        ) as running,
+        proxy(addon, to=upstream.url, home=tmp_path, **options) as running,
         raw_client(running.port) as client,
     ):
 
         async def ask(body: bytes, user: str) -> bytes:
             return await asked_by(running.port, body, "2025-11-25", user)
 
-        refused = await client.ask(post(INITIALIZE, headers=MCP_HEADERS))
-        assert refused.status == 401
+        assert (await client.ask(post(INITIALIZE))).status == 401
         assert "when the first client logs in" in reports[0]
-        assert await ask(call("delete_ann"), "") == not_found("delete_ann")
-        assert await ask(call("delete_ann"), "ann") == not_found("delete_ann")
-        assert await ask(call("of_bob"), "ann") == not_found("of_bob")
-        assert await ask(call("of_ann"), "ann") == RESULT
-        assert await ask(call("of_ann"), "bob") == not_found("of_ann")
+        for user, tools in {"": [], "ann": ["of_ann"], "bob": ["of_bob"]}.items():
+            for name in ("of_ann", "delete_ann", "of_bob"):
+                if user or name == "delete_ann":
+                    said = RESULT if name in tools else not_found(name)
+                    assert await ask(call(name), user) == said
         assert b"of_ann" in await ask(LIST, "ann")
         assert b"delete_ann" not in await ask(LIST, "ann")
         assert b"of_bob" in await ask(LIST, "bob")
 
 
-async def test_the_start_can_require_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool_filter, ended = ToolFilter(report=lambda _text: None), asyncio.Queue[str]()
+async def test_a_start_can_require_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool_filter, ended = ToolFilter(), asyncio.Queue[str]()
     monkeypatch.setattr(tool_filter.proxy, "fail", ended.put_nowait)
     async with (
         raw_upstream(users_only) as upstream,
@@ -326,8 +299,6 @@ async def test_the_start_can_require_the_list(
 LONG = "x" * 257
 
 FAULTY = [tool("read"), tool("read"), tool(LONG), b'{"name":7,"inputSchema":{}}', tool("delete_x")]
-
-OPTIONS = {"deny": "^delete_", "endpoint": "/mcp", "tools_list": "upstream"}
 
 REASONS = (
     "lists read twice",
@@ -357,9 +328,8 @@ async def check(port: int, stderr: Callable[[], str]) -> None:
     for _ in range(2):
         assert b"later" not in await asked_by(port, LIST, "2025-06-18")
         assert b"later" in await asked_by(port, LIST, "2025-11-25")
-        assert (
-            await asked_by(port, call("read"), "2025-11-25", "ann") == RESULT
-        )  # asks for the list
+        asks_for_the_list = call("read")
+        assert await asked_by(port, asks_for_the_list, "2025-11-25", "ann") == RESULT
     await until(lambda: "credentials)" in stderr())
     said = stderr()
     [new] = [line for line in said.splitlines() if NEW in line]
@@ -375,18 +345,8 @@ async def check(port: int, stderr: Callable[[], str]) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("-q",), ("-v",)], ids=["usual", "quiet", "verbose"])
-@pytest.mark.parametrize("host", ["mitmdump", "launcher"])
+@pytest.mark.parametrize("host", HOSTS)
 async def test_hidden_tools_are_named(host: str, more: tuple[str, ...], tmp_path: Path) -> None:
-    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
-        port = free_port()
-        if host == "mitmdump":
-            sets = [part for name, text in OPTIONS.items() for part in ("--set", f"{name}={text}")]
-            mode = ("--mode", f"reverse:{upstream.url}@{port}")
-            running = run_tool("mitmdump", *more, "-s", SCRIPT, *mode, *sets, home=tmp_path)
-        else:
-            flags = (*more, "--deny", "^delete_", "--tools-list", "upstream", "--port", str(port))
-            running = launched("-u", f"{upstream.url}/mcp", *flags, home=tmp_path)
-        async with running as it:
-            it.port = port
-            await it.listening()
-            await check(port, lambda: it.stderr)
+    words = (*more, "deny=^delete_", "tools_list=upstream")
+    async with filtering(host, tmp_path, *words, lists=lists, port=free_port()) as it:
+        await check(it.port, lambda: it.stderr)

@@ -1,10 +1,14 @@
-"""Rules in a real mitmproxy: requests, answers, WebSockets, and what is edited while it runs."""
+"""Rules in a real mitmproxy: requests, answers, WebSockets, and what is edited while it runs.
+
+What each action of a rule does is the same in every transport: at the end is the table of all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,36 +16,36 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import INITIALIZE, READ, call
-from tests.adapters.mitmproxy.ruled import (
-    BLOCK,
-    HIDDEN,
-    PING,
-    REDACT,
-    SECRET,
-    blocked,
-    ruled,
-    write,
-)
-from tests.cli.launched import launched
-from tests.mcp_upstream import mcp_upstream
-from tests.proxy import SCRIPT, tool
+from tests.filtered import INITIALIZE, READ, SECRET, blocked, call, ruled, write
+from tests.hosts import LAUNCHER, filtering, mitmdump
+from tests.mcp_upstream import tool
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, until
-from tests.shapes import Server, message, shape
+from tests.shapes import TRANSPORTS, Message, Server, Talk, message, shape
 from tests.shapes import call as asking_for
 from tests.websocket import accept, connect
 
+BLOCK = """
+  - id: no-etc
+    conditions: [tool_equals: read_file, param_matches: {field: arguments.path, pattern: ^/etc}]
+    actions: [block: not there]
+"""
+REDACT = """
+  - id: secrets
+    conditions: [tool_equals: read_file]
+    on: response
+    actions: [redact: {pattern: "sk-[a-z0-9]+"}]
+"""
+AT_ETC = call("read_file", '{"path":"/etc/x"}')
 
-async def test_an_edit_of_the_file_takes_effect(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+
+async def test_an_edit_of_a_file_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
     async with ruled(tmp_path, BLOCK) as between:
 
         async def is_blocked() -> bool:
-            return b"-32001" in (await between.ask(call("read_file", '{"path":"/etc/x"}'))).body
+            return b"-32001" in (await between.ask(AT_ETC)).body
 
         assert await is_blocked()
         new = tmp_path / "new"
@@ -66,17 +70,10 @@ async def test_webhooks_arrive_although_the_process_ends(tmp_path: Path) -> None
         await asyncio.sleep(0.05)
         await peer.say(answer(b"{}"))
 
-    async with raw_upstream(receive) as receiver, mcp_upstream(tools=[READ]) as upstream:
-        hook = f"webhook: {{url: '{receiver.url}/'}}"
-        path = write(tmp_path, f"  - {{id: r, actions: [{hook}]}}\n")
-        flags = ("--upstream", upstream.url, "--rules", path)
-        async with launched(*flags, home=tmp_path) as it:
-            port = await it.serving()
-            async with raw_client(port) as client:
-                for _ in range(30):
-                    await client.ask(post(call("read_file")))
-            it.interrupt()
-            assert await it.exit_code() == 0
+    async with raw_upstream(receive) as receiver:
+        rules = f"  - {{id: r, actions: [webhook: {{url: '{receiver.url}/'}}]}}\n"
+        async with filtering(LAUNCHER, tmp_path, f"rules={write(tmp_path, rules)}") as it:
+            await it.hear(*[post(call("read"))] * 30)
     assert len(receiver.requests) == 30
 
 
@@ -84,13 +81,10 @@ async def test_rules_cannot_be_taken_away_at_run_time(tmp_path: Path) -> None:
     async with ruled(tmp_path, BLOCK) as between:
         with pytest.raises(OptionsError, match="cannot be removed"):
             ctx.options.rules = []
-        ask = call("read_file", '{"path":"/etc/x"}')
-        assert b"-32001" in (await between.ask(ask)).body
+        assert b"-32001" in (await between.ask(AT_ETC)).body
 
 
-async def test_one_policy_judges_a_message_from_its_request_to_its_response(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_call_has_a_single_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     release = asyncio.Event()
 
@@ -104,19 +98,13 @@ async def test_one_policy_judges_a_message_from_its_request_to_its_response(
         (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
         await until(lambda: "again: 0 rules" in caplog.text)
         release.set()
-        assert (await waiting).body == HIDDEN
+        assert (await waiting).body == SECRET.replace(b"sk-1", b"***")
 
 
 async def test_a_bad_rules_file_stops_the_start_with_every_mistake(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("interceptor:\n  chian: {}\n  rules: [{id: 1}]\n")
-    async with (
-        mcp_upstream(tools=[READ]) as upstream,
-        tool(
-            "mitmdump", "-s", SCRIPT, "--mode", f"reverse:{upstream.url}",
-            "--set", f"rules={path}", home=tmp_path,
-        ) as it,
-    ):  # fmt: skip
+    async with mitmdump(f"rules={path}", home=tmp_path) as it:
         assert await it.exit_code() == 1
         for line in (":2:3: interceptor: unknown key 'chian'", ":3:16: interceptor.rules[0].id:"):
             assert f"{path}{line}" in it.stderr
@@ -126,20 +114,17 @@ async def test_the_report_and_the_commands_show_the_rules(tmp_path: Path) -> Non
     said: list[str] = []
     rules = BLOCK + "  - {id: count, actions: [metric: {name: seen, value: 2}]}\n"
     async with ruled(tmp_path, rules, addon=ToolFilter(report=said.append)) as between:
-        await between.ask(call("read_file", '{"path":"/etc/x"}'))
+        await between.ask(AT_ETC)
         await between.ask(call("read_file"))
         assert "  Rules: 2: no-etc, count" in said[0].splitlines()
-        lines = ctx.master.commands.call("mcp.stats")
-        assert "  rule no-etc: 1 hits" in lines
-        assert "  rule count: 1 hits" in lines
-        assert "  metric seen: 2" in lines
-        (known,) = [
-            line for line in ctx.master.commands.call("mcp.sessions") if "as the rules" in line
-        ]
+        shown = {"  rule no-etc: 1 hits", "  rule count: 1 hits", "  metric seen: 2"}
+        assert shown <= set(ctx.master.commands.call("mcp.stats"))
+        sessions = ctx.master.commands.call("mcp.sessions")
+        (known,) = [line for line in sessions if "as the rules" in line]
         assert "2 messages" in known
 
 
-# What rules do with requests; what each action does is in test_rules_everywhere.py.
+# What rules do with requests
 
 
 HOLD = """
@@ -160,10 +145,8 @@ def holding(folder: Path) -> str:
     """Return a rule that holds each call until ``go`` exists."""
     name = f"hold_{folder.name}"
     (folder / f"{name}.py").write_text(HOLD)
-    return (
-        "  - {id: hold, conditions: [tool_equals: read_file], "
-        f"actions: [transform: {{python: '{name}:hold'}}]}}\n"
-    )
+    action = f"transform: {{python: '{name}:hold'}}"
+    return f"  - {{id: hold, conditions: [tool_equals: read_file], actions: [{action}]}}\n"
 
 
 CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
@@ -224,15 +207,11 @@ OWN_ERRORS = """
 """  # noqa: E501 - a line for each rule
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "error"),
-    [
-        *((name, '{"x":5}', {"code": 9, "message": f"told vendor/{name} 5"})
-          for name in ("block", "inject", "limit")),
-        ("read", '{"a":1,"a":2}', {"code": -32600}),
-        ("break", '{"a":[]}', {"code": -32001}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "params", "error"), [
+    *((name, '{"x":5}', {"code": 9, "message": f"told vendor/{name} 5"})
+      for name in ("block", "inject", "limit")),
+    ("read", '{"a":1,"a":2}', {"code": -32600}), ("break", '{"a":[]}', {"code": -32001}),
+])  # fmt: skip
 async def test_the_errors_of_rules_pass_the_response_rules(
     tmp_path: Path, method: str, params: str, error: dict[str, object]
 ) -> None:
@@ -252,14 +231,12 @@ NO_SAMPLING = """
   - {id: no-sampling, conditions: [from: server, method_equals: sampling/createMessage],
      actions: [block: no models here]}
 """
-
+PING = b'{"jsonrpc":"2.0","id":9,"method":"ping"}'
 SAMPLE = b'{"jsonrpc":"2.0","id":%s,"method":"sampling/createMessage","params":{}}'
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered(
-    tmp_path: Path, waits: bool
-) -> None:
+async def test_a_batch_of_requests_of_the_upstream_is_answered(tmp_path: Path, waits: bool) -> None:
     heard: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def respond(request: RawRequest, peer: Peer) -> None:
@@ -275,22 +252,14 @@ async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered
         assert await socket.hear() == b"[" + PING + b"]"
         async with asyncio.timeout(TIMEOUT):
             answers = [await heard.get() for _ in range(3)]
-        assert answers == [
-            blocked("no-sampling", "no models here", "7"),
-            blocked("no-sampling", "no models here", "8"),
-            b"[" + blocked("no-sampling", "no models here", "10") + b"]",
-        ]
+        seven, eight, ten = (blocked("no-sampling", "no models here", n) for n in ("7", "8", "10"))
+        assert answers == [seven, eight, b"[" + ten + b"]"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "transport"),
-    [
-        ("mitmproxy", "HTTP"),
-        ("mitmproxy", "legacy stream"),
-        ("mitmproxy", "websocket"),
-        ("sockets", "websocket"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "transport"), [
+    *(("mitmproxy", one) for one in ("HTTP", "legacy stream", "websocket")),
+    ("sockets", "websocket"),
+])  # fmt: skip
 async def test_fork_works_in_each_transport(kind: str, transport: str, tmp_path: Path) -> None:
     """A copy is not judged again, or it would be forked too; its answer is dropped."""
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
@@ -303,3 +272,154 @@ async def test_fork_works_in_each_transport(kind: str, transport: str, tmp_path:
     copies = [json.loads(one) for one in server.heard if b"read_file" in one]
     assert len({str(one["id"]) for one in copies}) == len(copies) == 3
     assert [one["params"] for one in copies] == [asking_for("read_file")["params"]] * 3
+
+
+# What each action of a rule does, in every transport
+
+type Ask = Callable[[bytes], Awaitable[Message]]
+
+EVERY_RULE = """
+interceptor:
+  method_interceptors:
+    tools/call:
+      class: ToolCallInterceptor
+      config: {allowed_tools: [read_file]}
+  rules:
+    - {id: block, conditions: [param_equals: {field: arguments.case, value: block}],
+       actions: [block: blocked here]}
+    - {id: error, conditions: [param_equals: {field: arguments.case, value: error}],
+       actions: [inject_error: {code: -32055, message: "no ${tool}", data: {a: [1]}}]}
+    - {id: change, conditions: [param_equals: {field: arguments.case, value: change}],
+       actions: [set_param: {field: arguments.added, value: true}, remove_param: arguments.gone]}
+    - {id: merge, conditions: [param_equals: {field: arguments.case, value: merge}],
+       actions: [transform: {merge_patch: {arguments: {gone: null, added: 2}}}]}
+    - {id: delay, conditions: [param_equals: {field: arguments.case, value: delay}],
+       actions: [delay: 30ms]}
+    - {id: script, conditions: [param_equals: {field: arguments.case, value: script}],
+       actions: [run_script: {path: ./no.sh, decides: true}]}
+    - {id: limit, conditions: [param_equals: {field: arguments.case, value: limit}],
+       actions: [rate_limit: {key: "${tool}", limit: 1, window: 1h}]}
+    - {id: cache, conditions: [param_equals: {field: arguments.case, value: cache}],
+       actions: [cache: {key: "${params_hash}", ttl: 1h}]}
+    - {id: unclear, conditions: [param_equals: {field: arguments.twice, value: 1}],
+       actions: [block: never]}
+    - {id: redact, on: response,
+       conditions: [result_matches: {field: "content[0].text", pattern: redact}],
+       actions: [redact: {pattern: 'secret-[0-9]+'}]}
+    - {id: set, on: response,
+       conditions: [result_matches: {field: "content[0].text", pattern: '"set"'}],
+       actions: [set_result: {field: "content[0].text", value: instead}]}
+    - {id: patch, on: response,
+       conditions: [result_matches: {field: "content[0].text", pattern: patch}],
+       actions: [transform: {json_patch: [{op: replace, path: /content/0/text, value: patched}]}]}
+    - {id: hide, on: response,
+       conditions: [result_matches: {field: "content[0].text", pattern: hide}],
+       actions: [block: not for you]}
+"""
+
+
+async def every_action_does_what_it_says(ask: Ask, heard: list[Message]) -> None:
+    async def case(name: str, more: str = "", tool: str = "read_file") -> Message:
+        heard.clear()
+        got = await ask(call(tool, f'{{"case":"{name}"{more}}}'))
+        assert got["id"] == 1
+        return got
+
+    def reached() -> list[Message]:
+        return [one for one in heard if "case" in one]
+
+    def refused(got: Message, rule: str, action: str) -> tuple[int, str]:
+        error = got["error"]
+        assert (error["data"]["rule"], error["data"]["action"]) == (rule, action)
+        return error["code"], error["message"]
+
+    assert refused(await case("block"), "block", "block") == (-32001, "blocked here")
+    assert not reached()
+    got = await case("error")
+    assert got["error"] == {"code": -32055, "message": "no read_file", "data": {"a": [1]}}
+    assert not reached()
+    await case("change", ',"gone":1')
+    assert reached() == [{"case": "change", "added": True}]
+    await case("merge", ',"gone":1')
+    assert reached() == [{"case": "merge", "added": 2}]
+    assert "secret-" in text_in(await case("delay"))
+    assert refused(await case("script"), "script", "block") == (-32001, "the script says no")
+    assert not reached()
+    assert "result" in await case("limit")
+    assert refused(await case("limit"), "limit", "rate_limit") == (-32001, "Rate limit exceeded")
+    assert not reached()
+    first = await case("cache")
+    assert reached()
+    assert await case("cache") == first
+    assert not reached()
+    assert (await case("unclear", ',"twice":0,"twice":1'))["error"]["code"] == -32600
+    assert (await case("unclear", ',"Twice":1'))["error"]["code"] == -32600
+    assert not reached()
+    assert text_in(await case("redact")).startswith("*** ")
+    assert text_in(await case("set")) == "instead"
+    assert text_in(await case("patch")) == "patched"
+    assert refused(await case("hide"), "hide", "block") == (-32001, "not for you")
+    got = await case("any", tool="delete_file")
+    assert refused(got, "tools/call", "block") == (-32001, "Tool 'delete_file' not allowed")
+    assert text_in(await case("none")).endswith('{"case": "none"}')
+
+
+def text_in(message: Message) -> str:
+    text: str = message["result"]["content"][0]["text"]
+    return text
+
+
+def policy(home: Path) -> str:
+    (home / "no.sh").write_text("#!/bin/sh\necho 'the script says no'\nexit 1\n")
+    (home / "no.sh").chmod(0o755)
+    (home / "policy.yaml").write_text(EVERY_RULE)
+    return str(home / "policy.yaml")
+
+
+def read(heard: bytes) -> Message:
+    message: Message = json.loads(heard.strip().removeprefix(b"data: "))
+    return message
+
+
+def asking(talk: Talk, form: str) -> Ask:
+    async def alone(body: bytes) -> Message:
+        await talk.say(body)
+        return read(await talk.hear())
+
+    async def in_a_batch(body: bytes) -> Message:
+        """Beside a call that no rule is about."""
+        await talk.say(b"[%b,%b]" % (body, json.dumps(asking_for("read_file", 2)).encode()))
+        by_id: dict[int, Message] = {one["id"]: one for one in json.loads(await talk.hear())}
+        assert sorted(by_id) == [1, 2]
+        return by_id[1]
+
+    async def stateless(body: bytes) -> Message:
+        meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+        headers = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        name = json.loads(body)["params"]["name"].encode()
+        headers += b"Mcp-Name: %b\r\nUser-Agent: c\r\n" % name
+        async with raw_client(talk.port) as client:
+            return read((await client.ask(post(body[:-2] + b",%b}}" % meta, headers=headers))).body)
+
+    return {"alone": alone, "batch": in_a_batch, "stateless": stateless}[form]
+
+
+@pytest.mark.parametrize(("kind", "transport", "as_events", "form"), [
+    *(("mitmproxy", *transport, "alone") for transport in TRANSPORTS),
+    *(("mitmproxy", "HTTP", False, form) for form in ("batch", "stateless")),
+    *((kind, "HTTP", False, "alone") for kind in ("sockets", "relay", "pipe", "bridge")),
+])  # fmt: skip
+async def test_every_rule_works(
+    kind: str, transport: str, as_events: bool, form: str, tmp_path: Path
+) -> None:
+    heard: list[Message] = []
+
+    def echo(asked: Message) -> Message:
+        heard.append(asked["params"]["arguments"])
+        text = f"secret-{len(heard)} {json.dumps(heard[-1])}"
+        return {"content": [{"type": "text", "text": text}]}
+
+    server = Server([tool("read_file"), tool("delete_file")], calls=echo, as_events=as_events)
+    options = {"deny": "^never$", "rules": policy(tmp_path)}
+    async with shape(kind, server, tmp_path, options, transport=transport) as talk:
+        await every_action_does_what_it_says(asking(talk, form), heard)

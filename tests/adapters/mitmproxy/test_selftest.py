@@ -21,9 +21,9 @@ from mitmproxy.proxy.mode_servers import ReverseInstance
 
 from mcp_tool_filter.adapters.mitmproxy.selftest import PROBES, Run, refuse_other_mitmproxy
 from mcp_tool_filter.errors import StartError
-from tests.adapters.mitmproxy.filtered import LIST, call, filtered
 from tests.cli.launched import surroundings
-from tests.proxy import SCRIPT, tool
+from tests.filtered import LIST, call, filtered
+from tests.hosts import mitmdump
 
 type Orders = Generator[commands.Command, Any, None]
 
@@ -33,9 +33,7 @@ def test_the_filter_holds_here() -> None:
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: str(probe.what))
-def test_each_probe_sees_a_mitmproxy_that_tunnels(
-    monkeypatch: pytest.MonkeyPatch, probe: Any
-) -> None:
+def test_each_probe_sees_a_mitmproxy_tunnel(monkeypatch: pytest.MonkeyPatch, probe: Any) -> None:
     """What must not come out does come out, or what must does not."""
     monkeypatch.setattr(ReverseInstance, "make_top_layer", lambda _self, context: _Tunnel(context))
     with pytest.raises(StartError, match=f"mitmproxy {version.VERSION}"):
@@ -109,13 +107,9 @@ def _deliver_events_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHANGES = [
-    _choose_tcp_after_the_addons,
-    _go_on_after_a_halt,
-    _ask_no_addon,
-    _stream_bodies,
-    _store_answers_elsewhere,
-    _deliver_events_twice,
-]
+    _choose_tcp_after_the_addons, _go_on_after_a_halt, _ask_no_addon, _stream_bodies,
+    _store_answers_elsewhere, _deliver_events_twice,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -134,15 +128,13 @@ async def test_a_changed_mitmproxy_is_refused_or_filtered(
 
 
 async def test_mitmdump_ends_with_two_lines(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+    (tmp_path / "sitecustomize.py").write_text(
         "from mitmproxy.proxy.mode_servers import ReverseInstance\n"
         "from mitmproxy.proxy.layers import TCPLayer\n"
         "ReverseInstance.make_top_layer = lambda self, context: TCPLayer(context)\n"
-        f"exec(compile(open({SCRIPT!r}).read(), {SCRIPT!r}, 'exec'))\n"
     )
-    mode = ("--mode", "reverse:http://127.0.0.1:9")
-    async with tool("mitmdump", "-s", str(script), *mode, home=tmp_path) as it:
+    changed = {"PYTHONPATH": str(tmp_path)}
+    async with mitmdump(home=tmp_path, environment=changed) as it:
         assert await it.exit_code() == 1
     what, why = it.stderr.strip().splitlines()[-2:]
     assert what == f"Error: The tool filter does not work with mitmproxy {version.VERSION}"
@@ -167,13 +159,8 @@ for _ in range(2):
 
 
 def test_addons_that_are_not_needed_are_imported_only_on_demand(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=surroundings(tmp_path),
-    )
-    imported, *together = ended.stdout.split("\n")
+    words = [sys.executable, "-W", "ignore", "-c", _PROGRAM]
+    said = subprocess.check_output(words, text=True, env=surroundings(tmp_path))
+    imported, *together = said.split("\n")
     assert not set(json.loads(imported)) & HEAVY
     assert together == ["True", "True", ""]

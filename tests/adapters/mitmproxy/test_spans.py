@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.adapters.mitmproxy.filtered import call, filtered, legacy_upstream
-from tests.collector import Collector, attributes
-from tests.raw_client import MCP_HEADERS, post
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer
+from tests.collector import Collector, attributes, collector
+from tests.filtered import call, filtered, legacy_upstream
+from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, sending
 from tests.shapes import talking
 from tests.websocket import accept, connect
 
@@ -21,11 +21,19 @@ CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
 
 def asking(method: str, id: object, traceparent: str, **params: object) -> bytes:
     params["_meta"] = {"traceparent": traceparent}
-    said = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-    return json.dumps(said).encode()
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode()
 
 
 CALL = asking("tools/call", 7, CLIENTS, name="read_file")
+
+
+@pytest.fixture
+def sent_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Run a collector that the filter sends its spans to."""
+    with collector() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
 
 
 async def spans_of(sent_to: Collector, count: int) -> list[Span]:
@@ -63,15 +71,15 @@ async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Pa
         assert await here.hear() == RESULT
         by_method = {attributes(one)["mcp.method.name"]: one for one in await spans_of(sent_to, 2)}
     called, sampled = by_method["tools/call"], by_method["sampling/createMessage"]
-    for span, context in ((called, CLIENTS), (sampled, UPSTREAMS)):
+    for span, context, side, id in (
+        (called, CLIENTS, "client", "7"), (sampled, UPSTREAMS, "upstream", "s-1"),
+    ):  # fmt: skip
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == tuple(context.split("-")[1:3])
         assert span.kind == Span.SPAN_KIND_SERVER
         assert span.status.code == Status.STATUS_CODE_UNSET
-        assert attributes(span)["network.protocol.name"] == "websocket"
-    assert attributes(called)["mcp_tool_filter.from"] == "client"
-    said = attributes(sampled)
-    assert said["mcp_tool_filter.from"] == "upstream"
-    assert said["jsonrpc.request.id"] == "s-1"
+        said = attributes(span)
+        assert said["network.protocol.name"] == "websocket"
+        assert (said["mcp_tool_filter.from"], said["jsonrpc.request.id"]) == (side, id)
     assert asked[0] == CALL.replace(b"1" * 16, called.span_id.hex().encode())
     assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
 
@@ -106,11 +114,9 @@ async def test_a_client_that_hangs_up_ends_its_spans(
 
 
 async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -> None:
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(answer(b"no such session", status="404 Not Found", kind="text/plain"))
-
+    respond = sending(answer(b"no such session", status="404 Not Found", kind="text/plain"))
     async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
-        await between.client.ask(post(CALL, headers=MCP_HEADERS))
+        await between.ask(CALL)
         (span,) = await spans_of(sent_to, 1)
     assert attributes(span)["error.type"] == "404"
 
@@ -120,11 +126,9 @@ async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -
 OTHERS = f"00-{'c' * 32}-{'3' * 16}-01"
 
 
-@pytest.mark.parametrize(
-    ("parents", "trace"),
-    [([CLIENTS], "a" * 32), ([OTHERS], "c" * 32), ([CLIENTS, OTHERS], None), ([], None)],
-    ids=["one", "another", "two", "none"],
-)
+@pytest.mark.parametrize(("parents", "trace"), [
+    ([CLIENTS], "a" * 32), ([OTHERS], "c" * 32), ([CLIENTS, OTHERS], None), ([], None),
+], ids=["one", "another", "two", "none"])  # fmt: skip
 async def test_a_span_continues_the_trace_of_the_header_if_it_names_one(
     parents: list[str], trace: str | None, sent_to: Collector, tmp_path: Path
 ) -> None:
@@ -142,11 +146,3 @@ async def test_a_span_continues_the_trace_of_the_header_if_it_names_one(
         assert not span.parent_span_id
     (ours,) = seen.all("traceparent")
     assert ours.split("-")[1:3] == [span.trace_id.hex(), span.span_id.hex()]
-
-
-async def test_nothing_is_traced_unless_it_is_on(tmp_path: Path) -> None:
-    async with filtered(tmp_path) as between:
-        await between.ask(CALL, f"traceparent: {CLIENTS}\r\n".encode())
-        (seen,) = between.upstream.asked
-    assert seen.body == CALL
-    assert seen.all("traceparent") == [CLIENTS]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from mitmproxy.version import VERSION
 from tests.proxy import SCRIPT, RunningTool, tool
 from tests.raw_client import get, raw_client
 
+type Started = AbstractAsyncContextManager[RunningTool]
+
 TOOLS = ["mitmdump", "mitmweb", "mitmproxy"]
 MODE = ("--mode", "reverse:http://127.0.0.1:1", "--set", "connection_strategy=lazy")
+ADDON_FILE = "mcp_tool_filter/adapters/mitmproxy/addon.py"
 CANNOT_START = f"Error: The tool filter cannot start in mitmproxy {VERSION}\n"
 
 ADDON = """
@@ -51,11 +55,11 @@ class ToolFilter:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder that holds the script, and beside it a package with the stand-in."""
-    adapter = tmp_path / "checkout" / "mcp_tool_filter" / "adapters" / "mitmproxy"
-    adapter.mkdir(parents=True)
-    for package in (adapter, adapter.parent, adapter.parent.parent):
+    file = tmp_path / "checkout" / ADDON_FILE
+    file.parent.mkdir(parents=True)
+    for package in [*file.parents][:3]:
         (package / "__init__.py").touch()
-    (adapter / "addon.py").write_text(ADDON.replace("\\\\", "\\"))
+    file.write_text(ADDON.replace("\\\\", "\\"))
     shutil.copy(SCRIPT, tmp_path / "checkout")
     return tmp_path / "checkout"
 
@@ -65,74 +69,62 @@ async def is_filtered(running: RunningTool) -> bool:
         return (await client.ask(get())).body == b"filtered"
 
 
-async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more: object) -> bool:
-    async with tool(name, *arguments, home=home, **more) as running:  # type: ignore[arg-type]  # few, and named
-        assert (await running.exit_code(), running.stderr) == (1, stderr)
-    return True
+def script(folder: Path, name: str = "mitmdump", *words: str, patch: str = "") -> Started:
+    """Start it with the script in a folder; ``patch`` runs before all else."""
+    (folder / "sitecustomize.py").write_text(patch)
+    own = {"PYTHONPATH": str(folder)} if patch else None
+    given = ["-s", str(folder / "tool_filter.py"), *MODE, *words]
+    return tool(name, *given, home=folder, environment=own)
+
+
+async def end_of(it: Started) -> tuple[int, str]:
+    async with it as running:
+        return await running.exit_code(), running.stderr
 
 
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize("name", TOOLS)
 async def test_the_script_loads_from_a_bare_checkout(name: str, checkout: Path) -> None:
-    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
-    async with tool(name, *arguments, home=checkout) as running:
+    async with script(checkout, name) as running:
         await running.listening()
         assert await is_filtered(running)
 
 
 @pytest.mark.rest(but=1)
-@pytest.mark.parametrize(
-    ("name", "number", "reason"),
-    [
-        ("mitmdump", "abc", CANNOT_START + "Failed to parse option number: not an integer: abc\n"),
-        *((name, "13", CANNOT_START + "thirteen brings bad luck\n") for name in TOOLS),
-        ("mitmdump", "14", "Error: fourteen\ntoo large\n"),
-        ("mitmdump", "15", CANNOT_START + "KeyError\n"),
-    ],
-)
+@pytest.mark.parametrize(("name", "number", "reason"), [
+    ("mitmdump", "abc", CANNOT_START + "Failed to parse option number: not an integer: abc\n"),
+    *((name, "13", CANNOT_START + "thirteen brings bad luck\n") for name in TOOLS),
+    ("mitmdump", "14", "Error: fourteen\ntoo large\n"),
+    ("mitmdump", "15", CANNOT_START + "KeyError\n"),
+])  # fmt: skip
 async def test_the_proxy_does_not_run_without_the_filter(
     name: str, number: str, reason: str, checkout: Path
 ) -> None:
-    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE, "--set", f"number={number}"]
-    assert await ends_with(reason, name, *arguments, home=checkout)
+    assert await end_of(script(checkout, name, "--set", f"number={number}")) == (1, reason)
 
 
 @pytest.mark.parametrize("name", ["mitmdump", "mitmproxy"])
 async def test_a_missing_dependency_says_how_to_install_it(name: str, checkout: Path) -> None:
-    addon = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
-    addon.write_text("import orjsonx.parts\n")
-    reason = (
-        "Error: The tool filter needs orjsonx\n"
-        "Install it beside mitmproxy: pipx inject mitmproxy orjsonx, or pip install orjsonx\n"
-    )
-    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
-    assert await ends_with(reason, name, *arguments, home=checkout)
+    (checkout / ADDON_FILE).write_text("import orjsonx.parts\n")
+    how = "pipx inject mitmproxy orjsonx, or pip install orjsonx"
+    reason = f"Error: The tool filter needs orjsonx\nInstall it beside mitmproxy: {how}\n"
+    assert await end_of(script(checkout, name)) == (1, reason)
 
 
 async def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
+    """Hidden from a Python in which it is installed."""
     shutil.copy(SCRIPT, tmp_path)
-    reason = (
-        "Error: The tool filter needs mcp_tool_filter\n"
-        "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter\n"
-    )
-    arguments = ["-s", str(tmp_path / "tool_filter.py"), *MODE]
-    # Hide the package from a Python in which it is installed.
+    how = "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter"
+    reason = f"Error: The tool filter needs mcp_tool_filter\n{how}\n"
     hide = "import sys; sys.modules['mcp_tool_filter'] = None"
-    (tmp_path / "sitecustomize.py").write_text(hide)
-    environment = {"PYTHONPATH": str(tmp_path)}
-    scenario = ends_with(reason, "mitmdump", *arguments, home=tmp_path, environment=environment)
-    assert await scenario
+    assert await end_of(script(tmp_path, patch=hide)) == (1, reason)
 
 
 async def test_an_old_mitmproxy_is_named(checkout: Path) -> None:
     """The package cannot even be imported there."""
+    (checkout / ADDON_FILE).write_text("from mitmproxy.connection import Nothing")
     patch = "import mitmproxy.version; mitmproxy.version.VERSION = '11.1.3'"
-    (checkout / "sitecustomize.py").write_text(patch)
-    package = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
-    package.write_text("from mitmproxy.connection import Nothing")
-    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
-    environment = {"PYTHONPATH": str(checkout)}
-    async with tool("mitmdump", *arguments, home=checkout, environment=environment) as it:
+    async with script(checkout, patch=patch) as it:
         assert await it.exit_code() == 1
     what, why = it.stderr.splitlines()[-2:]
     assert what == "Error: The tool filter cannot start in mitmproxy 11.1.3"
@@ -141,26 +133,24 @@ async def test_an_old_mitmproxy_is_named(checkout: Path) -> None:
 
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
-async def test_changing_or_removing_the_file_does_not_unload_the_filter(
-    name: str, checkout: Path
-) -> None:
-    script = checkout / "tool_filter.py"
+async def test_changing_or_removing_the_file_unloads_no_filter(name: str, checkout: Path) -> None:
+    file = checkout / "tool_filter.py"
 
     async def still_filters(running: RunningTool, said: str) -> None:
         await running.says(said)
         assert await is_filtered(running)
         assert running.process.returncode is None
 
-    async with tool(name, "-s", str(script), *MODE, home=checkout) as running:
+    async with script(checkout, name) as running:
         await running.listening()
         await running.says("filter runs")
-        later = script.stat().st_mtime + 10
-        os.utime(script, (later, later))
+        later = file.stat().st_mtime + 10
+        os.utime(file, (later, later))
         await still_filters(running, r"(?s)Loading script.*Loading script")
-        script.write_text("this is no Python")
-        os.utime(script, (later + 10, later + 10))  # mitmproxy looks only at what is newer
+        file.write_text("this is no Python")
+        os.utime(file, (later + 10, later + 10))  # mitmproxy looks only at what is newer
         await still_filters(running, "error in script")
-        script.unlink()
+        file.unlink()
         await still_filters(running, "Removing script")
 
 

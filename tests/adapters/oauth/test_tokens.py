@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
-import json
 import subprocess
 import sys
 import time
@@ -18,30 +17,16 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth import store as store_module
+from mcp_tool_filter.adapters.oauth import store as files
+from mcp_tool_filter.adapters.oauth import tokens as module
 from mcp_tool_filter.adapters.oauth.discovery import Web, WebFailed
-from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import (
-    LoggedOut,
-    LoginState,
-    LoginStore,
-    Registration,
-    RenewalFailed,
-    Tokens,
-)
-from mcp_tool_filter.adapters.oauth.tokens import (
-    Credentials,
-    TokenRefused,
-    credentials_for,
-    exchange_code,
-    remember_scopes,
-    renew,
-    revoke,
-)
-from tests.login_browser import show
+from mcp_tool_filter.adapters.oauth.store import LoggedOut, LoginState, LoginStore, RenewalFailed
+from mcp_tool_filter.adapters.oauth.tokens import Credentials, TokenRefused, credentials_for
+from tests.adapters.oauth import test_store as stored
+from tests.adapters.oauth.test_login import login, saying
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT, RawRequest, always, answer, raw_upstream, until
+from tests.raw_upstream import RawRequest, until
 
 
 # The access token of a stored login: renewed once for all requests that need it
@@ -57,12 +42,13 @@ class Clock:
 
 @asynccontextmanager
 async def logged_in(
-    home: Path, **how: Any
+    home: Path, later: float = 0.0, **how: Any
 ) -> AsyncIterator[tuple[OAuthUpstream, Credentials, Clock]]:
+    """Yield the upstream of a login, its credentials, and the clock: so much later than it is."""
     with oauth_upstream(**how) as upstream:
-        store, clock = LoginStore(home), Clock()
-        state = await log_in(upstream.url, Wishes(timeout=TIMEOUT), store, show)
-        yield upstream, Credentials(state, store, clock=clock), clock
+        state, clock = await login(home, upstream.url), Clock()
+        clock.later = later
+        yield upstream, Credentials(state, LoginStore(home), clock=clock), clock
 
 
 async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_path: Path) -> None:
@@ -92,7 +78,7 @@ async def test_a_renewed_login_that_cannot_be_stored_serves_this_process(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async with logged_in(tmp_path) as (upstream, credentials, clock):
-        monkeypatch.setattr(store_module, "replace_file", full)
+        monkeypatch.setattr(files, "replace_file", full)
         for _ in range(3):
             clock.later += 3600
             assert upstream.grant_of(await credentials.renewed())
@@ -103,8 +89,7 @@ async def test_a_renewed_login_that_cannot_be_stored_serves_this_process(
 async def test_a_very_short_lived_token_is_used_anyway(tmp_path: Path) -> None:
     """A slow answer may have taken most of its life."""
 
-    async with logged_in(tmp_path, delay=0.3) as (upstream, credentials, clock):
-        clock.later = 3600
+    async with logged_in(tmp_path, 3600, delay=0.3) as (upstream, credentials, _):
         upstream.lifetime = 0.3
         assert (await credentials.renewed()).startswith("Bearer access-")
 
@@ -113,6 +98,15 @@ async def test_a_replaced_token_can_expire_too(tmp_path: Path) -> None:
     async with logged_in(tmp_path, lifetime=20) as (_, credentials, clock):
         second = await credentials.renewed(credentials.value())
         clock.later = 21  # and the upstream says so to a request that was on its way
+        assert await credentials.renewed(second) != second
+
+
+async def test_a_token_that_replaced_a_rejected_one_is_kept_for_a_minute(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as (_, credentials, clock):
+        second = await credentials.renewed(credentials.value())
+        with pytest.raises(RenewalFailed, match="accepts no new token either"):
+            await credentials.renewed(second)
+        clock.later = 61
         assert await credentials.renewed(second) != second
 
 
@@ -146,8 +140,7 @@ async def test_four_processes_cause_one_renewal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", ["invalid_grant", "invalid_client", "unauthorized_client"])
 async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str) -> None:
-    async with logged_in(tmp_path, refuses_renewal=error) as (upstream, credentials, clock):
-        clock.later = 3600
+    async with logged_in(tmp_path, 3600, refuses_renewal=error) as (upstream, credentials, clock):
         with pytest.raises(LoggedOut) as refused:
             await credentials.renewed()
         assert f"mcp-tool-filter login {upstream.url}" in str(refused.value)
@@ -155,7 +148,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
             with pytest.raises(LoggedOut):
                 credentials.value()
         assert upstream.renewals == 1
-        await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)
+        await login(tmp_path, upstream.url)
         clock.later = 0
         assert upstream.grant_of(credentials.value())
 
@@ -164,9 +157,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
     ("error", "set_to"),
     [("temporarily_unavailable", 3610), ("server_error", 3610), ("", 3610), ("", -(10**6))],
 )
-async def test_a_temporary_failure_does_not_end_a_login(
-    tmp_path: Path, error: str, set_to: float
-) -> None:
+async def test_a_temporary_failure_ends_no_login(tmp_path: Path, error: str, set_to: float) -> None:
     async with logged_in(tmp_path, refuses_renewal=error or "x") as (upstream, credentials, clock):
         rejected = credentials.value()
         clock.later = 3600
@@ -181,8 +172,7 @@ async def test_a_temporary_failure_does_not_end_a_login(
 
 
 async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Path) -> None:
-    async with logged_in(tmp_path, refuses_renewal="x") as (upstream, credentials, clock):
-        clock.later = 3590  # of 3600
+    async with logged_in(tmp_path, 3590, refuses_renewal="x") as (upstream, credentials, clock):
         assert credentials.value() is None
         assert upstream.grant_of(await credentials.renewed())
         clock.later = 3601
@@ -191,18 +181,16 @@ async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Pa
 
 
 async def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
-    async with logged_in(tmp_path, gives_refresh=False) as (_, credentials, clock):
-        clock.later = 3600
+    async with logged_in(tmp_path, 3600, gives_refresh=False) as (_, credentials, _):
         with pytest.raises(LoggedOut):
             await credentials.renewed()
 
 
-@pytest.mark.parametrize("query", ["", "?project=1", "/"])
-async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
+async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path) -> None:
     store = LoginStore(tmp_path)
     async with logged_in(tmp_path) as (upstream, *_):
-        assert credentials_for(upstream.url + query, store)
-        assert credentials_for(upstream.origin, store)
+        for url in (upstream.url, f"{upstream.url}?project=1", f"{upstream.url}/", upstream.origin):
+            assert credentials_for(url, store)
         assert credentials_for(upstream.url + "/other", store) is None
         assert credentials_for("http://127.0.0.1:1", store) is None
         state = store.load(upstream.url)
@@ -213,44 +201,35 @@ async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, qu
 
 async def test_a_missing_scope_is_requested_at_the_next_login(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as (upstream, *_):
-        await remember_scopes(LoginStore(tmp_path), upstream.url, ("write", "tools"))
-        await log_in(upstream.url, Wishes(timeout=TIMEOUT), LoginStore(tmp_path), show)
+        store = LoginStore(tmp_path)
+        await module.remember_scopes(store, upstream.url, ("write", "tools"))
+        await login(tmp_path, upstream.url)
         assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]
 
 
 # Tokens: got, renewed and revoked; every byte of the answers is chosen here
 GIVEN = {"access_token": "a1", "token_type": "Bearer", "expires_in": 60}
-STATE = LoginState(
-    endpoint="https://mcp.example/mcp",
-    resource="https://mcp.example/mcp",
-    issuer="",
-    token_endpoint="",
-    revocation_endpoint="",
-    registration=Registration(client_id="our id", redirect_uri="http://127.0.0.1:1/callback"),
-    tokens=Tokens(access_token="a0", refresh_token="r0", received_at=0, scopes=("tools",)),
-)
-SECRET = replace(STATE.registration, client_secret="s:1", auth_method="client_secret_basic")
+OURS = files.Registration(client_id="our id", redirect_uri="http://127.0.0.1:1/callback")
+TOKENS = replace(stored.TOKENS, refresh_token="r0", scopes=("tools",))
+STATE = replace(stored.STATE, registration=OURS, tokens=TOKENS)
+SECRET = replace(OURS, client_secret="s:1", auth_method="client_secret_basic")
 
 
 async def asked(
     what: str, said: object, *, status: str = "200 OK", state: LoginState = STATE
 ) -> tuple[Any, RawRequest]:
     """Return what came of asking, and the request."""
-
-    text = said if isinstance(said, str) else json.dumps(said)
-    async with raw_upstream(always(answer(text.encode(), status=status))) as server:
-        web = Web(server.url)
-        at = replace(
-            state, token_endpoint=f"{server.url}/token", revocation_endpoint=f"{server.url}/revoke"
-        )
+    async with saying(said, status) as server:
+        token, end = f"{server.url}/token", f"{server.url}/end"
+        web, at = Web(server.url), replace(state, token_endpoint=token, revocation_endpoint=end)
         made: Any = None
         match what:
             case "code":
-                made = await exchange_code(web, at, "c1", "v1", now=1000)
+                made = await module.exchange_code(web, at, "c1", "v1", now=1000)
             case "renew":
-                made = await renew(web, at, now=1000)
-            case "revoke":
-                await revoke(web, at)
+                made = await module.renew(web, at, now=1000)
+            case _:
+                await module.revoke(web, at)
         return made, server.requests[0]
 
 
@@ -264,13 +243,10 @@ async def test_a_code_is_exchanged_with_its_pkce_verifier() -> None:
     assert (tokens.received_at, tokens.expires_at, tokens.scopes) == (1000, 1060, ("a", "b"))
     assert request.line == "POST /token HTTP/1.1"
     assert fields(request) == {
-        "grant_type": "authorization_code",
-        "code": "c1",
-        "redirect_uri": "http://127.0.0.1:1/callback",
-        "code_verifier": "v1",
-        "resource": "https://mcp.example/mcp",
+        "grant_type": "authorization_code", "code": "c1", "code_verifier": "v1",
+        "redirect_uri": "http://127.0.0.1:1/callback", "resource": STATE.resource,
         "client_id": "our id",
-    }
+    }  # fmt: skip
 
 
 async def test_a_renewal_keeps_members_that_the_answer_omits() -> None:
@@ -278,6 +254,8 @@ async def test_a_renewal_keeps_members_that_the_answer_omits() -> None:
     assert (tokens.access_token, tokens.refresh_token) == ("a1", "r0")
     assert tokens.scopes == ("tools",)
     assert fields(request)["refresh_token"] == "r0"
+    tokens, _ = await asked("renew", {**GIVEN, "scope": "a", "refresh_token": 5})
+    assert (tokens.scopes, tokens.refresh_token) == (("a",), "r0")
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
@@ -299,11 +277,8 @@ async def test_a_client_secret_is_sent_where_the_server_wants_it(method: str) ->
 async def test_a_refusal_says_whether_the_login_is_over(error: str, is_final: bool) -> None:
     """A server may repeat what it was sent: that is for no log."""
     said = {"error": error, "error_description": "so\x1b it is: geheim and refresh-0"}
-    assert STATE.tokens
-    state = replace(
-        STATE.with_tokens(replace(STATE.tokens, refresh_token="refresh-0")),
-        registration=replace(SECRET, client_secret="geheim"),
-    )
+    tokens = replace(TOKENS, refresh_token="refresh-0")
+    state = replace(STATE, tokens=tokens, registration=replace(SECRET, client_secret="geheim"))
     with pytest.raises(TokenRefused) as caught:
         await asked("renew", said, status="400 Bad Request", state=state)
     assert str(caught.value) == f"{error}: so? it is: *** and ***"
@@ -328,15 +303,10 @@ async def test_an_answer_that_cannot_be_used_has_a_reason(said: object, why: str
 @pytest.mark.parametrize(
     ("said", "expires"),
     [
-        ("60", 1060),
-        (-5, 1000),
-        (None, None),
-        ("soon", None),
-        (True, None),
-        ("nan", None),
+        ("60", 1060), (-5, 1000), (None, None), ("soon", None), (True, None), ("nan", None),
         pytest.param(10**400, None, id="huge"),
     ],
-)
+)  # fmt: skip
 async def test_how_long_a_token_lasts_is_read_leniently(said: object, expires: object) -> None:
     tokens, _ = await asked("code", {**GIVEN, "expires_in": said})
     assert tokens.expires_at == expires
@@ -344,9 +314,6 @@ async def test_how_long_a_token_lasts_is_read_leniently(said: object, expires: o
 
 async def test_the_refresh_token_is_revoked() -> None:
     _, request = await asked("revoke", "")
-    assert request.line == "POST /revoke HTTP/1.1"
-    assert fields(request) == {
-        "token": "r0",
-        "token_type_hint": "refresh_token",
-        "client_id": "our id",
-    }
+    assert request.line == "POST /end HTTP/1.1"
+    revoked = {"token": "r0", "token_type_hint": "refresh_token", "client_id": "our id"}
+    assert fields(request) == revoked

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -25,75 +27,62 @@ from mcp_tool_filter.adapters.rules.host import (
     with_usual,
 )
 from mcp_tool_filter.adapters.rules.state import StateInMemory
+from mcp_tool_filter.policy import rule_effects as orders
 from mcp_tool_filter.policy.effects import Delay
-from mcp_tool_filter.policy.rule_effects import (
-    CallPython,
-    EffectFailed,
-    Measure,
-    RunScript,
-    ScriptResult,
-    SendCopy,
-    SendWebhook,
-    TooLarge,
-    Warn,
-    WriteLog,
-)
 from mcp_tool_filter.rules.chain import Later
 from tests.raw_upstream import Peer, RawUpstream, always, answer, free_port, raw_upstream, until
 
 
-def host() -> RuleHost:
+@pytest.fixture
+def ours() -> RuleHost:
     return RuleHost(StateInMemory())
 
 
-def test_a_rules_log_line_is_logged_and_audited(caplog: pytest.LogCaptureFixture) -> None:
-    ours = host()
-    entered: list[WriteLog] = []
+def test_a_log_line_is_logged_and_audited(ours: RuleHost, caplog: pytest.LogCaptureFixture) -> None:
+    entered: list[orders.WriteLog] = []
     ours.enter_log = entered.append
-    said = WriteLog("warn", "look here", "r")
+    said = orders.WriteLog("warn", "look here", "r")
     ours.at_once(said)
     assert caplog.messages == ["Rule r: look here"]
     assert entered == [said]
 
 
-def test_a_warning_is_given_once_until_the_rules_change(caplog: pytest.LogCaptureFixture) -> None:
-    ours = host()
-    ours.at_once(Warn("w"))
-    ours.at_once(Warn("w"))
+def test_the_same_warning_is_given_once(ours: RuleHost, caplog: pytest.LogCaptureFixture) -> None:
+    """Until the rules change."""
+    ours.at_once(orders.Warn("w"))
+    ours.at_once(orders.Warn("w"))
     assert caplog.messages == ["w"]
     ours.forget_warnings()
-    ours.at_once(Warn("w"))
+    ours.at_once(orders.Warn("w"))
     assert caplog.messages == ["w", "w"]
 
 
-def test_counters_add_up_and_their_number_is_bounded() -> None:
-    ours = host()
+def test_counters_add_up_and_their_number_is_bounded(ours: RuleHost) -> None:
     for number in range(2000):
-        ours.at_once(Measure(f"m{number}", 1.0))
-    ours.at_once(Measure("m0", 0.5))
+        ours.at_once(orders.Measure(f"m{number}", 1.0))
+    ours.at_once(orders.Measure("m0", 0.5))
     assert len(ours.metrics) == 1000
     assert ours.metrics["m0"] == 1.5
 
 
-def test_webhooks_that_did_not_arrive_are_counted() -> None:
-    ours = host()
-    ours.at_once(Measure("m", 1.0))
+def test_webhooks_that_did_not_arrive_are_counted(ours: RuleHost) -> None:
+    ours.at_once(orders.Measure("m", 1.0))
     assert list(ours.counters()) == [("m", 1.0)]
     ours.webhooks.dropped, ours.webhooks.failed = 2, 3
     assert dict(ours.counters()) == {"m": 1.0, "webhooks dropped": 2.0, "webhooks failed": 3.0}
 
 
-async def test_a_function_that_may_block_is_called_elsewhere() -> None:
+async def test_a_function_that_may_block_is_called_elsewhere(ours: RuleHost) -> None:
     async def waits(argument: object) -> object:
         await asyncio.sleep(0)
         return argument
 
     for function in (lambda argument: argument, waits):
-        effect = CallPython(function, "given", 20.0)
-        assert host().at_once(effect) is Later.LATER
-        assert await host().carry_out(effect) == "given"
-    with pytest.raises(EffectFailed, match="it took too long"):
-        await host().carry_out(CallPython(lambda _: asyncio.sleep(3600), None, 0.5))
+        effect = orders.CallPython(function, "given", 20.0)
+        assert ours.at_once(effect) is Later.LATER
+        assert await ours.carry_out(effect) == "given"
+    with pytest.raises(orders.EffectFailed, match="it took too long"):
+        await ours.carry_out(orders.CallPython(lambda _: asyncio.sleep(3600), None, 0.5))
 
 
 # Functions of users, which may hang for ever
@@ -102,20 +91,20 @@ async def test_a_function_that_may_block_is_called_elsewhere() -> None:
 async def test_functions_that_hang_do_not_keep_others_waiting() -> None:
     """Not even more of them than a pool of threads has."""
     ours, goes_on = Callables(), Event()
-    hang = CallPython(lambda _: goes_on.wait(60), None, 0.01)
+    hang = orders.CallPython(lambda _: goes_on.wait(60), None, 0.01)
     came = await asyncio.gather(*(ours.call(hang) for _ in range(50)), return_exceptions=True)
     assert {str(one) for one in came} == {"it took too long"}
-    assert await ours.call(CallPython(lambda argument: argument, "given", 20.0)) == "given"
+    assert await ours.call(orders.CallPython(lambda argument: argument, "given", 20.0)) == "given"
     assert await asyncio.to_thread(str, 1) == "1"
     goes_on.set()
 
 
 async def test_so_many_may_hang_and_no_more() -> None:
     ours, goes_on = Callables(most=1), Event()
-    with pytest.raises(EffectFailed, match="it took too long"):
-        await ours.call(CallPython(lambda _: goes_on.wait(60), None, 0.01))
-    quick = CallPython(lambda _: "made", None, 20.0)
-    with pytest.raises(EffectFailed, match="1 calls of users' functions have not returned"):
+    with pytest.raises(orders.EffectFailed, match="it took too long"):
+        await ours.call(orders.CallPython(lambda _: goes_on.wait(60), None, 0.01))
+    quick = orders.CallPython(lambda _: "made", None, 20.0)
+    with pytest.raises(orders.EffectFailed, match="1 calls of users' functions have not returned"):
         await ours.call(quick)
     goes_on.set()
     await until(lambda: not ours._running)
@@ -127,8 +116,8 @@ async def test_whatever_a_function_raises_is_a_failure(error: type[BaseException
     def raises(_: object) -> object:
         raise error
 
-    with pytest.raises(EffectFailed, match=rf"it raised (RuntimeError|{error.__name__})"):
-        await Callables().call(CallPython(raises, None, 20.0))
+    with pytest.raises(orders.EffectFailed, match=rf"it raised (RuntimeError|{error.__name__})"):
+        await Callables().call(orders.CallPython(raises, None, 20.0))
 
 
 HANG = """
@@ -145,10 +134,8 @@ asyncio.run(main())
 
 
 def test_the_end_of_the_process_does_not_wait_for_a_function_that_hangs() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", HANG], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert ran.stdout == "it took too long\n"
+    printed = subprocess.check_output([sys.executable, "-c", HANG], text=True, timeout=60)
+    assert printed == "it took too long\n"
 
 
 # Scripts, run as child processes
@@ -161,31 +148,28 @@ def script(tmp_path: Path, code: str) -> str:
     return str(path)
 
 
-def effect(
-    path: str, *args: str, timeout: float = 20.0, given: bytes = b"in", decides: bool = True
-) -> RunScript:
-    return RunScript((path, *args), (("MCP_RULE", "r"),), given, timeout, decides, "r")
+USUAL = orders.RunScript((), (("MCP_RULE", "r"),), b"in", 20.0, True, "r")
 
 
-async def run(path: str, *args: str, timeout: float = 20.0, given: bytes = b"in") -> ScriptResult:
-    return await run_script(effect(path, *args, timeout=timeout, given=given), most_output=1000)
+async def run(path: str, *args: str, **other: Any) -> orders.ScriptResult:
+    return await run_script(replace(USUAL, command=(path, *args), **other), most_output=1000)
 
 
 async def test_a_script_gets_the_message_arguments_and_environment(tmp_path: Path) -> None:
     path = script(tmp_path, "print(sys.stdin.read(), sys.argv[1], os.environ['MCP_RULE'])")
-    assert await run(path, "$(rm -rf); a b") == ScriptResult(0, b"in $(rm -rf); a b r\n")
+    assert await run(path, "$(rm -rf); a b") == orders.ScriptResult(0, b"in $(rm -rf); a b r\n")
 
 
 async def test_a_script_may_leave_its_input_unread(tmp_path: Path) -> None:
     path = script(tmp_path, "sys.exit(1)")
-    assert (await run(path, given=b"x" * 5_000_000)).status == 1
+    assert (await run(path, input=b"x" * 5_000_000)).status == 1
 
 
 async def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     note.touch()  # a second may be too short even for its start
     code = f"pid = os.fork()\nopen({str(note)!r}, 'a').write(f'{{os.getpid()}} ')\ntime.sleep(60)"
-    with pytest.raises(EffectFailed, match="longer than 1s"):
+    with pytest.raises(orders.EffectFailed, match="longer than 1s"):
         await run(script(tmp_path, code), timeout=1.0)
     assert not any(map(is_alive, note.read_text().split()))
 
@@ -204,17 +188,17 @@ def is_alive(pid: str) -> bool:
 async def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
     """Also one that has filled all buffers before we stop to read."""
     flood = f"while True: os.write(1, b'x' * {size})"
-    with pytest.raises(EffectFailed, match="more than 1000 bytes"):
+    with pytest.raises(orders.EffectFailed, match="more than 1000 bytes"):
         await run(script(tmp_path, flood))
 
 
-async def test_ending_a_script_logs_no_warning(
+async def test_ending_scripts_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio warns if something else than itself took the exit status."""
     path = script(tmp_path, "time.sleep(60)")
     for _ in range(20):
-        with pytest.raises(EffectFailed, match="took longer"):
+        with pytest.raises(orders.EffectFailed, match="took longer"):
             await run(path, timeout=0.05)
     assert caplog.messages == []
 
@@ -222,7 +206,7 @@ async def test_ending_a_script_logs_no_warning(
 async def test_a_scripts_stderr_is_dropped(tmp_path: Path) -> None:
     """A flood of it neither fills a pipe, so that the script hangs, nor our own log."""
     code = "for _ in range(500): os.write(2, b'x' * 10000)\nprint('done')"
-    assert await run(script(tmp_path, code)) == ScriptResult(0, b"done\n")
+    assert await run(script(tmp_path, code)) == orders.ScriptResult(0, b"done\n")
 
 
 async def test_a_crashed_script_has_an_exit_status(tmp_path: Path) -> None:
@@ -230,22 +214,21 @@ async def test_a_crashed_script_has_an_exit_status(tmp_path: Path) -> None:
 
 
 async def test_a_script_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(EffectFailed, match="cannot be started"):
+    with pytest.raises(orders.EffectFailed, match="cannot be started"):
         await run(str(tmp_path / "nothing"))
 
 
 async def test_an_argument_that_the_system_does_not_take_is_the_senders_fault() -> None:
     """Linux takes at most 128 KB; ``on_error: allow`` must not let such a message pass."""
-    with pytest.raises(TooLarge, match="too large for a script"):
+    with pytest.raises(orders.TooLarge, match="too large for a script"):
         await run("/bin/true", "x" * 200_000)
 
 
 async def test_a_script_that_fails_in_the_background_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ours: RuleHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ours = host()
-    path = script(tmp_path, "raise SystemExit(3)")
-    assert ours.at_once(effect(path, decides=False)) is None
+    fails = replace(USUAL, command=(script(tmp_path, "raise SystemExit(3)"),), decides=False)
+    assert ours.at_once(fails) is None
     await until(lambda: caplog.messages)
     assert caplog.messages == ["Rule 'r': run_script failed: the script ended with status 3"]
     await ours.close()
@@ -254,27 +237,24 @@ async def test_a_script_that_fails_in_the_background_is_reported(
 def test_a_replay_runs_only_scripts_that_decide_and_waits_for_nothing(tmp_path: Path) -> None:
     """The same holds for the tests of rules."""
     offline = OfflineHost(StateInMemory())
-    assert offline.at_once(effect(script(tmp_path, "print('x')"))) == ScriptResult(0, b"x\n")
-    quiet = script(tmp_path, "open(__file__ + '.ran', 'w')")
-    assert offline.at_once(effect(quiet, decides=False)) is None
-    assert not Path(f"{quiet}.ran").exists()
+    ran = replace(USUAL, command=(script(tmp_path, "print('x')\nopen(__file__ + '.ran', 'x')"),))
+    assert offline.at_once(ran) == orders.ScriptResult(0, b"x\n")
+    (tmp_path / "script.py.ran").unlink()
+    assert offline.at_once(replace(ran, decides=False)) is None
+    assert not (tmp_path / "script.py.ran").exists()
     assert offline.at_once(Delay(3600.0)) is None
 
 
 # Copies of requests: they have our own ids, and their answers are dropped
 
-HEAD, TAIL = '{"jsonrpc":"2.0","id":', ',"method":"ping"}'
-
-
-def copy(to: str | None) -> SendCopy:
-    return SendCopy(HEAD, TAIL, None, to, "fork")
+COPY = orders.SendCopy('{"jsonrpc":"2.0","id":', ',"method":"ping"}', None, None, "fork")
 
 
 async def test_each_copy_has_an_id_of_its_own() -> None:
     sent: list[bytes] = []
     copies = Copies(lambda text, _effect: sent.append(text))
-    copies.send(copy(None))
-    copies.send(copy(None))
+    copies.send(COPY)
+    copies.send(COPY)
     ids = [json.loads(one)["id"] for one in sent]
     assert ids == [f"{copies.id_prefix}1", f"{copies.id_prefix}2"]
     assert Copies(lambda *_: None).id_prefix != copies.id_prefix
@@ -283,7 +263,7 @@ async def test_each_copy_has_an_id_of_its_own() -> None:
 async def test_a_copy_for_another_server_is_posted_there() -> None:
     async with raw_upstream(always(answer(b"{}"))) as upstream:
         copies = Copies(lambda *_: pytest.fail("it is for another server"))
-        copies.send(copy(f"{upstream.url}/copies"))
+        copies.send(replace(COPY, to=f"{upstream.url}/copies"))
         await upstream.asked(1)
     [request] = upstream.requests
     assert request.line == "POST /copies HTTP/1.1"
@@ -294,7 +274,7 @@ async def test_a_copy_for_another_server_is_posted_there() -> None:
 async def test_an_unreachable_server_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     copies = Copies(lambda *_: None)
-    copies.send(copy(f"http://127.0.0.1:{free_port()}/"))
+    copies.send(replace(COPY, to=f"http://127.0.0.1:{free_port()}/"))
     await until(lambda: caplog.messages)
     assert "was not delivered: Connection refused" in caplog.messages[0]
 
@@ -317,17 +297,15 @@ async def test_copies_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureFixt
 
 
 def test_headers_that_the_request_has_are_not_added_twice() -> None:
-    assert with_usual([(b"accept", b"x")]) == [
-        (b"accept", b"x"),
-        (b"content-type", b"application/json"),
-    ]
+    usual = [(b"accept", b"x"), (b"content-type", b"application/json")]
+    assert with_usual([(b"accept", b"x")]) == usual
 
 
 # Webhooks, posted to real receivers that answer, fail, or hang
 
 
-def hook(url: str, timeout: float = 5.0) -> SendWebhook:
-    return SendWebhook(f"{url}/hook?x=1", (("X-Key", "k"),), '"rule":"r"', timeout, "r")
+def hook(url: str, timeout: float = 5.0) -> orders.SendWebhook:
+    return orders.SendWebhook(f"{url}/hook?x=1", (("X-Key", "k"),), '"rule":"r"', timeout, "r")
 
 
 @asynccontextmanager
@@ -381,9 +359,8 @@ async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
     assert len(receiver.requests) == 2
 
 
-async def test_the_end_does_not_wait_long_and_counts_the_rest(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_end_counts_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """It does not wait long."""
     webhooks = Webhooks()
     async with receiving(webhooks, None) as receiver:
         for _ in range(30):

@@ -23,13 +23,9 @@ def test_credentials_have_the_same_hash_in_one_state_and_another_in_the_next() -
 
 @pytest.mark.parametrize("rest", ["[", "host:99999x/0", "[::/0", "host:p/x", "ho st:-1/0"])
 def test_no_error_about_a_redis_url_shows_its_password(rest: str) -> None:
-    for url in (
-        f"redis://me:hunter2@{rest}",
-        f"redis://:hunter2/{rest}",
-        f"other://hunter2@{rest}",
-    ):
+    for url in ("redis://me:hunter2@", "redis://:hunter2/", "other://hunter2@"):
         with pytest.raises(StartError, match=r"redis|of the rules") as caught:
-            open_state(StateSettings(url=url, prefix="p"))
+            open_state(StateSettings(url=url + rest, prefix="p"))
         assert "hunter2" not in str(caught.value)
 
 
@@ -37,9 +33,7 @@ times = st.lists(st.floats(0, 100), max_size=40).map(sorted)
 
 
 @given(times, st.integers(0, 4), st.floats(0.5, 30))
-def test_a_window_never_holds_more_than_its_limit(
-    at: list[float], limit: int, window: float
-) -> None:
+def test_a_window_holds_at_most_its_limit(at: list[float], limit: int, window: float) -> None:
     memory = StateInMemory()
     accepted: list[float] = []
     for now in at:

@@ -18,26 +18,24 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests import websocket
-from tests.adapters.mitmproxy.filtered import not_found
-from tests.adapters.mitmproxy.relisting import Changing, ask
 from tests.adapters.watch.test_metrics import fetched
-from tests.cli.commands.proxying import CALL, LIST, TOOLS
+from tests.cli.commands.proxying import CALL, LIST, TOOLS, silent
 from tests.cli.launched import launched, run
+from tests.filtered import Changing, ask, not_found
+from tests.hosts import LAUNCHER, filtering, hosted
 from tests.make import asking
-from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, saying
-from tests.proxy import SCRIPT, RunningTool
-from tests.proxy import tool as started
+from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream
+from tests.proxy import RunningTool
 from tests.raw_client import RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, free_port, until
 from tests.stdio_client import is_alive, upstream
 
 HOSTS = ["mitmdump", "mcp-tool-filter", "--record", "serve"]
+call = CALL % (1, b"read_file")
 ANSWER = RESULT.replace(b'"id":1', b'"id":"1"')
 REFUSED_STREAM = 7
-H2_HEADERS = [
-    (b"content-type", b"application/json"),
-    (b"accept", b"application/json, text/event-stream"),
-]
+JSON = b"application/json"
+H2_HEADERS = [(b"content-type", JSON), (b"accept", JSON + b", text/event-stream")]
 
 
 @asynccontextmanager
@@ -46,36 +44,25 @@ async def replica(
 ) -> AsyncIterator[tuple[RunningTool, int]]:
     """Run one; also yield the port of its metrics."""
     metrics = free_port()
-    if host == "mitmdump":
-        sets = ["deny=^rm_", f"drain={drain}", f"metrics_port={metrics}", "endpoint=/mcp"]
-        words = [word for one in sets for word in ("--set", one)]
-        mode = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
-        async with started("mitmdump", *mode, *words, home=home) as it:
-            await it.listening()
-            yield it, metrics
-    elif host == "serve":
+    if host == "serve":
         file = home / "servers.toml"
         file.write_text(
             f'deny = ["^rm_"]\ndrain = {drain}\nmetrics-port = {metrics}\n'
             f'[servers.one]\nurl = "{upstream.url}/mcp"\n'
         )
         async with launched("serve", "--config", str(file), home=home) as it:
-            found = await it.says(r"http://127.0.0.1:(\d+)/one/mcp")
-            it.port = int(found[1])
-            while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] != 200:
-                await asyncio.sleep(0.01)
+            it.port = int((await it.says(r"http://127.0.0.1:(\d+)/one/mcp"))[1])
+            await until_ready(metrics)
             yield it, metrics
     else:
-        flags = ["-u", f"{upstream.url}/mcp", "-d", "^rm_", "--drain", drain]
-        if host == "--record":
-            flags += [host, str(home / "all.flow")]
-        async with launched(*flags, "--metrics-port", str(metrics), home=home) as it:
-            await it.serving()
+        words = ["deny=^rm_", f"drain={drain}", f"metrics_port={metrics}"]
+        words += [host, str(home / "all.flow")] if host == "--record" else []
+        async with hosted(host, upstream.url, home, *words) as it:
             yield it, metrics
 
 
-async def until_not_ready(metrics: int) -> None:
-    while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] == 200:
+async def until_ready(metrics: int, *, is_ready: bool = True) -> None:
+    while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] != (200 if is_ready else 503):
         await asyncio.sleep(0.01)
 
 
@@ -86,9 +73,7 @@ def is_refused(port: int) -> bool:
 
 @pytest.mark.rest(but=1)
 @pytest.mark.parametrize("host", HOSTS)
-async def test_open_calls_finish_within_the_time_that_the_user_gives(
-    host: str, tmp_path: Path
-) -> None:
+async def test_open_calls_finish_within_the_users_time(host: str, tmp_path: Path) -> None:
     may_answer, called = asyncio.Event(), asyncio.Semaphore(0)
 
     async def respond(request: RawRequest, peer: Peer) -> None:
@@ -114,15 +99,13 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
         replica(host, upstream, tmp_path, "60") as (it, metrics),
         AsyncExitStack() as stack,
     ):
-        path = "/one/mcp" if host == "serve" else "/mcp"
-        call = CALL % (1, b"read_file")
-        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(3)]
-        busy, idle, stream = clients
+        path, enter = "/one/mcp" if host == "serve" else "/mcp", stack.enter_async_context
+        busy, idle, stream = [await enter(raw_client(it.port)) for _ in range(3)]
         await idle.ask(post(LIST, path=path))
         await busy.say(post(call, path=path))
         await stream.say(get(path=path))
         await stream.head()
-        h2 = await stack.enter_async_context(h2_client(it.port))
+        h2 = await enter(h2_client(it.port))
         number = h2.ask(body=call, path=path, headers=H2_HEADERS)
         link = await asyncio.open_connection("127.0.0.1", it.port)
         socket_end = await websocket.connect(*link, path)
@@ -133,7 +116,7 @@ async def test_open_calls_finish_within_the_time_that_the_user_gives(
             await called.acquire()
 
         it.interrupt()
-        await until_not_ready(metrics)
+        await until_ready(metrics, is_ready=False)
         assert await asyncio.to_thread(fetched, metrics, "/livez") == (200, "ok\n")
         last = await idle.ask(post(LIST, path=path))  # a balancer has sent it just now
         assert (last.status, b"connection: close" in last.head.lower()) == (200, True)
@@ -161,17 +144,12 @@ async def calling(
     host: str, home: Path, drain: str
 ) -> AsyncIterator[tuple[RunningTool, int, RawClient]]:
     """Run one with a call that is never answered."""
-
-    async def silent(_request: RawRequest, peer: Peer) -> None:
-        await peer.left()
-
     async with (
         mcp_upstream(tools=TOOLS, respond=silent) as upstream,
         replica(host, upstream, home, drain) as (it, metrics),
         raw_client(it.port) as client,
     ):
-        path = "/one/mcp" if host == "serve" else "/mcp"
-        await client.say(post(CALL % (1, b"read_file"), path=path))
+        await client.say(post(call, path="/one/mcp" if host == "serve" else "/mcp"))
         await until(lambda: upstream.of("tools/call"))
         yield it, metrics, client
 
@@ -190,7 +168,7 @@ async def test_what_is_not_answered_in_time_gets_an_error(host: str, tmp_path: P
 async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> None:
     async with calling(host, tmp_path, "99999") as (it, metrics, _):
         it.interrupt()
-        await until_not_ready(metrics)
+        await until_ready(metrics, is_ready=False)
         it.interrupt()
         assert await it.exit_code() == 0
 
@@ -208,21 +186,16 @@ def test_a_time_that_is_none_is_refused(value: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("-q",)], ids=["usual", "quiet"])
-async def test_the_launcher_takes_new_snapshots_on_sighup(
-    more: tuple[str, ...], tmp_path: Path
-) -> None:
+async def test_the_launcher_lists_anew_on_sighup(more: tuple[str, ...], tmp_path: Path) -> None:
     lists, port = Changing(), free_port()
-    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
-        words = (*more, "-u", f"{upstream.url}/mcp", "--deny", "^delete_", "--port", str(port))
-        async with launched(*words, home=tmp_path) as it:
-            it.port = port
-            await it.listening()
-            assert await ask(port, "goes") == RESULT
-            lists.names = ["stays", "comes"]
-            it.interrupt(signal.SIGHUP)
-            await it.says("took a new list.*new tool comes, tool goes is gone")
-            assert await ask(port, "comes") == RESULT
-            assert await ask(port, "goes") == not_found("goes")
+    words = ("deny=^delete_", *more)
+    async with filtering(LAUNCHER, tmp_path, *words, lists=lists, port=port) as on:
+        assert await ask(port, "goes") == RESULT
+        lists.names = ["stays", "comes"]
+        on.it.interrupt(signal.SIGHUP)
+        await on.it.says("took a new list.*new tool comes, tool goes is gone")
+        assert await ask(port, "comes") == RESULT
+        assert await ask(port, "goes") == not_found("goes")
 
 
 async def test_a_command_is_asked_again_on_sighup(tmp_path: Path) -> None:

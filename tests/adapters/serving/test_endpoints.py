@@ -26,10 +26,8 @@ AT = Address("upstream", 3000, is_tls=False)
 
 
 def opened(**options: Any) -> Endpoints:
-    around = Surroundings(
-        warn=print, report=print, leave=print, make_tls=ssl.create_default_context
-    )
-    proxy = Proxy(around)
+    tls = ssl.create_default_context
+    proxy = Proxy(Surroundings(warn=print, report=print, leave=print, make_tls=tls))
     proxy.adopt(parse_config(deny=["^wipe"], **options))
     return Endpoints(proxy)
 
@@ -64,9 +62,7 @@ async def test_a_server_without_a_name_has_that_of_the_request() -> None:
 
 
 @pytest.mark.parametrize("target", [b"/mcp", b"https://upstream/mcp", b"ftp://x/", b"*"])
-async def test_a_request_to_a_proxy_names_its_server(
-    target: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_request_names_its_server(target: bytes, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(opened(), None)
     caplog.set_level(logging.WARNING)
     scene.client.says(b"GET %b HTTP/1.1\r\nHost: upstream\r\n\r\n" % target)
@@ -102,13 +98,12 @@ async def test_a_changed_configuration_also_counts_for_other_traffic() -> None:
 
 async def test_a_tunnel_leads_where_connect_says_and_nowhere_within_a_tunnel() -> None:
     opened_to: list[tuple[Address, bytes]] = []
-    connection = Connection(opened(), None, open_tunnel=lambda *to: opened_to.append(to))
     client = Client(Table())
+    connection = Connection(opened(), None, open_tunnel=lambda *to: opened_to.append(to))
     client.engine = ForwardClient(connection, client)
     client.says(b"CONNECT [::1]:443 HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01")
     assert opened_to == [(Address("::1", 443, is_tls=False), b"\x16\x03\x01")]
     for target, tunnel in (("x:1", AT), ("/mcp", None), ("x", None), ("x:1/y", None)):
-        inner = Client(Table())
-        inner.engine = ForwardClient(Connection(opened(), tunnel), inner)
+        inner = Scene(opened(), tunnel).client
         inner.says(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert not inner.is_open

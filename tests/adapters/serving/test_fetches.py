@@ -23,24 +23,26 @@ MOST = 8  # connections that are always allowed
 CHALLENGE = '401 No\r\nWWW-Authenticate: Bearer resource_metadata="/x"'
 
 
+REVISION = b"Mcp-Protocol-Version: 2025-11-25\r\n"
+
+
 @asynccontextmanager
 async def hosted(host: str, to: str, home: Path, **more: Any) -> AsyncIterator[tuple[int, Proxy]]:
+    """With as few connections as there may be."""
+    options = {"endpoint": ["/mcp"], "deny": ["^rm_"], **more}
     if host == "sockets":
-        async with served(to=to, endpoint="/mcp", deny=["^rm_"], **more) as running:
-            running.server.room.descriptors = 0  # as few connections as there may be
+        async with served(to=to, **options) as running:
+            running.server.room.descriptors = 0
             yield running.port, running.proxy
     else:
-        addon = ToolFilter(report=lambda _report: None)
-        options = {"endpoint": ["/mcp"], "deny": ["^rm_"], "max_clients": ["100"], **more}
-        async with proxy(addon, to=to, home=home, **options) as flowing:
+        addon = ToolFilter()
+        async with proxy(addon, to=to, home=home, max_clients=["100"], **options) as flowing:
             addon.proxy.crowd.descriptors = 0
             yield flowing.port, addon.proxy
 
 
 @pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
-async def test_fetches_for_clients_share_the_limit_of_connections(
-    host: str, tmp_path: Path
-) -> None:
+async def test_fetches_for_clients_share_the_connection_limit(host: str, tmp_path: Path) -> None:
     """An upstream that never lists its tools cannot use up our descriptors. A call for which we
     cannot ask is judged by the patterns alone."""
     listing, go_on = 0, asyncio.Event()
@@ -62,11 +64,10 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
         port, process = it
 
         async def call(number: int) -> bytes:
-            named = b"Authorization: Bearer %d\r\nMcp-Protocol-Version: 2025-11-25\r\n" % number
+            headers = MCP_HEADERS + REVISION + b"Authorization: Bearer %d\r\n" % number
             async with raw_client(port) as client:
-                name = b"rm_all" if number % 2 else b"read_file"
-                asked = post(CALL % (1, name), headers=MCP_HEADERS + named)
-                return (await client.ask(asked)).body
+                asked = CALL % (1, b"rm_all" if number % 2 else b"read_file")
+                return (await client.ask(post(asked, headers=headers))).body
 
         calls = [asyncio.create_task(call(number)) for number in range(3 * MOST)]
         await until(lambda: sum(one.done() for one in calls) >= 2 * MOST <= 2 * listing)
@@ -76,9 +77,8 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
                 assert (b"Tool not found" in one.result()) == (number % 2 == 1)
         go_on.set()
         await asyncio.gather(*calls)
-        room = process.room
+        room, taken = process.room, 0
         assert room
-        taken = 0
         async with asyncio.timeout(TIMEOUT):
             while taken < MOST:  # all is given back, if not at once
                 taken += room.take()
@@ -86,9 +86,7 @@ async def test_fetches_for_clients_share_the_limit_of_connections(
 
 
 @pytest.mark.parametrize("host", ["sockets", "mitmproxy"])
-async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
-    host: str, tmp_path: Path
-) -> None:
+async def test_a_call_only_hints_can_judge_says_how_to_log_in(host: str, tmp_path: Path) -> None:
     """If the upstream refuses the list of a client without a token. Its metadata is ours."""
 
     async def users_only(peer: Peer) -> None:
@@ -102,8 +100,7 @@ async def test_a_call_that_only_hints_can_judge_says_how_to_log_in(
         hosted(host, upstream.url, tmp_path, deny_hint=["destructive"]) as (port, _),
         raw_client(port) as client,
     ):
-        named = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-11-25\r\n"
-        got = await client.ask(post(CALL % (1, b"read_file"), headers=named))
+        got = await client.ask(post(CALL % (1, b"read_file"), headers=MCP_HEADERS + REVISION))
     assert got.status == 401
     assert got.all("www-authenticate") == ['Bearer resource_metadata="http://localhost/x"', "Basic"]
     assert b"Unknown session or credentials" in got.body

@@ -83,31 +83,21 @@ async def test_a_stream_waits_for_a_client_that_reads_slowly() -> None:
     await settled(upstream)
 
 
-async def test_an_answer_ends_when_its_client_leaves() -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_an_answer_ends_when_its_client_leaves(has_begun: bool) -> None:
     """The command is told, or its session would wait for ever."""
-    stream = Stream(1)
-    table, upstream = table_with(stream.answer)
-    client = table.asks(PING)
-    await settled(upstream)
-    assert stream.taken == 1
-    client.leaves()
-    await settled(upstream)
-    assert stream.has_ended
-    assert not upstream.tasks
-
-
-async def test_an_answer_that_is_not_there_yet_is_cancelled() -> None:
-    waits = asyncio.get_running_loop().create_future()
+    stream, waits = Stream(1), asyncio.get_running_loop().create_future()
 
     async def never(_request: ServedRequest) -> ServedResponse:
         return ServedResponse(await waits)
 
-    table, upstream = table_with(never)
+    table, upstream = table_with(stream.answer if has_begun else never)
     client = table.asks(PING)
     await settled(upstream)
+    assert stream.taken == has_begun
     client.leaves()
     await settled(upstream)
-    assert waits.cancelled()
+    assert (stream.has_ended, waits.cancelled()) == (has_begun, not has_begun)
     assert not upstream.tasks
 
 

@@ -13,12 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.serving import limits as room
-from mcp_tool_filter.adapters.serving.limits import (
-    Reserve,
-    most_clients,
-    most_upstream_connections,
-    soft_limit,
-)
 
 
 def open_files() -> int:
@@ -27,7 +21,7 @@ def open_files() -> int:
 
 def test_a_reserve_lends_its_descriptors_and_takes_them_back() -> None:
     before = open_files()
-    reserve = Reserve(5)
+    reserve = room.Reserve(5)
     reserve.fill()
     reserve.fill()
     assert open_files() == before + 5
@@ -41,7 +35,7 @@ def test_a_reserve_lends_its_descriptors_and_takes_them_back() -> None:
 def test_a_reserve_takes_as_many_descriptors_as_there_are() -> None:
     """No descriptor is left: the probe fails, and the process goes on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve = Reserve(5)
+    reserve = room.Reserve(5)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         reserve.fill()
@@ -52,15 +46,15 @@ def test_a_reserve_takes_as_many_descriptors_as_there_are() -> None:
 
 @given(limit=st.integers(256, 2_000_000))
 def test_clients_and_their_connections_fit_into_the_limit(limit: int) -> None:
-    clients = most_clients(limit)
+    clients = room.most_clients(limit)
     assert clients >= 8
-    assert clients + most_upstream_connections(limit, clients) <= limit
-    assert most_upstream_connections(limit, clients) >= clients
+    assert clients + room.most_upstream_connections(limit, clients) <= limit
+    assert room.most_upstream_connections(limit, clients) >= clients
 
 
 def test_the_limit_is_that_of_this_process() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert soft_limit() == soft or soft == resource.RLIM_INFINITY
+    assert room.soft_limit() == soft or soft == resource.RLIM_INFINITY
 
 
 SCRIPT = """

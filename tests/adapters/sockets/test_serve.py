@@ -8,7 +8,8 @@ import re
 import signal
 import socket
 import struct
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,27 +19,42 @@ import pytest
 from mcp_tool_filter.adapters.serving.limits import most_clients
 from mcp_tool_filter.adapters.sockets.serve import _LINGER, UpstreamConnection, bind
 from mcp_tool_filter.errors import StartError
-from tests.adapters.mitmproxy.filtered import legacy_upstream
 from tests.attacks.stage import PING, Link, answering, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
-from tests.cli.launched import launched
-from tests.mcp_upstream import RESULT, mcp_upstream
-from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.filtered import legacy_upstream
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream
+from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk, until
-from tests.served import served
+from tests.served import RunningSockets, served
+
+READ = CALL % (1, b"read_file")
+
+
+@asynccontextmanager
+async def filtered(
+    respond: Respond | None = None, **options: Any
+) -> AsyncIterator[tuple[McpUpstream, RunningSockets, RawClient]]:
+    """Serve an upstream in this process."""
+    given = {"endpoint": "/mcp", "deny": ["^rm_"], **options}
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        served(to=upstream.url, **given) as running,
+        raw_client(running.port) as client,
+    ):
+        yield upstream, running, client
 
 
 async def test_mitmproxy_is_not_imported_to_filter_a_url(tmp_path: Path) -> None:
     """It would double the memory and the time to start."""
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        words = ("-u", f"{upstream.url}/mcp", "--deny", "^rm_")
-        imports = {"PYTHONPROFILEIMPORTTIME": "1"}
-        async with launched(*words, home=tmp_path, environment=imports) as it:
-            await it.serving()
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-            assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
-            assert " mcp_tool_filter.adapters.sockets.serve\n" in it.stderr
-            assert not re.search(r"\| +(mitmproxy|wsproto|h2|h11|yaml)\b", it.stderr)
+    imports = {"PYTHONPROFILEIMPORTTIME": "1"}
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, environment=imports) as it,
+    ):
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        assert (await ask(it.port, READ)).status == 200
+        assert " mcp_tool_filter.adapters.sockets.serve\n" in it.stderr
+        assert not re.search(r"\| +(mitmproxy|wsproto|h2|h11|yaml)\b", it.stderr)
 
 
 def test_a_name_with_several_addresses_is_served_on_all_of_them() -> None:
@@ -68,9 +84,7 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
     async def respond(request: RawRequest, peer: Peer) -> None:
         if "/sse" in request.line or "/messages" in request.line:
             return await legacy_upstream(request, peer)
-        if request.line.startswith("GET"):
-            await peer.say(SSE_HEAD)
-        elif b"subscriptions/listen" in request.body:
+        if b"subscriptions/listen" in request.body:
             await peer.say(SSE_HEAD + chunk(b": quiet\n\n"))
         elif b'"1"' in request.body:
             await may_answer.wait()
@@ -83,14 +97,12 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
         serving(upstream, tmp_path) as it,
         AsyncExitStack() as stack,
     ):
-        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(6)]
-        finishing, hanging, stream, listening, legacy, idle = clients
-        await finishing.say(post(CALL % (1, b"read_file")))
+        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(5)]
+        finishing, hanging, listening, legacy, idle = clients
+        await finishing.say(post(READ))
         await hanging.say(post(CALL % (2, b"read_file")))
-        await stream.say(get())
         await listening.say(post(listen))
-        for one in (stream, listening):
-            await one.head()
+        await listening.head()
         await legacy.say(get(path="/sse"))
         await legacy.until(b"session=1")
         await idle.ask(post(CALL % (3, b"read_file"), path="/messages?session=1"))
@@ -105,22 +117,18 @@ async def test_open_calls_are_answered_before_the_process_ends(tmp_path: Path) -
         refused = await hanging.answer()
         assert (refused.status, refused.body) == (200, LEAVING % 2)
         assert LEAVING % 3 in await legacy.rest()
-        assert (await stream.rest()).endswith(b"0\r\n\r\n")
         assert (await listening.rest()).endswith(b"0\r\n\r\n")
         assert await it.exit_code() == 0
 
 
 async def test_a_surplus_client_gets_one_error_and_a_seat_when_there_is_one() -> None:
-    async with (
-        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"], max_clients="1") as running,
-    ):
-        async with raw_client(running.port) as busy:
-            await busy.say(post(CALL % (1, b"read_file")))
-            await until(lambda: upstream.of("tools/call"))
-            refused = await ask(running.port, LIST)
-            assert refused.status == 503
-            assert json.loads(refused.body)["error"]["message"] == "Too many clients are connected"
+    async with filtered(silent, max_clients="1") as (upstream, running, busy):
+        await busy.say(post(READ))
+        await until(lambda: upstream.of("tools/call"))
+        refused = await ask(running.port, LIST)
+        assert refused.status == 503
+        assert json.loads(refused.body)["error"]["message"] == "Too many clients are connected"
+        busy.abort()
         await until(lambda: not running.proxy.exchanges)
         assert names_in(await ask(running.port, LIST)) == ["read_file"]
         said = [record.getMessage() for record in running.said]
@@ -155,8 +163,7 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_pat
             raise ConnectionError
 
         upstream._body = early  # type: ignore[method-assign]
-        text = b"x" * 8_000_000
-        call = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"x":"%b"}}' % text
+        call = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"x":"%b"}}' % (b"x" * 8_000_000)
         async with raw_client(it.port) as client:
             said = await client.ask(post(call, headers=MCP_HEADERS + b"X-Early: 1\r\n"))
             assert said.body == RESULT
@@ -168,6 +175,7 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again(tmp_pat
 async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
     """A call is not sent on a connection that may be about to close, but it needs one."""
     async with raised_on_sockets(tmp_path) as (upstream, it), AsyncExitStack() as stack:
+        enter = stack.enter_async_context
         room = it.server.room
         (pool,) = room.pools
         room.descriptors = 0  # as few connections as there may be
@@ -178,19 +186,17 @@ async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
             await link.say(answer(RESULT))
 
         upstream.respond = at_once
-        clients = [await stack.enter_async_context(raw_client(it.port)) for _ in range(room.most)]
+        clients = [await enter(raw_client(it.port)) for _ in range(room.most)]
         await asyncio.gather(*(one.ask(post(PING)) for one in clients))
         assert len(pool.idle) == room.most
         for one in pool.idle:
             one.since -= 10.0
         upstream.respond = answering
-        assert (await clients[0].ask(post(CALL % (1, b"read_file")))).body == RESULT
+        assert (await clients[0].ask(post(READ))).body == RESULT
         assert len(pool.all) == room.most
 
 
-async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung_up(
-    tmp_path: Path,
-) -> None:
+async def test_an_event_that_a_rule_holds_is_sent_after_the_upstream_left(tmp_path: Path) -> None:
     """Other requests that wait on the stream get an error."""
     rules = "  - {id: w, conditions: [tool_equals: read_file], on: response, actions: [delay: 1s]}"
     (tmp_path / "rules.yaml").write_text(f"interceptor:\n  rules:\n{rules}\n")
@@ -199,15 +205,9 @@ async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung
         await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n"))
         peer.close()
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        served(
-            to=upstream.url, endpoint="/mcp", deny=["^rm_"], rules=str(tmp_path / "rules.yaml")
-        ) as running,
-        raw_client(running.port) as client,
-    ):
-        calls = [CALL % (number, b"read_file") for number in (1, 2)]
-        await client.say(post(b"[%b]" % b",".join(calls).replace(b'"id":"1"', b'"id":1')))
+    async with filtered(respond, rules=str(tmp_path / "rules.yaml")) as (_, _, client):
+        asked = b"[%b,%b]" % (READ.replace(b'"id":"1"', b'"id":1'), CALL % (2, b"read_file"))
+        await client.say(post(asked))
         await client.head()
         rest, _ = await client.rest_of_chunks()
         first, second = rest.split(b"\n\n")[:2]
@@ -217,15 +217,10 @@ async def test_an_event_that_a_rule_holds_is_sent_although_the_upstream_has_hung
 
 async def test_small_pieces_of_an_answer_leave_at_once() -> None:
     """The system would hold each for 40 ms, to join it with the next."""
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        await client.ask(post(CALL % (1, b"read_file")))
+    async with filtered() as (_, running, client):
+        await client.ask(post(READ))
         (pool,) = running.server.room.pools
-        ours = [one._transport for one in pool.all]
-        ours += [one._transport for one in running.server.all]
+        ours = [one._transport for one in (*pool.all, *running.server.all)]
         sockets = [one.get_extra_info("socket") for one in ours]
         assert len(sockets) == 2
         for one in sockets:
@@ -238,15 +233,11 @@ async def test_what_comes_together_leaves_together() -> None:
     async def respond(_request: RawRequest, peer: Peer) -> None:
         await peer.say(SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"0\r\n\r\n")
 
-    async with (
-        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-        served(to=upstream.url, endpoint="/mcp", deny=["^rm_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        await client.ask(post(CALL % (1, b"read_file")))
+    async with filtered(respond) as (_, running, client):
+        await client.ask(post(READ))
         (ours,) = running.server.all
         before = _segments_of(ours._transport.get_extra_info("socket"))
-        assert RESULT in (await client.ask(post(CALL % (1, b"read_file")))).body
+        assert RESULT in (await client.ask(post(READ))).body
         assert _segments_of(ours._transport.get_extra_info("socket")) == before + 1
 
 
@@ -257,23 +248,18 @@ def _segments_of(sock: socket.socket) -> int:
 
 
 async def test_nothing_is_said_of_writing_to_a_client_that_has_left(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        words = ("-u", f"{upstream.url}/mcp", "--deny", "^rm_")
-        async with launched(*words, home=tmp_path) as it:
-            await it.serving()
-            for _ in range(5):
-                async with raw_client(it.port) as client:
-                    client.writer.write(post(CALL % (1, b"rm_file")) * 3000)
-                    await client.head()
-                    client.abort()
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-            assert "socket.send" not in it.stderr
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        for _ in range(5):
+            async with raw_client(it.port) as client:
+                client.writer.write(post(CALL % (1, b"rm_file")) * 3000)
+                await client.head()
+                client.abort()
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        assert "socket.send" not in it.stderr
 
 
 @pytest.mark.parametrize("scheme", [b"NTLM", b"negotiate"])
-async def test_nobody_else_uses_a_connection_on_which_a_client_has_logged_in(
-    scheme: bytes, tmp_path: Path
-) -> None:
+async def test_nobody_else_uses_a_connection_with_a_login(scheme: bytes, tmp_path: Path) -> None:
     """Such a login counts for the connection: others would act in the client's name."""
     asked: list[Link] = []
 
@@ -285,24 +271,16 @@ async def test_nobody_else_uses_a_connection_on_which_a_client_has_logged_in(
         upstream.respond = noting
         login = MCP_HEADERS + b"Authorization: %b TlRMTVNTUAAB\r\n" % scheme
         async with raw_client(it.port) as client:
-            for asking, headers in (
-                (client, login),
-                (other, MCP_HEADERS),
-                (client, MCP_HEADERS),
-                (other, MCP_HEADERS),
-            ):
-                assert (await asking.ask(post(PING, headers=headers))).body == RESULT
+            assert (await client.ask(post(PING, headers=login))).body == RESULT
+            for asking in (other, client, other):
+                assert (await asking.ask(post(PING))).body == RESULT
         first, second, third, fourth = asked
-        assert first is third
-        assert second is fourth
-        assert first is not second
+        assert first is third is not second is fourth
         await asyncio.wait_for(first.over.wait(), TIMEOUT)
         assert not second.over.is_set()
 
 
-async def test_nothing_is_written_to_an_upstream_that_is_lost_and_asyncio_logs_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_nothing_is_written_to_a_lost_upstream(caplog: pytest.LogCaptureFixture) -> None:
     """As when a WebSocket's client has sent many messages at once."""
     pool: Any = SimpleNamespace(reads=None, all=set(), lost=lambda _one: None)
     with socket.create_server(("127.0.0.1", 0)) as door:

@@ -149,31 +149,26 @@ async def test_an_error_is_answered_and_reveals_nothing(caplog: pytest.LogCaptur
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (post(b"x" * 101), 413),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999999999999999\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", 400),
-        (CHUNKED + b"65\r\n" + b"x" * 101, 413),
-        (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 2000, 431),
-        (b"GET / HTTP/1.1\r\nHost: h\r\nX\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (b"\x16\x03\x01\0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
-        (
-            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("request_", "status"), [
+    (post(b"x" * 101), 413),
+    (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999999999999999\r\n\r\n", 413),
+    (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: h\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", 400),
+    (CHUNKED + b"65\r\n" + b"x" * 101, 413),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 2000, 431),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nX\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\n\r\n", 400), (b"\x16\x03\x01\0\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+    (
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+])  # fmt: skip
 async def test_too_large_and_malformed_requests_are_refused(request_: bytes, status: int) -> None:
     async with echoing(body=100, head=1000) as (_, client):
         answer = await client.ask(request_)
-        assert answer.status == status
-        assert answer.all("connection") == ["close"]
+        assert (answer.status, answer.all("connection")) == (status, ["close"])
         assert await client.rest() == b""
 
 
@@ -299,8 +294,7 @@ async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
             assert await idle.rest() == b""
             go_on.set()
             answer = await client.answer()
-            assert answer.body == b"GET /mcp "
-            assert answer.all("connection") == ["close"]
+            assert (answer.body, answer.all("connection")) == (b"GET /mcp ", ["close"])
         await ending
 
 

@@ -22,7 +22,6 @@ from tests.stdio_client import upstream
 
 INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
 BOTH = (b"accept", b"application/json, text/event-stream")
-INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 META = '{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}'
 
 
@@ -38,16 +37,11 @@ async def bridge(*words: str, most: int = 64) -> AsyncIterator[Bridge]:
 
 
 async def sent(
-    ours: Bridge,
-    method: str = "POST",
-    target: str = "/mcp",
-    body: bytes = b"",
-    session: str | None = None,
+    ours: Bridge, method: str = "POST", target: str = "/mcp", body: bytes = b"", session: str = "",
     headers: tuple[tuple[bytes, bytes], ...] = (BOTH,),
-) -> ServedResponse:
-    if session is not None:
-        headers = (*headers, (b"mcp-session-id", session.encode()))
-    return await ours.answer(ServedRequest(method, target, headers, body))
+) -> ServedResponse:  # fmt: skip
+    own = ((b"mcp-session-id", session.encode()),) if session else ()
+    return await ours.answer(ServedRequest(method, target, (*headers, *own), body))
 
 
 async def opened(ours: Bridge) -> str:
@@ -73,10 +67,9 @@ def error_of(response: ServedResponse) -> tuple[object, int, str]:
     return said["id"], said["error"]["code"], said["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "status"),
-    [("PUT", "/mcp", 405), ("POST", "/sse", 405), ("GET", "/messages", 405), ("GET", "/x", 404)],
-)
+@pytest.mark.parametrize(("method", "target", "status"), [
+    ("PUT", "/mcp", 405), ("POST", "/sse", 405), ("GET", "/messages", 405), ("GET", "/x", 404),
+])  # fmt: skip
 async def test_other_paths_and_methods_are_refused(method: str, target: str, status: int) -> None:
     async with bridge() as ours:
         assert (await sent(ours, method, target)).status == status
@@ -104,8 +97,7 @@ async def test_an_id_in_use_is_refused() -> None:
         async with aclosing(streamed(await sent(ours, body=calling("ask"), session=name))):
             again = await sent(ours, body=calling("read_file"), session=name)
             assert (again.status, error_of(again)[0]) == (400, 1)
-            other = await sent(ours, body=calling("read_file", id="2"), session=name)
-            assert other.status == 200
+            assert (await sent(ours, body=calling("read_file", id="2"), session=name)).status == 200
 
 
 async def test_a_stream_is_for_clients_that_accept_events() -> None:
@@ -116,17 +108,15 @@ async def test_a_stream_is_for_clients_that_accept_events() -> None:
         assert given.status == 200
         async with aclosing(streamed(given)) as events:
             await sent(ours, body=calling("ask"), session=name)
-            async for event in events:
-                if b"roots/list" in event:
-                    break
+            while b"roots/list" not in await anext(events):
+                pass
 
 
 async def test_the_older_transport_answers_on_its_stream() -> None:
     async with bridge() as ours:
         given = await sent(ours, "GET", "/sse")
         async with aclosing(streamed(given)) as events:
-            first = (await anext(events)).decode()
-            target = first.partition("data: ")[2].strip()
+            target = (await anext(events)).decode().partition("data: ")[2].strip()
             assert (await sent(ours, target=target, body=INITIALIZE)).status == 202
             assert b"protocolVersion" in await anext(events)
             assert (await sent(ours, target=target, body=b"{")).status == 400
@@ -187,7 +177,6 @@ async def test_a_quiet_stream_sends_keep_alive_comments(monkeypatch: pytest.Monk
     events: AsyncIterator[bytes] = events_from(outbox, lambda: None)
     assert await anext(events) == b": alive\n\n"
     await outbox.put(ONE, is_answer=True)
-    heard = await anext(events)
-    while heard == b": alive\n\n":
-        heard = await anext(events)
+    while (heard := await anext(events)) == b": alive\n\n":
+        pass
     assert ONE in heard

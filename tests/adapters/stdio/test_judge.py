@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, show_stray_line
-from mcp_tool_filter.conversation.policy_in_force import Judged as Told
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.policy.exchange import Situation
@@ -18,35 +18,24 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
-from tests.make import answering, asking, calling, definition, error_in, listing, text_of
+from tests.make import answering, asking, at_once, calling, definition, error_in, listing, text_of
 
 FORWARDED = Forward()
 
 
 class Judged:
-    """A judge, and what it told its observers."""
+    """A judge, and the lists that it told of."""
 
-    def __init__(self, deny: Sequence[str] = (), config: Config | None = None) -> None:
-        self.verdicts: list[Verdict] = []
+    def __init__(self, deny: Sequence[str] = (), config: Config | None = None, **more: Any) -> None:
         self.listed: list[Snapshot] = []
-        self.judge = LineJudge(
-            config or parse_config(deny=deny or None),
-            observe=self._observe,
-            on_listed=self.listed.append,
-        )
-
-    def _observe(self, told: Told) -> None:
-        self.verdicts.append(told.verdict)
+        config, told = config or parse_config(deny=deny or None), self.listed.append
+        self.judge = LineJudge(config, observe=lambda _: None, on_listed=told, **more)
 
     def client(self, line: bytes | CutLine) -> Verdict:
-        verdict = self.judge.from_client(line)
-        assert not waits(verdict)
-        return verdict
+        return cast(Verdict, at_once(self.judge.from_client(line)))
 
     def upstream(self, line: bytes | CutLine) -> Verdict:
-        verdict = self.judge.from_upstream(line)
-        assert not waits(verdict)
-        return verdict
+        return cast(Verdict, at_once(self.judge.from_upstream(line)))
 
     def lists(self, *names: str, id: str = "1", more: str = "", params: str = "{}") -> Verdict:
         """Let the client ask for a list that the upstream answers."""
@@ -64,25 +53,19 @@ def test_the_id_of_a_refused_request_is_kept_byte_for_byte() -> None:
 
 
 def test_a_too_deep_line_is_refused_with_its_id() -> None:
-    deep = calling("a", id="7", arguments='{"x":' + "[" * 130 + "]" * 130 + "}")
-    verdict = Judged().client(deep)
+    verdict = Judged().client(calling("a", id="7", arguments='{"x":' + "[" * 130 + "]" * 130 + "}"))
     assert error_in(verdict)[0] == -32600
     assert json.loads(text_of(verdict))["id"] == 7
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"jsonrpc":"2.0","id":1,"result":{},"result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{}} {}',
-        b'{"jsonrpc":"2.0","id":1,\r"result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 130 + b"]" * 130 + b"}}",
-        CutLine(b'{"jsonrpc":"2.0","id":1,"result":{"a":"xx', b"x" * 100, 30_000_000),
-        CutLine(b'{"result":{"a":"xx', b'xxx"},"jsonrpc":"2.0","id":1}', 30_000_000),
-        CutLine(b"x" * 4096, b"x" * 4096, 30_000_000),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("line", [
+    b'{"jsonrpc":"2.0","id":1,"result":{},"result":{}}',
+    b'{"jsonrpc":"2.0","id":1,"result":{}} {}', b'{"jsonrpc":"2.0","id":1,\r"result":{}}',
+    b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 130 + b"]" * 130 + b"}}",
+    CutLine(b'{"jsonrpc":"2.0","id":1,"result":{"a":"xx', b"x" * 100, 30_000_000),
+    CutLine(b'{"result":{"a":"xx', b'xxx"},"jsonrpc":"2.0","id":1}', 30_000_000),
+    CutLine(b"x" * 4096, b"x" * 4096, 30_000_000),
+], ids=repr)  # fmt: skip
 def test_an_answer_that_must_not_pass_is_replaced_by_an_error(line: bytes | CutLine) -> None:
     judged = Judged()
     judged.client(asking("resources/list"))
@@ -128,9 +111,7 @@ class Slow:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_waiting_line_holds_back_no_other(fails: bool) -> None:
     """Also where another thread reads it: the lock is held only while something is decided."""
-    judge = LineJudge(
-        parse_config(), observe=lambda _: None, on_listed=lambda _: None, links=(Slow(),)
-    )
+    judge = Judged(links=(Slow(),)).judge
     waiting = judge.from_client(asking("ping"))
     assert waits(waiting)
     assert next(waiting) == Delay(1.0)
@@ -147,15 +128,10 @@ def shown(line: bytes, limits: Limits | None = None) -> tuple[bool, list[str]]:
     return show_stray_line(line, limits or Limits(), said.append), said
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (b"Listening on 8000", "Listening on 8000"),
-        (b"\x1b[31mred\a", "\\x1b[31mred\\x07"),
-        (b"\xff\xfe", "\\xff\\xfe"),
-        (b"x" * 3000, "x" * 2000 + "…"),
-    ],
-)
+@pytest.mark.parametrize(("line", "text"), [
+    (b"Listening on 8000", "Listening on 8000"), (b"\x1b[31mred\a", "\\x1b[31mred\\x07"),
+    (b"\xff\xfe", "\\xff\\xfe"), (b"x" * 3000, "x" * 2000 + "…"), (b"x" * 2000, "x" * 2000),
+])  # fmt: skip
 def test_text_is_marked_escaped_and_cut(line: bytes, text: str) -> None:
     assert shown(line) == (True, [f"[not JSON, from the command] {text}"])
 
@@ -176,19 +152,14 @@ def test_a_broken_message_is_shown_differently_from_text() -> None:
 
 
 @pytest.mark.parametrize(("deny", "is_changed"), [(["^rm"], True), (["(?!)"], True), ([], False)])
-def test_before_the_list_an_unknown_name_is_not_found_in_our_words(
-    deny: list[str], is_changed: bool
-) -> None:
+def test_before_the_list_unknown_names_get_our_words(deny: list[str], is_changed: bool) -> None:
     """The upstream's words would tell it from a denied name, which never gets there."""
     judged = Judged(deny)
     assert judged.client(calling("hammer")) == FORWARDED
-    said = judged.upstream(
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Unknown tool: hammer"}}'
-    )
-    if is_changed:
-        assert error_in(said) == (-32601, "Tool not found: hammer")
-    else:
-        assert said == FORWARDED
+    unknown = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Unknown tool: hammer"}}'
+    said = judged.upstream(unknown)
+    assert is_changed or said == FORWARDED
+    assert not is_changed or error_in(said) == (-32601, "Tool not found: hammer")
     assert judged.client(calling("hammer", id="2")) == FORWARDED
     assert judged.upstream(answering('{"content":[]}', id="2")) == FORWARDED
 
@@ -209,8 +180,7 @@ def test_a_list_of_several_pages_is_known_after_the_last_one() -> None:
     judged = Judged(["^rm"])
     judged.lists("a", "rm_a", more=',"nextCursor":"2"')
     assert judged.client(calling("b", id="5")) == FORWARDED
-    page = judged.lists("b", "rm_b", id="2", params='{"cursor":"2"}')
-    assert names_in(page) == ["b"]
+    assert names_in(judged.lists("b", "rm_b", id="2", params='{"cursor":"2"}')) == ["b"]
     assert isinstance(judged.client(calling("c", id="6")), Reply)
     assert judged.client(calling("a", id="7")) == FORWARDED
     assert [list(snapshot.allowed) for snapshot in judged.listed] == [["a", "b"]]
@@ -222,8 +192,7 @@ def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
     judged.client(asking("tools/list"))
     carrier = definition("a", f',"x":{definition("rm_rf").decode()}')
     page = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s,%s],"nextCursor":"2"}}'
-    verdict = judged.upstream(page % (carrier, definition("b")))
-    assert names_in(verdict) == ["b"]
+    assert names_in(judged.upstream(page % (carrier, definition("b")))) == ["b"]
     judged.lists("c", id="2", params='{"cursor":"2"}')
     judged.client(asking("tools/list", id="3"))
     again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))

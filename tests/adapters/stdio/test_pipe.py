@@ -15,13 +15,12 @@ import pytest
 from mcp_tool_filter.adapters.oauth.store import LoggedOut
 from mcp_tool_filter.adapters.sockets.client import HttpClient
 from mcp_tool_filter.adapters.sockets.connect import HttpFailed, LoginNeeded
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import LegacyUpstream, Pipe, StreamableUpstream, words_for
 from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
+from tests.adapters.stdio.test_judge import Judged
 from tests.make import answering, asking, calling
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, Script, answer, chunk, raw_upstream
+from tests.raw_upstream import SSE_HEAD, Peer, RawUpstream, Script, answer, chunk, raw_upstream
 from tests.session_upstream import session_upstream
 
 META = (
@@ -66,11 +65,8 @@ async def piped(
 ) -> AsyncIterator[tuple[Client, asyncio.Task[int]]]:
     (from_client, to_us), (from_us, to_client) = os.pipe(), os.pipe()
     client, limits = Client(to_us, from_us), limits or Limits()
-    judge = LineJudge(
-        parse_config(deny=["^delete_"]), observe=lambda _: None, on_listed=lambda _: None
-    )
-    ends: dict[str, Any] = {"stdin": from_client, "stdout": to_client}
-    pipe = Pipe(judge, say=client.told.append, limits=limits, **ends, **settings)
+    ends: dict[str, Any] = {"stdin": from_client, "stdout": to_client, "limits": limits}
+    pipe = Pipe(Judged(["^delete_"]).judge, say=client.told.append, **ends, **settings)
     http = HttpClient(parse_origin(url.removesuffix("/mcp")))
     http.resends = False
     pipe.upstream = kind(http, "/mcp", pipe, limits)
@@ -88,12 +84,14 @@ async def piped(
         os.close(to_client)
 
 
+SUBSCRIBE = asking("subscriptions/listen", id='"s"', params=f"{{{META}}}")
+
+
 async def test_a_subscription_does_not_keep_the_session_open() -> None:
     """Else this would take an hour."""
     with session_upstream() as upstream:
         async with piped(upstream.url, last_answers=3600) as (client, running):
-            opened = await client.asks(asking("subscriptions/listen", params=f"{{{META}}}"))
-            assert opened["method"] == "notifications/subscriptions/ack"
+            assert (await client.asks(SUBSCRIBE))["method"] == "notifications/subscriptions/ack"
             client.leaves()
             assert await running == 0
 
@@ -102,14 +100,11 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
     """A client whose stdin has ended still reads; a subscription has no answer to wait for."""
     with session_upstream() as upstream:
         async with piped(upstream.url, last_answers=0.1) as (client, running):
-            await client.asks(asking("subscriptions/listen", id='"s"', params=f"{{{META}}}"))
+            await client.asks(SUBSCRIBE)
             client.says(calling("slow", id="7"))
             client.leaves()
-            assert await client.hears() == {
-                "jsonrpc": "2.0",
-                "id": 7,
-                "error": {"code": -32000, "message": "Upstream connection lost"},
-            }
+            error = {"code": -32000, "message": "Upstream connection lost"}
+            assert await client.hears() == {"jsonrpc": "2.0", "id": 7, "error": error}
             assert await running == 0
 
 
@@ -122,14 +117,10 @@ async def test_a_client_that_reads_nothing_does_not_keep_the_session_open() -> N
             assert await running == 0
 
 
-async def test_an_internal_error_ends_the_session_and_nothing_passes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_internal_error_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     with session_upstream() as upstream:
         async with piped(upstream.url) as (client, running):
-            monkeypatch.setattr(
-                "mcp_tool_filter.adapters.stdio.pipe.mirrored_headers", lambda *_: 1 / 0
-            )
+            monkeypatch.setattr(f"{Pipe.__module__}.mirrored_headers", lambda *_: 1 / 0)
             client.says(calling("read_file"))
             assert await running == 1
         assert not upstream.calls()
@@ -140,6 +131,7 @@ async def test_an_internal_error_ends_the_session_and_nothing_passes(
 
 # Upstreams whose every byte is chosen here
 
+ENDPOINT = b"event: endpoint\ndata: %b"
 ANSWER = answering("{}", id="1")
 MOVED = "307 Go\r\nLocation: "
 ELSEWHERE = "http://elsewhere.example/mcp"
@@ -158,55 +150,54 @@ def in_turn(*responses: bytes) -> Script:
     return script
 
 
+@asynccontextmanager
+async def piped_to(
+    script: Script, **how: Any
+) -> AsyncIterator[tuple[RawUpstream, Client, asyncio.Task[int]]]:
+    async with raw_upstream(script) as upstream, piped(upstream.url, **how) as (client, running):
+        yield upstream, client, running
+
+
 def stream(*events: bytes) -> bytes:
-    return SSE_HEAD + b"".join(chunk(event + b"\n\n") for event in events) + LAST_CHUNK
+    return SSE_HEAD + b"".join(chunk(event + b"\n\n") for event in events) + chunk(b"")
+
+
+def status(status: str) -> bytes:
+    return answer(b"", status=status)
 
 
 def compressed(response: bytes) -> bytes:
     return response.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n", 1)
 
 
-@pytest.mark.parametrize(
-    ("responses", "code", "said"),
-    [
-        ([answer(ANSWER)], None, ""),
-        ([stream(b"data: " + ANSWER)], None, ""),
-        ([answer(b"", status=f"{MOVED}/there"), answer(ANSWER)], None, ""),
-        (
-            [answer(b"", status=f"{MOVED}{ELSEWHERE}")],
-            -32603,
-            f"HTTP 307 Go: redirected to {ELSEWHERE}",
-        ),
-        ([answer(b"", status="202 Accepted", kind="a/b")], -32603, "The server sent no answer"),
-        ([answer(b"", status="500 Oh\tno")], -32603, "The server answered HTTP 500 Oh\\tno"),
-        ([answer(b"", status="404 Not Found")], -32601, "Method not found"),
-        ([answer(b"x" * 2000)], -32603, "The answer is longer than 1000 bytes"),
-        ([answer(REFUSED, status="400 Bad Request")], -32000, "no"),
-        ([compressed(stream(b"data: " + ANSWER))], -32000, "compressed (gzip)"),
-        (
-            [stream(b"id: 7\nretry: 1\ndata: "), answer(b"", status="405 No")],
-            -32603,
-            "The server sent no answer",
-        ),
-    ],
-)
+NO_ANSWER = "The server sent no answer"
+
+
+@pytest.mark.parametrize(("responses", "code", "said"), [
+    ([answer(ANSWER)], None, ""), ([stream(b"data: " + ANSWER)], None, ""),
+    ([status(f"{MOVED}/there"), answer(ANSWER)], None, ""),
+    ([status(f"{MOVED}{ELSEWHERE}")], -32603, f"HTTP 307 Go: redirected to {ELSEWHERE}"),
+    ([answer(b"", status="202 Accepted", kind="a/b")], -32603, NO_ANSWER),
+    ([status("500 Oh\tno")], -32603, "The server answered HTTP 500 Oh\\tno"),
+    ([status("404 Not Found")], -32601, "Method not found"),
+    ([status("500")], -32603, "The server answered HTTP 500 Internal Server Error"),
+    ([answer(b"x" * 2000)], -32603, "The answer is longer than 1000 bytes"),
+    ([answer(REFUSED, status="400 Bad Request")], -32000, "no"),
+    ([compressed(stream(b"data: " + ANSWER))], -32000, "compressed (gzip)"),
+    ([stream(b"id: 7\nretry: 1\ndata: "), status("405 No")], -32603, NO_ANSWER),
+])  # fmt: skip
 async def test_a_request_gets_its_answer_or_a_reason(
     responses: Sequence[bytes], code: int | None, said: str
 ) -> None:
-    async with (
-        raw_upstream(in_turn(*responses)) as upstream,
-        piped(upstream.url, limits=Limits(message=1000)) as (client, running),
-    ):
+    how = {"limits": Limits(message=1000)}
+    async with piped_to(in_turn(*responses), **how) as (upstream, client, running):
         heard = await client.asks(asking("ping"))
         client.leaves()
         assert await running == 0
-    assert heard["id"] == 1
-    if code is None:
-        assert heard["result"] == {}
-    else:
-        assert heard["error"]["code"] == code
-        assert said in heard["error"]["message"]
-        assert code != -32603 or "lost" not in heard["error"]["message"]
+    error = heard.get("error", {})
+    assert (heard["id"], heard.get("result"), error.get("code")) == (1, None if code else {}, code)
+    assert said in error.get("message", "")
+    assert code != -32603 or "lost" not in error["message"]
     assert len(upstream.requests) == len(responses)
 
 
@@ -215,22 +206,16 @@ async def test_messages_are_heard_and_other_events_are_not() -> None:
     long = b"data: %s" % answering('"' + "x" * 5000 + '"', id="1")
     last = b"data: " + answering("{}", id="2")
     said = stream(b": alive", b"data: ", b"event: ping\ndata: {}", long, last)
-    async with (
-        raw_upstream(in_turn(said)) as upstream,
-        piped(upstream.url, limits=Limits(pending=1000)) as (client, _),
-    ):
+    async with piped_to(in_turn(said), limits=Limits(pending=1000)) as (_, client, _):
         client.says(b"[%s,%s]" % (asking("ping"), asking("ping", id="2")))
         heard = {one["id"]: one for one in (await client.hears(), await client.hears())}
         assert (heard[1]["error"]["code"], heard[2]["result"]) == (-32603, {})
 
 
 def test_a_missing_login_says_what_to_type() -> None:
-    code, text = words_for(LoginNeeded(LoggedOut("https://mcp.example/mcp")))
-    assert code == -32010
-    assert text == (
-        "Not logged in to https://mcp.example/mcp."
-        " Type: mcp-tool-filter login https://mcp.example/mcp"
-    )
+    url = "https://mcp.example/mcp"
+    said = f"Not logged in to {url}. Type: mcp-tool-filter login {url}"
+    assert words_for(LoginNeeded(LoggedOut(url))) == (-32010, said)
 
 
 def test_an_upstreams_words_cannot_draw_on_a_terminal() -> None:
@@ -250,7 +235,7 @@ class Sse:
             request = await peer.request()
             if request.line.startswith("GET"):
                 self.stream = peer
-                await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?id=1\n\n"))
+                await peer.say(SSE_HEAD + chunk(ENDPOINT % b"/messages?id=1" + b"\n\n"))
                 await peer.left()
                 return
             await peer.say(answer(b"", status=self._status, kind="a/b"))
@@ -259,21 +244,19 @@ class Sse:
                 await self.stream.say_event(ANSWER)
 
 
-@pytest.mark.parametrize("status", ["202 Accepted", "500 No"])
-async def test_a_post_is_answered_on_the_stream_and_the_end_of_that_is_the_end(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [("202 Accepted", None), ("500 No", "The server answered HTTP 500 No")],
+)
+async def test_a_post_is_answered_on_the_stream(status: str, error: str | None) -> None:
     script = Sse(status)
-    async with (
-        raw_upstream(script) as upstream,
-        piped(upstream.url, LegacyUpstream) as (client, running),
-    ):
+    async with piped_to(script, kind=LegacyUpstream) as (upstream, client, running):
         heard = await client.asks(asking("ping"))
-        if status.startswith("202"):
-            assert heard == json.loads(ANSWER)
-        else:
-            assert heard["error"]["message"] == "The server answered HTTP 500 No"
+        assert heard.get("error", {}).get("message") == error
+        assert error or heard == json.loads(ANSWER)
         assert upstream.requests[1].line == "POST /messages?id=1 HTTP/1.1"
         assert script.stream
-        await script.stream.say(LAST_CHUNK)
+        await script.stream.say(chunk(b""))
         assert await running == 1
     assert client.told == ["Error: Lost connection to upstream MCP\nShutting down proxy"]
 
@@ -283,37 +266,28 @@ async def test_a_redirect_of_a_post_is_for_this_message_only() -> None:
 
     class Moving(Sse):
         async def __call__(self, peer: Peer) -> None:
-            if len(upstream.requests) == 1:
+            if len(peer.upstream.requests) == 1:
                 await peer.request()
                 await peer.say(answer(b"", status="307 Go\r\nLocation: /other"))
             await super().__call__(peer)
 
-    async with (
-        raw_upstream(Moving()) as upstream,
-        piped(upstream.url, LegacyUpstream) as (client, _),
-    ):
+    async with piped_to(Moving(), kind=LegacyUpstream) as (upstream, client, _):
         assert await client.asks(asking("ping")) == json.loads(ANSWER)
         assert await client.asks(asking("ping")) == json.loads(ANSWER)
         asked = [request.line.split()[1] for request in upstream.requests[1:]]
         assert asked == ["/messages?id=1", "/other", "/messages?id=1"]
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (answer(b""), "HTTP 200 OK with application/json: that is not MCP"),
-        (SSE_HEAD + LAST_CHUNK, "The event stream ended without an endpoint event"),
-        (
-            SSE_HEAD + chunk(b"event: endpoint\ndata: http://evil.example/x\n\n"),
-            "The endpoint event names another origin: http://evil.example/x",
-        ),
-    ],
-)
+EVIL = "http://evil.example/x"
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    (answer(b""), "HTTP 200 OK with application/json: that is not MCP"),
+    (SSE_HEAD + chunk(b""), "The event stream ended without an endpoint event"),
+    (stream(ENDPOINT % EVIL.encode()), f"The endpoint event names another origin: {EVIL}"),
+])  # fmt: skip
 async def test_a_stream_without_an_endpoint_has_a_reason(said: bytes, why: str) -> None:
-    async with (
-        raw_upstream(in_turn(said)) as upstream,
-        piped(upstream.url, LegacyUpstream) as (_, running),
-    ):
+    async with piped_to(in_turn(said), kind=LegacyUpstream) as (_, _, running):
         with pytest.raises(HttpFailed) as caught:
             await running
         assert str(caught.value) == why

@@ -20,18 +20,13 @@ import pytest
 
 from mcp_tool_filter.adapters.rules.file import RulesInForce
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.relay import Happened, Relay, RelayedLines
 from mcp_tool_filter.adapters.stdio.waiting import DecidingThread
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay
 from mcp_tool_filter.protocol.limits import Limits
+from tests.adapters.stdio.test_judge import Judged
 from tests.make import answering, asking, calling, definition
-
-
-def ruled(policy: Path) -> DecidingThread:
-    """Return what decides by a rules file."""
-    return DecidingThread(RulesInForce(str(policy)))
 
 
 class Relayed:
@@ -46,22 +41,12 @@ class Relayed:
         self.child = Child(command)
         self.said: list[str] = []
         self._heard, self._stdout = os.pipe()
-        self.judge = LineJudge(
-            config or parse_config(deny=["^delete_"]),
-            observe=lambda _: None,
-            on_listed=lambda _: None,
-            links=(rules.rules.link("a command"),) if rules and rules.rules else (),
-        )
+        links = (rules.rules.link("a command"),) if rules and rules.rules else ()
+        self.judge = Judged(["^delete_"], config, links=links).judge
         self.happened: SimpleQueue[Happened] = SimpleQueue()
-        self.lines = RelayedLines(
-            self.child,
-            self.judge,
-            self.happened,
-            say=self.said.append,
-            limits=Limits(),
-            stdout=self._stdout,
-            deciding=rules,
-        )
+        given: dict[str, Any] = {"limits": Limits(), "stdout": self._stdout, "deciding": rules}
+        between = self.child, self.judge, self.happened
+        self.lines = RelayedLines(*between, say=self.said.append, **given)
 
     def client_hears(self) -> list[bytes]:
         return os.read(self._heard, 1 << 20).split(b"\n")
@@ -72,23 +57,18 @@ class Relayed:
             heard += more
         return heard.split(b"\n")
 
-    def hang_up(self) -> None:
-        if self._heard >= 0:
-            os.close(self._heard)
-            self._heard = -1
-
     def close(self) -> None:
+        self.lines.close()
         end_child(self.child)
         self.child.close_output()
-        self.hang_up()
+        os.close(self._heard)
         os.close(self._stdout)
 
 
 @pytest.fixture
 def relayed() -> Iterator[Relayed]:
-    made = Relayed()
-    yield made
-    made.close()
+    with closing(Relayed()) as made:
+        yield made
 
 
 def test_a_batch_reaches_the_command_without_its_denied_members(relayed: Relayed) -> None:
@@ -101,7 +81,7 @@ def test_a_batch_reaches_the_command_without_its_denied_members(relayed: Relayed
     assert b"Tool not found: delete_file" in heard
 
 
-def test_an_internal_error_ends_the_session_and_nothing_passes(
+def test_an_internal_error_ends_the_session(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RelayedLines, "_pass_from_client", lambda *_: 1 / 0)
@@ -115,12 +95,6 @@ def test_an_internal_error_ends_the_session_and_nothing_passes(
     os.close(to_us)  # not stdin: a thread still looks at it
 
 
-def test_a_client_that_has_left_is_reported(relayed: Relayed) -> None:
-    relayed.hang_up()
-    relayed.lines.from_client([calling("delete_file")])
-    assert not relayed.happened.empty()
-
-
 RULES = """
 interceptor:
   chain: {timeout: 60s}
@@ -131,10 +105,14 @@ interceptor:
 """
 
 
+CANCEL = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
+
+
 @contextmanager
-def holding(policy: Path, **how: Any) -> Iterator[Relayed]:
-    """Relay lines that a rules file judges."""
-    with closing(ruled(policy)) as rules, closing(Relayed(rules, **how)) as relayed:
+def holding(gate: Path, *, is_ruled: bool = True, **how: Any) -> Iterator[Relayed]:
+    """Relay lines that the rules file beside the gate judges."""
+    policy = RulesInForce(str(gate.with_name("rules.yaml"))) if is_ruled else None
+    with closing(Relayed(DecidingThread(policy) if policy else None, **how)) as relayed:
         yield relayed
 
 
@@ -151,7 +129,7 @@ def gate(tmp_path: Path) -> Path:
 
 
 def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
-    with holding(gate.with_name("rules.yaml")) as relayed:
+    with holding(gate) as relayed:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
         relayed.lines.from_client([slow, ping])
         gate.write_bytes(b"")
@@ -166,13 +144,9 @@ def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
 
 
 @pytest.mark.parametrize("is_ruled", [False, True])
-def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
-    gate: Path, *, is_ruled: bool
-) -> None:
+def test_answers_overtake_a_call_that_waits_for_the_list(gate: Path, *, is_ruled: bool) -> None:
     """A command may ask for its client's roots before it lists its tools."""
-    rules = ruled(gate.with_name("rules.yaml")) if is_ruled else None
-    relayed = Relayed(rules, config=parse_config(read_only="true"))
-    try:
+    with holding(gate, is_ruled=is_ruled, config=parse_config(read_only="true")) as relayed:
         relayed.lines.from_client([calling("read_file", id="1"), asking("ping", id="2")])
         asked = json.loads(relayed.child.read())
         assert asked["method"] == "tools/list"
@@ -182,30 +156,24 @@ def test_the_clients_answers_overtake_a_call_that_waits_for_the_tool_list(
         tool = definition("read_file", ',"annotations":{"readOnlyHint":true}').decode()
         relayed.lines.from_child([answering(f'{{"tools":[{tool}]}}', id=f'"{asked["id"]}"')])
         relayed.lines.wait_for_client()
-        told = [calling("read_file", id="1"), asking("ping", id="2"), b""]
-        assert relayed.child_hears(2) == told
-    finally:
-        relayed.lines.close()
-        relayed.close()
+        assert relayed.child_hears(2) == [calling("read_file", id="1"), asking("ping", id="2"), b""]
 
 
 def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:
-    cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
-    with holding(gate.with_name("rules.yaml")) as relayed:
+    with holding(gate) as relayed:
         first, ping = calling("slow_file", id='"a"'), asking("ping", id="2")
         relayed.lines.from_client([first, ping, asking("ping", id="3.0")])
-        relayed.lines.from_client([(cancel % id).encode() for id in ("3", '"\\u0061"')])
+        relayed.lines.from_client([(CANCEL % id).encode() for id in ("3", '"\\u0061"')])
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [ping, b""]
         assert relayed.judge.methods_in_flight() == ["ping"]
 
 
 def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
-    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    with holding(gate.with_name("rules.yaml")) as relayed:
+    with holding(gate) as relayed:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
         relayed.lines.from_client([b"[" + slow + b"," + ping + b"]"])
-        relayed.lines.from_client([cancel])
+        relayed.lines.from_client([(CANCEL % 1).encode()])
         gate.write_bytes(b"")
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [b"[" + ping + b"]", b""]
@@ -213,25 +181,22 @@ def test_a_cancelled_call_leaves_a_batch_that_a_rule_holds(gate: Path) -> None:
 
 
 def test_requests_that_a_rule_holds_get_an_error_when_the_command_is_lost(gate: Path) -> None:
-    with holding(gate.with_name("rules.yaml")) as relayed:
+    with holding(gate) as relayed:
         relayed.lines.from_client([asking("ping", id="0")])
         relayed.lines.from_client([calling("slow_file", id='"a"'), asking("ping", id="2.0")])
         lost = [json.loads(reply) for reply in relayed.lines.lost_replies()]
-        assert [(one["id"], one["error"]["code"]) for one in lost] == [
-            (id, -32000) for id in (0, "a", 2.0)
-        ]
+        assert [one["id"] for one in lost] == [0, "a", 2.0]
+        assert {one["error"]["code"] for one in lost} == {-32000}
         relayed.lines.wait_for_client()
         assert relayed.child_hears() == [asking("ping", id="0"), b""]
 
 
 def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path) -> None:
     """A command that is busy writing would wait for us, and we for it."""
-    policy = tmp_path / "rules.yaml"
-    policy.write_text(
-        "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: roots/list],"
-        " actions: [block: no]}]}"
-    )
-    with holding(policy, command=["sleep", "60"]) as relayed:
+    asked = "[from: server, method_equals: roots/list]"
+    rules = f"interceptor: {{rules: [{{id: r, conditions: {asked}, actions: [block: no]}}]}}"
+    (tmp_path / "rules.yaml").write_text(rules)
+    with holding(tmp_path / "gate", command=["sleep", "60"]) as relayed:
         relayed.lines.from_child([asking("roots/list", id=str(n)) for n in range(2000)])
         relayed.lines.from_child([b'{"jsonrpc":"2.0","method":"still/here"}'])
         assert relayed.client_hears() == [b'{"jsonrpc":"2.0","method":"still/here"}', b""]
@@ -245,9 +210,8 @@ def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path)
 def rules(tmp_path: Path) -> Iterator[DecidingThread]:
     file = tmp_path / "policy.yaml"
     file.write_text("interceptor: {rules: [{id: a, actions: [allow]}]}")
-    made = DecidingThread(RulesInForce(str(file)))
-    yield made
-    made.close()
+    with closing(DecidingThread(RulesInForce(str(file)))) as made:
+        yield made
 
 
 def waiting(seconds: float, made: str) -> Deciding[str]:

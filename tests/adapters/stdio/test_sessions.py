@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,9 @@ from tests.stdio_client import upstream
 
 
 @asynccontextmanager
-async def sessions(
-    *words: str, said: list[str] | None = None, **settings: Any
-) -> AsyncIterator[BridgeSessions]:
-    say = (said if said is not None else []).append
+async def sessions(*words: str, **settings: Any) -> AsyncIterator[BridgeSessions]:
     command = list(words) or upstream()
-    made = BridgeSessions(lambda: Child(command), Limits(), say=say, **settings)
+    made = BridgeSessions(lambda: Child(command), Limits(), say=lambda _: None, **settings)
     try:
         yield made
     finally:
@@ -108,9 +105,8 @@ async def test_sessions_make_room_side_by_side() -> None:
 async def test_what_waits_for_a_stream_is_bounded_in_bytes() -> None:
     async with sessions() as ours:
         _, session = await ours.begin()
-        outbox = await session.ask(
-            [calling("flood", arguments='{"messages":10000}')], ["1"], only_answers=True
-        )
+        flood = calling("flood", arguments='{"messages":10000}')
+        outbox = await session.ask([flood], ["1"], only_answers=True)
         async with asyncio.timeout(60):
             assert await outbox.get()
         kept = session.take_kept()
@@ -122,20 +118,20 @@ async def test_what_waits_for_a_stream_is_bounded_in_bytes() -> None:
 
 
 CHANGED = '{"tools":"a"}'
+SLEEP = calling("sleep", id="1", arguments='{"seconds":0}')
 MEBIBYTE = 1024 * 1024
 
 
 @asynccontextmanager
 async def session(
-    *flags: str, said: list[str] | None = None, limits: Limits | None = None
+    say: Callable[[str], None] = print, limits: Limits | None = None
 ) -> AsyncIterator[ChildSession]:
     ended: list[int] = []
-    made = ChildSession(
-        Child(upstream(*flags)),
-        limits or Limits(),
-        say=(said if said is not None else []).append,
-        on_end=lambda _, code: ended.append(code),
-    )
+
+    def note(_session: object, code: int) -> None:
+        ended.append(code)
+
+    made = ChildSession(Child(upstream()), limits or Limits(), say=say, on_end=note)
     try:
         yield made
     finally:
@@ -170,8 +166,7 @@ async def test_an_id_can_be_in_use_only_once() -> None:
 
 async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:
     async with session() as ours:
-        outbox = await ask(ours, calling("change", arguments=CHANGED), "1")
-        await heard(outbox)
+        await heard(await ask(ours, calling("change", arguments=CHANGED), "1"))
         stream = ours.listen()
         await ours.tell(calling("change", id="2", arguments=CHANGED))
         async with asyncio.timeout(TIMEOUT):
@@ -185,12 +180,9 @@ async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:
 
 
 @pytest.mark.parametrize(("tool", "code"), [("crash", 3), ("close", 143)])
-async def test_waiting_requests_get_an_error_when_the_command_ends_or_closes_its_output(
-    tool: str, code: int
-) -> None:
+async def test_waiting_requests_get_an_error_when_the_command_ends(tool: str, code: int) -> None:
     async with session() as ours:
-        outbox = await ask(ours, calling(tool), "1")
-        [answer] = await heard(outbox)
+        [answer] = await heard(await ask(ours, calling(tool), "1"))
         assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
         assert await ours.ended == code
         assert ours.is_closing
@@ -201,9 +193,8 @@ async def test_waiting_requests_get_an_error_when_the_command_ends_or_closes_its
 
 async def test_an_answer_that_cannot_be_passed_on_is_replaced_by_an_error() -> None:
     said: list[str] = []
-    async with session(said=said, limits=Limits(message=1000)) as ours:
-        outbox = await ask(ours, calling("big", arguments='{"bytes":5000}'), "1")
-        [answer] = await heard(outbox)
+    async with session(said.append, Limits(message=1000)) as ours:
+        [answer] = await heard(await ask(ours, calling("big", arguments='{"bytes":5000}'), "1"))
         assert answer["id"] == 1
         assert answer["error"]["message"] == "The server sent an invalid response"
     assert said[0].startswith("Warning: The command sent an invalid message: ")
@@ -218,30 +209,28 @@ async def test_an_error_without_an_id_answers_the_only_request() -> None:
         assert (answer["id"], answer["error"]["code"]) == (1, -32603)
 
 
-async def test_a_writer_waits_for_a_slow_reader() -> None:
+async def full() -> Outbox:
     outbox = Outbox()
     await outbox.put(b"x" * (MEBIBYTE + 1))
+    return outbox
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_writer_waits_until_a_slow_reader_reads_or_has_left(leaves: bool) -> None:
+    outbox = await full()
     writing = asyncio.create_task(outbox.put(b"more"))
     await asyncio.sleep(0)
     assert not writing.done()
-    await outbox.get()
-    assert await writing
-
-
-async def test_a_waiting_writer_is_told_that_the_reader_has_left() -> None:
-    outbox = Outbox()
-    await outbox.put(b"x" * (MEBIBYTE + 1))
-    writing = asyncio.create_task(outbox.put(b"more"))
-    await asyncio.sleep(0)
-    outbox.end()
-    assert not await writing
-    assert not await outbox.put(b"even more")
-    assert outbox.has_ended
+    if leaves:
+        outbox.end()
+    else:
+        await outbox.get()
+    assert await writing is await outbox.put(b"even more") is not leaves
+    assert outbox.has_ended is leaves
 
 
 async def test_the_last_message_needs_a_reader_but_no_room() -> None:
-    outbox = Outbox()
-    await outbox.put(b"x" * (MEBIBYTE + 1))
+    outbox = await full()
     outbox.put_last(b"lost")
     outbox.end()
     outbox.put_last(b"too late")
@@ -253,8 +242,8 @@ async def test_the_last_message_needs_a_reader_but_no_room() -> None:
 
 
 @asynccontextmanager
-async def shared(journal: Path) -> AsyncIterator[SharedSession]:
-    child = Child(upstream(journal=journal))
+async def shared(home: Path) -> AsyncIterator[SharedSession]:
+    child = Child(upstream(journal=home / "journal"))
     session = SharedSession(child, Limits(), say=lambda _: None, on_end=lambda *_: None)
     try:
         yield session
@@ -269,34 +258,32 @@ async def first_of(outbox: Outbox) -> Any:
 
 
 async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    async with shared(journal) as session:
-        number, _ = await session.ask_alone(calling("sleep", id="1", arguments='{"seconds":0}'))
+    async with shared(tmp_path) as session:
+        number, _ = await session.ask_alone(SLEEP)
         session.leave(number)
         _, after = await session.ask_alone(calling("read_file", id="2"))
         await first_of(after)
-    said = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    said = [json.loads(line) for line in (tmp_path / "journal").read_bytes().splitlines()]
     cancelled = [one for one in said if one["method"] == "notifications/cancelled"]
     assert [one["params"] for one in cancelled] == [{"requestId": number}]
 
 
 async def test_the_command_is_not_told_about_answered_requests(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    async with shared(journal) as session:
+    async with shared(tmp_path) as session:
         number, outbox = await session.ask_alone(calling("read_file"))
         await first_of(outbox)
         session.leave(number)
         _, after = await session.ask_alone(calling("write_file"))
         await first_of(after)
-    assert b"cancelled" not in journal.read_bytes()
+    assert b"cancelled" not in (tmp_path / "journal").read_bytes()
 
 
 PROGRESS = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d}}'
 
 
 async def test_what_comes_for_a_request_that_was_left_reaches_nobody_else(tmp_path: Path) -> None:
-    async with shared(tmp_path / "journal") as session:
-        number, _ = await session.ask_alone(calling("sleep", id="1", arguments='{"seconds":0}'))
+    async with shared(tmp_path) as session:
+        number, _ = await session.ask_alone(SLEEP)
         session.leave(number)
         raw = json.dumps({"raw": PROGRESS % number})
         _, outbox = await session.ask_alone(calling("say", id="2", arguments=raw))
@@ -305,7 +292,7 @@ async def test_what_comes_for_a_request_that_was_left_reaches_nobody_else(tmp_pa
 
 
 async def test_a_client_that_reads_slowly_delays_no_other(tmp_path: Path) -> None:
-    async with shared(tmp_path / "journal") as session:
+    async with shared(tmp_path) as session:
         _, slow = await session.ask_alone(calling("flood", id="1", arguments='{"messages":3000}'))
         _, other = await session.ask_alone(calling("read_file", id="2"))
         async with asyncio.timeout(60):
@@ -319,49 +306,41 @@ LOG = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info
 LOGGED = ',"_meta":{"io.modelcontextprotocol/logLevel":"info"}'
 
 
-@pytest.mark.parametrize(
-    ("others", "level", "heard_by"),
-    [
-        ([], "", [True]),
-        ([("subscriptions/listen", "", "me")], "", [False, True]),
-        ([("vendor/slow", "", "me")], LOGGED, [False, True]),
-        ([("vendor/slow", "", "me")], "", [False, False]),  # it may be about either
-        ([("vendor/slow", LOGGED, "me")], LOGGED, [True, True]),
-        ([("vendor/slow", LOGGED.replace("info", "error"), "me")], LOGGED, [False, True]),
-        ([("vendor/slow", LOGGED, "somebody else")], LOGGED, [False, False]),
-        ([("vendor/slow", "", "somebody else")], LOGGED, [False, False]),
-    ],
-)
-async def test_a_log_message_reaches_each_request_that_wants_it_if_one_asker_sent_all(
+@pytest.mark.parametrize(("others", "level", "heard_by"), [
+    ([], "", [True]),
+    ([("subscriptions/listen", "", "me")], "", [False, True]),
+    ([("vendor/slow", "", "me")], LOGGED, [False, True]),
+    ([("vendor/slow", "", "me")], "", [False, False]),  # it may be about either
+    ([("vendor/slow", LOGGED, "me")], LOGGED, [True, True]),
+    ([("vendor/slow", LOGGED.replace("info", "error"), "me")], LOGGED, [False, True]),
+    ([("vendor/slow", LOGGED, "somebody else")], LOGGED, [False, False]),
+    ([("vendor/slow", "", "somebody else")], LOGGED, [False, False]),
+])  # fmt: skip
+async def test_which_requests_a_log_message_reaches(
     others: list[tuple[str, str, str]], level: str, heard_by: list[bool], tmp_path: Path
 ) -> None:
-    async with shared(tmp_path / "journal") as session:
+    async with shared(tmp_path) as session:
         outboxes = []
         for method, wanted, asker in others:
             asked = asking(method, id="7", params=f'{{"name":"unanswered"{wanted}}}')
-            is_subscription = method == "subscriptions/listen"
-            _, outbox = await session.ask_alone(asked, is_subscription=is_subscription, asker=asker)
-            outboxes.append(outbox)
+            how: Any = {"is_subscription": method == "subscriptions/listen", "asker": asker}
+            outboxes.append((await session.ask_alone(asked, **how))[1])
         params = f'{{"name":"say","arguments":{json.dumps({"raw": LOG})}{level}}}'
-        asked = asking("tools/call", id="2", params=params)
-        _, outbox = await session.ask_alone(asked, asker="me")
+        _, outbox = await session.ask_alone(asking("tools/call", id="2", params=params), asker="me")
         said = [await first_of(outbox)]
         if "method" in said[0]:
             said.append(await first_of(outbox))
-        found = [[json.loads(one) for one in other.drain()] for other in outboxes]
+        found = [other.drain() for other in outboxes]
         assert ["method" in str(one) for one in [*found, said]] == heard_by
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
-async def test_a_client_that_leaves_while_we_write_leaves_nothing_behind(
-    is_alone: bool, tmp_path: Path
-) -> None:
+async def test_a_client_may_leave_while_we_write(is_alone: bool, tmp_path: Path) -> None:
     line = calling("say", id="1", arguments=json.dumps({"raw": "x" * MEBIBYTE}))
-    async with shared(tmp_path / "journal") as alone, session() as own:
+    async with shared(tmp_path) as alone, session() as own:
         ours = alone if is_alone else own
-        asking = asyncio.ensure_future(
-            alone.ask_alone(line) if is_alone else own.ask([line], ["1"])
-        )
+        ask = alone.ask_alone(line) if is_alone else own.ask([line], ["1"])
+        asking = asyncio.ensure_future(ask)
         while not ours.is_in_use:
             await asyncio.sleep(0)
         asking.cancel()

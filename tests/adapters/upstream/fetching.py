@@ -17,10 +17,14 @@ async def get(client: HttpClient, limit: int = 1000) -> bytes:
         return await response.read(limit)
 
 
-async def got(script: Script, use: Use = get, tls: ssl.SSLContext | None = None) -> bytes:
+async def got(
+    script: Script,
+    use: Use = get,
+    tls: ssl.SSLContext | None = None,
+    upstreams: ssl.SSLContext | None = None,
+) -> bytes:
     """What a client reads from such an upstream."""
-
-    async with raw_upstream(script) as upstream:
+    async with raw_upstream(script, tls=upstreams) as upstream:
         client = HttpClient(parse_origin(upstream.url), tls=tls)
         try:
             return await use(client)

@@ -9,7 +9,6 @@ A script is a dialogue: a function from a request to the bytes that answer it.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +24,8 @@ from tests.raw_upstream import (
     RawRequest,
     RawUpstream,
     Script,
-    always,
     answer,
+    chunk,
     raw_upstream,
 )
 
@@ -37,25 +36,9 @@ NOT_FOUND = answer(b"nothing here", status="404 Not Found", kind="text/plain")
 NOT_ALLOWED = answer(b"", status="405 Method Not Allowed", kind="text/plain")
 
 
-def target(
-    url: str,
-    endpoint: str | None = "/mcp",
-    *,
-    headers: tuple[tuple[str, str], ...] = (),
-    connect_timeout: float = 20.0,
-    list_timeout: float = 20.0,
-    tls: ssl.SSLContext | None = None,
-    limit: int = 1024 * 1024,
-) -> Target:
-    return Target(
-        url=url,
-        endpoint=endpoint,
-        headers=headers,
-        connect_timeout=connect_timeout,
-        list_timeout=list_timeout,
-        tls=tls,
-        limit=limit,
-    )
+def target(url: str, endpoint: str | None = "/mcp", **more: Any) -> Target:
+    usual = {"headers": (), "connect_timeout": 20.0, "list_timeout": 20.0, "tls": None}
+    return Target(url=url, endpoint=endpoint, **{**usual, "limit": 1024 * 1024, **more})
 
 
 def message_in(request: RawRequest) -> dict[str, Any]:
@@ -66,10 +49,10 @@ def message_in(request: RawRequest) -> dict[str, Any]:
 
 def asked(upstream: RawUpstream) -> list[str]:
     """Method, path and MCP method of all requests that came, in order."""
-    return [
-        " ".join([*request.line.split(" ")[:2], message_in(request).get("method", "")]).strip()
-        for request in upstream.requests
-    ]
+    said = (
+        (one.line.split(" ")[:2], message_in(one).get("method", "")) for one in upstream.requests
+    )
+    return [" ".join([*line, method]).strip() for line, method in said]
 
 
 def dialogue(say: Answer) -> Script:
@@ -97,13 +80,15 @@ def tool_list(*names: str, next_cursor: str | None = None) -> dict[str, Any]:
     return {"tools": tools} | ({"nextCursor": next_cursor} if next_cursor else {})
 
 
-def introduction(
-    revision: str = "2025-06-18", capabilities: dict[str, Any] | None = None
-) -> dict[str, Any]:
+TOOLS: dict[str, Any] = {"capabilities": {"tools": {}}}
+
+
+def introduction(revision: str, capabilities: dict[str, Any] | None = None) -> dict[str, Any]:
+    own = TOOLS if capabilities is None else {"capabilities": capabilities}
     return {
         "protocolVersion": revision,
-        "capabilities": {"tools": {}} if capabilities is None else capabilities,
         "serverInfo": {"name": "scripted", "version": "1.2"},
+        **own,
     }
 
 
@@ -138,12 +123,8 @@ def streamable(
 
 def stateless(listed: dict[str, Any]) -> Answer:
     """An upstream of 2026-07-28 at /mcp."""
-    found = {
-        "resultType": "complete",
-        "supportedVersions": ["2026-07-28"],
-        "capabilities": {"tools": {}},
-        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "3"}},
-    }
+    info = {"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "3"}}
+    found = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "_meta": info, **TOOLS}
 
     def say(request: RawRequest) -> bytes:
         match message_in(request).get("method"):
@@ -159,9 +140,8 @@ def stateless(listed: dict[str, Any]) -> Answer:
 
 
 def with_session(response: bytes, session: str | None) -> bytes:
-    if session is None:
-        return response
-    return response.replace(b"\r\n\r\n", f"\r\nMcp-Session-Id: {session}\r\n\r\n".encode(), 1)
+    header = f"\r\nMcp-Session-Id: {session}" if session else ""
+    return response.replace(b"\r\n\r\n", f"{header}\r\n\r\n".encode(), 1)
 
 
 class Legacy:
@@ -185,17 +165,14 @@ class Legacy:
 
     async def begin(self, peer: Peer) -> None:
         self.stream = peer
-        await peer.say(SSE_HEAD)
         endpoint = self.endpoint.replace("PORT", str(peer.upstream.port))
-        named = f"event: endpoint\ndata: {endpoint}\n\n".encode()
-        await peer.say(b"%x\r\n%s\r\n" % (len(named), named))
+        await peer.say(SSE_HEAD + chunk(f"event: endpoint\ndata: {endpoint}\n\n".encode()))
 
     async def hear(self, request: RawRequest) -> None:
         assert self.stream
-        method = message_in(request).get("method", "")
-        if method.replace("/", "_") in self.answers:
-            found = self.answers[method.replace("/", "_")]
-            await self.stream.say_event(result(request, found))
+        method = message_in(request).get("method", "").replace("/", "_")
+        if method in self.answers:
+            await self.stream.say_event(result(request, self.answers[method]))
 
 
 async def fetched_from(script: Script, endpoint: str | None = "/mcp", **more: Any) -> Fetched:
@@ -221,7 +198,7 @@ async def failure(script: Script, endpoint: str | None = "/mcp", **more: Any) ->
 
 def refusing(status: str) -> Script:
     """Answer everything with the same status; further header lines may stand in it."""
-    return always(answer(b"", status=status, kind="text/plain"))
+    return dialogue(lambda _request: answer(b"", status=status, kind="text/plain"))
 
 
 def names(fetched: Fetched) -> list[str]:

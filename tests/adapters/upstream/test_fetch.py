@@ -1,32 +1,38 @@
-"""We ask a real server on loopback, at the start and as a client: each revision, sessions, ends."""
+"""We ask a real server on loopback, at the start and as a client: each revision, sessions, ends.
+
+Also where the start looks for the MCP endpoint, and with which login; and what is posted to one
+path, and the answers: JSON, an event stream, or the stream of HTTP+SSE.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.upstream import fetch as fetch_module
 from mcp_tool_filter.adapters.upstream import search
-from mcp_tool_filter.adapters.upstream.fetch import (
-    AskedBy,
-    fetch,
-    fetch_as_client,
-    fetch_login_documents,
-    hint_for,
-)
+from mcp_tool_filter.adapters.upstream import target as target_module
+from mcp_tool_filter.adapters.upstream.fetch import AskedBy, fetch, fetch_as_client, hint_for
+from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Transport
+from tests.adapters.upstream.fetching import saying
 from tests.adapters.upstream.mcp_script import (
+    ACCEPTED,
     NOT_ALLOWED,
+    NOT_FOUND,
     Answer,
+    Legacy,
     asked,
     dialogue,
     error,
@@ -47,7 +53,21 @@ from tests.attacks.stage import listening
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import proxy
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import Peer, RawRequest, Script, answer, free_port, raw_upstream
+from tests.raw_upstream import (
+    LAST_CHUNK,
+    SSE_HEAD,
+    Peer,
+    RawRequest,
+    Script,
+    always,
+    answer,
+    chunk,
+    free_port,
+    raw_upstream,
+    until,
+)
+
+METHODS = ("initialize", "notifications/initialized", "tools/list")
 
 
 async def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> None:
@@ -74,13 +94,8 @@ async def test_a_session_is_opened_and_closed_again_on_one_connection() -> None:
     assert (fetched.transport, fetched.revision) == (Transport.STREAMABLE, "2025-06-18")
     assert (fetched.sessions, names(fetched)) == (True, ["a"])
     assert (fetched.server_name, fetched.server_version) == ("scripted", "1.2")
-    assert asked(upstream) == [
-        "POST /mcp server/discover",
-        "POST /mcp initialize",
-        "POST /mcp notifications/initialized",
-        "POST /mcp tools/list",
-        "DELETE /mcp",
-    ]
+    methods = ("server/discover", *METHODS)
+    assert asked(upstream) == [*(f"POST /mcp {method}" for method in methods), "DELETE /mcp"]
     assert len(upstream.peers) == 1
     for request in upstream.requests[2:]:
         assert request.all("mcp-session-id") == ["s1"]
@@ -91,14 +106,11 @@ async def test_a_session_is_opened_and_closed_again_on_one_connection() -> None:
     assert params["clientInfo"]["name"] == "mcp-tool-filter"
 
 
-@pytest.mark.parametrize(
-    ("say", "closed"),
-    [
-        (streamable(tool_list("a")), ["unwanted"]),
-        (streamable(tool_list("a"), session="wanted"), ["unwanted", "wanted"]),
-        (stateless(tool_list("a")), ["unwanted"]),
-    ],
-)
+@pytest.mark.parametrize(("say", "closed"), [
+    (streamable(tool_list("a")), ["unwanted"]),
+    (streamable(tool_list("a"), session="wanted"), ["unwanted", "wanted"]),
+    (stateless(tool_list("a")), ["unwanted"]),
+])  # fmt: skip
 async def test_a_session_given_with_a_probe_is_closed_too(say: Answer, closed: list[str]) -> None:
     """Older Python SDKs open one for any POST, and keep it."""
 
@@ -119,18 +131,15 @@ async def test_an_upstream_may_refuse_to_close_its_session() -> None:
 
 
 async def test_a_session_is_closed_even_if_the_list_cannot_be_fetched() -> None:
-    say = streamable({"no": "tools"}, session="s1")
-    async with raw_upstream(dialogue(say)) as upstream:
+    async with raw_upstream(dialogue(streamable({"no": "tools"}, session="s1"))) as upstream:
         with pytest.raises(FetchFailed):
             await fetch(target(upstream.url))
-        found = asked(upstream)
-    assert found[-1] == "DELETE /mcp"
+        assert asked(upstream)[-1] == "DELETE /mcp"
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 async def test_every_known_revision_is_accepted(revision: str) -> None:
-    script = dialogue(streamable(tool_list("a"), revision=revision))
-    fetched, upstream = await run(script)
+    fetched, upstream = await run(dialogue(streamable(tool_list("a"), revision=revision)))
     assert (fetched.revision, fetched.sessions) == (revision, False)
     assert asked(upstream)[-1] == "POST /mcp tools/list"  # there is no session to be ended
 
@@ -161,14 +170,11 @@ async def test_an_old_upstream_may_answer_discover() -> None:
     assert (await fetched_from(dialogue(both))).transport is Transport.STREAMABLE
 
 
-@pytest.mark.parametrize(
-    ("say", "transport"),
-    [
-        (streamable(tool_list("a")), Transport.STREAMABLE),
-        (stateless(tool_list("a")), Transport.STATELESS),
-    ],
-)
-async def test_an_upstream_that_does_not_answer_the_probe_in_time_is_recognized(
+@pytest.mark.parametrize(("say", "transport"), [
+    (streamable(tool_list("a")), Transport.STREAMABLE),
+    (stateless(tool_list("a")), Transport.STATELESS),
+])  # fmt: skip
+async def test_an_upstream_that_answers_no_probe_in_time_is_recognized(
     say: Answer, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old one never answers what it does not know; a new one may be slow."""
@@ -176,11 +182,10 @@ async def test_an_upstream_that_does_not_answer_the_probe_in_time_is_recognized(
 
     async def script(peer: Peer) -> None:
         request = await peer.request()
-        if len(peer.upstream.requests) == 1:
-            return await peer.left()
-        while True:
+        while len(peer.upstream.requests) > 1:
             await peer.say(say(request))
             request = await peer.request()
+        await peer.left()
 
     assert (await fetched_from(script)).transport is transport
 
@@ -191,9 +196,8 @@ async def test_a_refused_connection_is_reported_as_such(host: str) -> None:
     url = f"http://{host}:{free_port()}"
     with pytest.raises(ConnectFailed) as caught:
         await fetch(target(url))
-    assert str(caught.value) == (
-        f"Error: Failed to connect to upstream MCP at {url}\nConnection refused"
-    )
+    said = f"Error: Failed to connect to upstream MCP at {url}\nConnection refused"
+    assert str(caught.value) == said
 
 
 async def test_an_unknown_host_is_reported_as_such() -> None:
@@ -202,53 +206,44 @@ async def test_an_unknown_host_is_reported_as_such() -> None:
     assert caught.value.why == "Host not found: nosuchhost.invalid"
 
 
+def until_the_list(then: Callable[[Peer, RawRequest], Awaitable[None]]) -> Script:
+    """Answer until tools are asked for."""
+    say = streamable(tool_list())
+
+    async def script(peer: Peer) -> None:
+        while message_in(request := await peer.request()).get("method") != "tools/list":
+            await peer.say(say(request))
+        await then(peer, request)
+
+    return script
+
+
 async def test_an_upstream_that_never_introduces_itself_is_a_connection_timeout() -> None:
     assert await failure(Peer.left, connect_timeout=0.1) == "Connection timeout after 100ms"
 
 
 async def test_an_upstream_that_never_lists_its_tools_is_a_request_timeout() -> None:
-    say = streamable(tool_list())
-
-    async def silent(peer: Peer) -> None:
-        while message_in(request := await peer.request()).get("method") != "tools/list":
-            await peer.say(say(request))
-        await peer.left()
-
     with pytest.raises(FetchFailed) as caught:
-        await run(silent, list_timeout=0.1)
-    assert str(caught.value) == (
-        "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 100ms"
-    )
+        await run(until_the_list(lambda peer, _request: peer.left()), list_timeout=0.1)
+    said = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 100ms"
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("leave", [Peer.close, Peer.reset])
-async def test_a_connection_that_ends_in_the_middle_of_the_list_is_lost(
-    leave: Callable[[Peer], None],
-) -> None:
-    say = streamable(tool_list())
-
-    async def leaving(peer: Peer) -> None:
-        while message_in(request := await peer.request())["method"] != "tools/list":
-            await peer.say(say(request))
+async def test_a_connection_that_ends_in_the_list_is_lost(leave: Callable[[Peer], None]) -> None:
+    async def leaves(peer: Peer, request: RawRequest) -> None:
         await peer.say(answer(result(request, tool_list("a")))[:-5])
         await asyncio.sleep(0.01)
         leave(peer)
 
-    assert await failure(leaving) in (
-        "Connection closed by upstream",
-        "Connection reset by upstream",
-    )
+    ends = ("Connection closed by upstream", "Connection reset by upstream")
+    assert await failure(until_the_list(leaves)) in ends
 
 
 @pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x16"])
 async def test_an_upstream_without_http_is_a_failed_connection(greeting: bytes) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(greeting + b"\r\n")
-        peer.close()
-
     with pytest.raises(ConnectFailed):
-        await run(script)
+        await run(saying(greeting + b"\r\n"))
 
 
 async def test_the_list_is_followed_from_page_to_page() -> None:
@@ -274,38 +269,35 @@ async def test_a_list_with_repeating_cursors_is_refused() -> None:
     assert await failure(script) == 'The tool list never ends: it repeats the cursor "x\\n"'
 
 
-async def test_an_endless_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tool_filter.adapters.upstream.fetch.MAX_PAGES", 3)
-
+def endless(name: str) -> Script:
     def listed(request: RawRequest) -> bytes:
-        number = message_in(request)["id"]
-        return answer(result(request, tool_list("a", next_cursor=f"after {number}")))
+        after = f"after {message_in(request)['id']}"
+        return answer(result(request, tool_list(name, next_cursor=after)))
 
-    assert await failure(dialogue(streamable(listed))) == "The tool list has more than 3 pages"
+    return dialogue(streamable(listed))
+
+
+async def test_an_endless_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_PAGES", 3)
+    assert await failure(endless("a")) == "The tool list has more than 3 pages"
 
 
 async def test_pages_that_are_too_long_together_are_refused() -> None:
-    def listed(request: RawRequest) -> bytes:
-        number = message_in(request)["id"]
-        return answer(result(request, tool_list("a" * 700, next_cursor=f"after {number}")))
-
-    said = await failure(dialogue(streamable(listed)), limit=1000)
-    assert said == "The tool list is longer than 8000 bytes"
+    said = "The tool list is longer than 8000 bytes"
+    assert await failure(endless("a" * 700), limit=1000) == said
 
 
 async def test_an_upstream_that_has_no_tools_needs_no_list() -> None:
     def listed(request: RawRequest) -> bytes:
         return answer(error(request, -32601, "Method not found"))
 
-    assert (
-        await fetched_from(dialogue(streamable(listed, capabilities={"prompts": {}})))
-    ).pages == ()
+    prompts = dialogue(streamable(listed, capabilities={"prompts": {}}))
+    assert (await fetched_from(prompts)).pages == ()
     assert "-32601" in await failure(dialogue(streamable(listed)))
 
 
 async def test_undeclared_tools_are_fetched_anyway() -> None:
-    script = dialogue(streamable(tool_list("a"), capabilities={}))
-    assert names(await fetched_from(script)) == ["a"]
+    assert names(await fetched_from(dialogue(streamable(tool_list("a"), capabilities={})))) == ["a"]
 
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -314,21 +306,16 @@ WANTED, REFUSED = "the upstream wants credentials", "does not accept the credent
 OWN = (("Authorization", "Bearer x"),)
 
 
-@pytest.mark.parametrize(
-    ("status", "document", "headers", "said"),
-    [
-        (f"401 Unauthorized{CHALLENGE}", "", (), ""),
-        (f"403 Forbidden{CHALLENGE}", "", (), ""),
-        ("401 Unauthorized", f"{WELL_KNOWN}/mcp", (), ""),
-        ("401 Unauthorized", WELL_KNOWN, (), ""),
-        ("401 Unauthorized", "/.well-known/oauth-authorization-server", (), ""),
-        ("401 Unauthorized", "/.well-known/openid-configuration", (), ""),
-        ("401 Unauthorized", "", (), WANTED),
-        ("403 Forbidden", "", (), WANTED),
-        (f"401 Unauthorized{CHALLENGE}", "", OWN, REFUSED),
-        ("403 Forbidden", "", OWN, REFUSED),
-    ],
-)
+@pytest.mark.parametrize(("status", "document", "headers", "said"), [
+    (f"401 Unauthorized{CHALLENGE}", "", (), ""), (f"403 Forbidden{CHALLENGE}", "", (), ""),
+    ("401 Unauthorized", f"{WELL_KNOWN}/mcp", (), ""),
+    ("401 Unauthorized", WELL_KNOWN, (), ""),
+    ("401 Unauthorized", "/.well-known/oauth-authorization-server", (), ""),
+    ("401 Unauthorized", "/.well-known/openid-configuration", (), ""),
+    ("401 Unauthorized", "", (), WANTED), ("403 Forbidden", "", (), WANTED),
+    (f"401 Unauthorized{CHALLENGE}", "", OWN, REFUSED),
+    ("403 Forbidden", "", OWN, REFUSED),
+])  # fmt: skip
 async def test_a_refusal_lists_after_a_login_if_anything_says_how_to_log_in(
     status: str, document: str, headers: tuple[tuple[str, str], ...], said: str
 ) -> None:
@@ -354,12 +341,9 @@ def test_a_hint_says_what_to_do_about_tls() -> None:
 
 
 HEADERS = (
-    (b"Host", b"filter.example"),
-    (b"Content-Length", b"99"),
-    (b"Mcp-Session-Id", b"s1"),
-    (b"Authorization", b"Bearer ann"),
-    (b"X-Key", b"theirs"),
-)
+    (b"Host", b"filter.example"), (b"Content-Length", b"99"), (b"Mcp-Session-Id", b"s1"),
+    (b"Authorization", b"Bearer ann"), (b"X-Key", b"theirs"),
+)  # fmt: skip
 ASKED_BY = AskedBy(Head("POST", "/mcp?user=ann", HEADERS), headers=(("X-Key", "ours"),))
 
 
@@ -389,11 +373,9 @@ async def test_the_list_is_fetched_with_the_clients_headers() -> None:
         await fetch_as_client(target(upstream.url), ASKED_BY)
     [request] = upstream.requests
     assert request.line == "POST /mcp?user=ann HTTP/1.1"
-    assert request.all("authorization") == ["Bearer ann"]
-    assert request.all("mcp-session-id") == ["s1"]
-    assert request.all("x-key") == ["ours"]
-    assert request.all("host") == [upstream.url.removeprefix("http://")]
-    assert request.all("content-length") == [str(len(request.body))]
+    own = {"authorization": "Bearer ann", "mcp-session-id": "s1", "x-key": "ours"}
+    own |= {"host": upstream.url[7:], "content-length": str(len(request.body))}
+    assert {name: request.all(name) for name in own} == {name: [own[name]] for name in own}
     assert message_in(request)["id"] >= 2**52  # no id of a client in the same session
 
 
@@ -404,42 +386,29 @@ async def test_all_pages_are_fetched() -> None:
     assert cursors == [None, "1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("meta", "sent"),
-    [
-        ("null", b"{}"),
-        ("[]", b"{}"),
-        ('"x"', b"{}"),
-        ('{"x":1}', b"{}"),
-        ('{"io.modelcontextprotocol/a":{"name":"x"},"progressToken":1}',
-         b'{"_meta":{"io.modelcontextprotocol/a":{"name":"x"}}}'),
-        *(
-            (f'{{"x":2, "io.modelcontextprotocol/a": {value}}}',
-             b'{"_meta":{"io.modelcontextprotocol/a": %b}}' % value.encode())
-            for value in ("1" * 4000, "1e999", "1.50", "18446744073709551616", '"\\ud800"', "null")
-        ),
-    ],
-)  # fmt: skip
-async def test_what_a_client_says_of_itself_is_sent_as_it_was_written(
-    meta: str, sent: bytes
-) -> None:
+@pytest.mark.parametrize(("meta", "sent"), [
+    ("null", b"{}"), ("[]", b"{}"), ('"x"', b"{}"), ('{"x":1}', b"{}"),
+    ('{"io.modelcontextprotocol/a":{"name":"x"},"progressToken":1}',
+     b'{"_meta":{"io.modelcontextprotocol/a":{"name":"x"}}}'),
+    *(
+        (f'{{"x":2, "io.modelcontextprotocol/a": {value}}}',
+         b'{"_meta":{"io.modelcontextprotocol/a": %b}}' % value.encode())
+        for value in ("1" * 4000, "1e999", "1.50", "18446744073709551616", '"\\ud800"', "null")
+    ),
+])  # fmt: skip
+async def test_what_a_client_says_of_itself_is_sent_as_written(meta: str, sent: bytes) -> None:
     """A fetch that fails over strange JSON would fail the client's call, too."""
     async with raw_upstream(pages(None)) as upstream:
         await fetch_as_client(target(upstream.url), AskedBy(ASKED_BY.head, meta=meta))
     assert upstream.requests[0].body.endswith(b'"params":' + sent + b"}")
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "is_refusal"),
-    [
-        ("401 Unauthorized", HEADERS, True),
-        ("404 Not Found", HEADERS, True),
-        ("404 Not Found", (), False),
-        ("403 Forbidden", HEADERS, False),
-        ("403 Forbidden\r\nWWW-Authenticate: Bearer", HEADERS, True),
-        ("500 Internal Server Error", HEADERS, False),
-    ],
-)
+@pytest.mark.parametrize(("status", "headers", "is_refusal"), [
+    ("401 Unauthorized", HEADERS, True), ("404 Not Found", HEADERS, True),
+    ("404 Not Found", (), False), ("403 Forbidden", HEADERS, False),
+    ("403 Forbidden\r\nWWW-Authenticate: Bearer", HEADERS, True),
+    ("500 Internal Server Error", HEADERS, False),
+])  # fmt: skip
 async def test_a_refused_client_is_told_from_a_refused_list(
     status: str, headers: tuple[tuple[bytes, bytes], ...], is_refusal: bool
 ) -> None:
@@ -452,10 +421,8 @@ async def test_a_refused_client_is_told_from_a_refused_list(
 
 
 async def test_a_failed_fetch_has_a_reason() -> None:
-    assert (
-        await problem_for_a_client(pages("1", "1"))
-        == 'The tool list never ends: it repeats the cursor "1"'
-    )
+    repeats = 'The tool list never ends: it repeats the cursor "1"'
+    assert await problem_for_a_client(pages("1", "1")) == repeats
     assert "HTTP 403 Forbidden" in await problem_for_a_client(refusing("403 Forbidden"))
 
 
@@ -464,11 +431,8 @@ OTHERS = ("prompts/list", "resources/list", "skills/list")
 
 async def fetch_others_from(say: Callable[[RawRequest], bytes]) -> dict[str, list[object]]:
     async with raw_upstream(dialogue(say)) as upstream:
-        wanted = replace(target(upstream.url), other_lists=OTHERS)
-        found = (await fetch(wanted)).others
-    return {
-        method: [json.loads(page)["result"] for page in pages] for method, pages in found.items()
-    }
+        found = (await fetch(replace(target(upstream.url), other_lists=OTHERS))).others
+    return {name: [json.loads(page)["result"] for page in found[name]] for name in found}
 
 
 async def test_other_lists_are_fetched_for_the_report() -> None:
@@ -494,9 +458,7 @@ async def test_other_lists_are_fetched_for_the_report() -> None:
 
 
 @pytest.mark.parametrize("failing", [b"", b"HTTP/1.1 200 OK\r\n\r\n", NOT_ALLOWED])
-async def test_no_failure_of_another_list_matters(
-    failing: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_lists_may_fail(failing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_module, "_OTHERS_TIMEOUT", 0.2)
     tools = streamable(tool_list("a"))
 
@@ -514,34 +476,367 @@ SECRET = (("Authorization", "Bearer secret"),)
 
 async def test_both_documents_are_found() -> None:
     with oauth_upstream() as upstream:
-        found = [
-            json.loads(one)
-            for one in await fetch_login_documents(target(upstream.origin, headers=SECRET), "/mcp")
-        ]
-    assert {"resource", "token_endpoint"} <= {name for document in found for name in document}
+        asked = target(upstream.origin, headers=SECRET)
+        found = await fetch_module.fetch_login_documents(asked, "/mcp")
+    assert {"resource", "token_endpoint"} <= {name for one in found for name in json.loads(one)}
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", None])
 async def test_an_upstream_without_documents_has_none(url: str | None) -> None:
     async with listening() as upstream:
         asked = target(url or upstream.url, headers=SECRET)
-        assert await fetch_login_documents(asked, "/mcp") == []
+        assert await fetch_module.fetch_login_documents(asked, "/mcp") == []
         assert all(request.all("authorization") == [] for request in upstream.requests)
 
 
 async def test_a_client_that_has_a_token_may_renew_it(tmp_path: Path) -> None:
     """It goes straight to the token endpoint, where other paths are closed."""
+    form = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     with oauth_upstream() as upstream:
         upstream.metadata = {"token_endpoint": f"{upstream.origin}/oauth/t"}
-        hello = ("server/discover", "initialize", "notifications/initialized")
-        upstream.open_methods = (*hello, "tools/list")
-        given = {"endpoint": ["/mcp"], "paths": ["mcp"]}
-        async with (
-            proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
-            raw_client(it.port) as client,
-        ):
-            form = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-            got = await client.ask(post(b"grant_type=x", path="/oauth/t", headers=form))
-            assert b"only the MCP endpoint" not in got.body
-            got = await client.ask(post(b"grant_type=x", path="/oauth/other", headers=form))
-            assert b"only the MCP endpoint" in got.body
+        upstream.open_methods = ("server/discover", *METHODS)
+        given: Any = {"home": tmp_path, "endpoint": ["/mcp"], "paths": ["mcp"]}
+        running = proxy(ToolFilter(), to=upstream.origin, **given)
+        async with running as it, raw_client(it.port) as client:
+            for path, is_closed in (("/oauth/t", False), ("/oauth/other", True)):
+                got = await client.ask(post(b"grant_type=x", path=path, headers=form))
+                assert (b"only the MCP endpoint" in got.body) is is_closed
+
+
+# Where the start looks for the MCP endpoint, when it stops looking, and with which login
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/", "/mcp/", "/v1/mcp", "/api/mcp"])
+async def test_the_usual_paths_are_tried_on_the_same_connection(path: str) -> None:
+    say = stateless(tool_list("a"))
+    script = dialogue(lambda r: say(r) if r.line.split(" ")[1] == path else NOT_FOUND)
+    fetched, upstream = await run(script, endpoint=None)
+    assert (fetched.endpoint, len(upstream.peers)) == (path, 1)
+
+
+async def test_the_old_transport_is_found_at_its_usual_path() -> None:
+    fetched, upstream = await run(Legacy(tools_list=tool_list("a")), endpoint=None)
+    assert fetched.endpoint == "/sse"
+    first = ["POST /mcp server/discover", "POST / server/discover", "GET /sse"]
+    assert asked(upstream)[:3] == first
+
+
+async def test_a_path_that_takes_no_post_may_be_a_stream() -> None:
+    class AtMcp(Legacy):
+        async def __call__(self, peer: Peer) -> None:
+            while True:
+                request = await peer.request()
+                if request.line.startswith("GET /mcp "):
+                    await self.begin(peer)
+                elif request.line.startswith("POST /mcp "):
+                    await peer.say(NOT_ALLOWED)
+                else:
+                    await peer.say(ACCEPTED)
+                    await self.hear(request)
+
+    script = AtMcp(tools_list=tool_list("a"))
+    assert (await fetched_from(script, endpoint=None)).transport is Transport.LEGACY_SSE
+    assert (await fetched_from(script, endpoint="/mcp")).transport is Transport.LEGACY_SSE
+
+
+async def test_a_path_called_sse_may_take_posts() -> None:
+    say = stateless(tool_list("a"))
+    script = dialogue(lambda r: say(r) if r.line.startswith("POST /sse ") else NOT_ALLOWED)
+    assert (await fetched_from(script, endpoint=None)).endpoint == "/sse"
+
+
+@pytest.mark.parametrize(("is_message", "probes"), [(False, 5), (True, 1)])
+async def test_an_upstream_that_answers_404_is_asked_again(is_message: bool, probes: int) -> None:
+    """After all other paths, unless the answer says that MCP is spoken here."""
+    say = streamable(tool_list("a"))
+
+    def shy(request: RawRequest) -> bytes:
+        if message_in(request).get("method") != "server/discover":
+            return say(request)
+        refused = error(request, -32601, "Method not found")
+        return answer(refused, status="404 Not Found") if is_message else NOT_FOUND
+
+    fetched, upstream = await run(dialogue(shy), endpoint=None)
+    assert fetched.endpoint == "/mcp"
+    assert sum("server/discover" in one for one in asked(upstream)) == probes
+
+
+@pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
+async def test_a_redirect_within_the_origin_is_remembered(status: str) -> None:
+    say = stateless(tool_list("a"))
+    moved = answer(b"", status=f"{status}\r\nLocation: /mcp/?a=1")
+    script = dialogue(lambda r: say(r) if " /mcp/?a=1 " in r.line else moved)
+    fetched, upstream = await run(script, endpoint=None)
+    assert fetched.endpoint == "/mcp/?a=1"
+    assert (len(upstream.requests), len(upstream.peers)) == (3, 1)
+
+
+HTML = answer(b"<html>", kind="text/html; charset=utf-8")
+PAGE = always(HTML)
+ABOVE = dialogue(lambda asked: HTML if asked.line.startswith("POST / ") else NOT_FOUND)
+PATHS = "/mcp / /sse /mcp/ /v1/mcp /api/mcp /mcp/sse /v1/sse /api/sse"
+NOWHERE = f"no MCP found at {PATHS}: set its path with the endpoint option"
+ELSEWHERE = "https://elsewhere.example/mcp"
+
+
+@pytest.mark.parametrize(("script", "endpoint", "said"), [
+    (refusing(f"307 To\r\nLocation: {ELSEWHERE}"), "/mcp",
+     f"HTTP 307 To: redirected to {ELSEWHERE}"),
+    (refusing("302 Found\r\nLocation: /login"), "/mcp", "HTTP 302 Found, to /login"),
+    (refusing("307 To\r\nLocation: /mcp"), "/mcp", "More than 5 redirects, the last to /mcp"),
+    (dialogue(lambda _: NOT_FOUND), None, f"HTTP 404 Not Found; {NOWHERE}"),
+    (PAGE, "/mcp", "HTTP 200 OK with text/html: that is not MCP"),
+    (PAGE, None, f"HTTP 200 OK with text/html: that is not MCP; {NOWHERE}"),
+    (ABOVE, None, f"HTTP 200 OK with text/html: that is not MCP; {NOWHERE}"),
+    (refusing("500 Internal Server Error"), None, "HTTP 500 Internal Server Error"),
+    (refusing("503 Service Unavailable"), None, "HTTP 503 Service Unavailable"),
+])  # fmt: skip
+async def test_a_failed_search_says_why(script: Script, endpoint: str | None, said: str) -> None:
+    """It stops at a server error, and sends no message to a login page or another server."""
+    assert await failure(script, endpoint=endpoint) == said
+
+
+@pytest.mark.parametrize("endpoint", ["/mcp", None])
+async def test_a_401_ends_the_search(endpoint: str | None) -> None:
+    async with raw_upstream(refusing("401 Unauthorized")) as upstream:
+        with pytest.raises(FetchFailed) as caught:
+            await fetch(target(upstream.url, endpoint))
+        assert sum(one.startswith("POST") for one in asked(upstream)) == 1
+    wanted = "the upstream wants credentials: give them with upstream_headers"
+    assert caught.value.why == f"HTTP 401 Unauthorized: {wanted}"
+
+
+URL = "http://127.0.0.1:3000"
+
+
+def target_of(**options: Any) -> Target:
+    return target_module.target_for(parse_config(**options), URL, None)
+
+
+def test_a_target_holds_the_settings() -> None:
+    times = {"connection_timeout": "1500", "tool_list_timeout": "2500"}
+    target = target_of(endpoint="/mcp", upstream_headers=["X-Key: 1"], message_limit="1KB", **times)
+    assert (target.url, target.endpoint, target.headers) == (URL, "/mcp", (("X-Key", "1"),))
+    assert (target.connect_timeout, target.list_timeout, target.limit) == (1.5, 2.5, 1024)
+
+
+@pytest.mark.parametrize(
+    ("header", "has"), [("authorization: Bearer x", True), ("X-Authorization: Bearer x", False)]
+)
+def test_credentials_are_recognised_by_their_header(header: str, has: bool) -> None:
+    assert target_module.has_authorization(target_of(upstream_headers=[header])) is has
+
+
+def test_given_credentials_replace_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "mcp-tool-filter" / "logins"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr("mcp_tool_filter.adapters.oauth.tokens.credentials_for", asked.append)
+    for headers, login in (([], "off"), (["Authorization: Bearer x"], "auto"), ([], "auto")):
+        given = {"endpoint": "/mcp", "upstream_headers": headers, "login": login}
+        target_module.login_to(target_of(**given))
+    assert asked == [f"{URL}/mcp"]
+    folder.rmdir()
+    target_module.login_to(target_of(endpoint="/mcp"))
+    assert asked == [f"{URL}/mcp"]
+
+
+# What is posted to one path, and the answers
+
+
+def streaming(*events: bytes, end: bytes = LAST_CHUNK) -> Answer:
+    """Answer tools/list with these events; ID stands for the request's id."""
+
+    def listed(request: RawRequest) -> bytes:
+        number = str(message_in(request)["id"]).encode()
+        return SSE_HEAD + b"".join(chunk(e.replace(b"ID", number)) for e in events) + end
+
+    return streamable(listed)
+
+
+async def test_a_page_is_kept_byte_for_byte() -> None:
+    odd = b' {"id" :ID,\n"result":{"tools":[ ] ,"x":1.0e2,"y":"\\u00e9"},"jsonrpc":"2.0"}\t'
+
+    def listed(request: RawRequest) -> bytes:
+        return answer(odd.replace(b"ID", str(message_in(request)["id"]).encode()))
+
+    assert (await fetched_from(dialogue(streamable(listed)))).pages == (odd.replace(b"ID", b"3"),)
+
+
+async def test_an_answer_may_follow_other_events_on_a_stream() -> None:
+    events = (
+        b": hello\n\n",
+        b"id: 1\ndata:\n\n",
+        b"event: ping\ndata: 2026-01-01\n\n",
+        b"data: still here\n\n",
+        b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n',
+        b'data: {"jsonrpc":"2.0","id":99,"result":{}}\n\n',
+        b'event: message\r\ndata: {"jsonrpc":"2.0","id":ID,\r\n',
+        b'data: "result":{"tools":[]}}\r\n\r\n',
+    )
+    fetched, upstream = await run(dialogue(streaming(*events)))
+    assert fetched.pages == (b'{"jsonrpc":"2.0","id":3,\n"result":{"tools":[]}}',)
+    assert len(upstream.peers) == 1
+
+
+async def test_a_stream_that_stays_open_after_the_answer_is_closed() -> None:
+    event = b'data: {"jsonrpc":"2.0","id":ID,"result":{"tools":[]}}\n\n'
+    assert len((await fetched_from(dialogue(streaming(event, end=b"")))).pages) == 1
+
+
+async def test_an_answer_may_come_in_a_batch() -> None:
+    note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
+    reply = b'{"jsonrpc":"2.0", "id":ID,"result":{"tools":[]}}'
+    script = dialogue(streaming(b"data: [" + note + b" , " + reply + b"]\n\n"))
+    assert (await fetched_from(script)).pages == (reply.replace(b"ID", b"3"),)
+
+
+@pytest.mark.parametrize(("response", "said"), [
+    (answer(b"", status="202 Accepted", kind=""), "with no Content-Type: that is not MCP"),
+    (answer(b"x", status="500 Oh\tno"), "HTTP 500 Oh\\tno"),
+    (SSE_HEAD + LAST_CHUNK, "The event stream ended without an answer"),
+    (SSE_HEAD + chunk(b"data: {nonsense\n\n"), "The answer is not valid JSON"),
+    (SSE_HEAD[:-2] + b"Content-Encoding: br\r\n\r\n", "The event stream is compressed (br)"),
+])  # fmt: skip
+async def test_an_answer_that_is_no_message_is_described(response: bytes, said: str) -> None:
+    assert said in await failure(dialogue(streamable(lambda _: response)))
+
+
+async def test_an_answer_that_is_too_long_is_not_read() -> None:
+    script = dialogue(streamable(tool_list("a" * 2000)))
+    assert await failure(script, limit=1000) == "The answer is longer than 1000 bytes"
+
+
+@pytest.mark.parametrize("more", [b"data: xxx\n", b"x" * 1000])
+async def test_an_event_without_an_end_is_not_read(more: bytes) -> None:
+    async def streams(peer: Peer, _request: RawRequest) -> None:
+        await peer.say(SSE_HEAD)
+        while True:
+            await peer.say(chunk(more) * 10_000)
+
+    said = await failure(until_the_list(streams), limit=1000)
+    assert said == "An event is longer than 1000 bytes"
+
+
+def is_answer(request: RawRequest) -> bool:
+    return bool(request.body) and "method" not in message_in(request)
+
+
+async def test_requests_of_the_upstream_on_the_stream_are_answered() -> None:
+    """It may wait for us before it goes on."""
+    say = streamable(tool_list("a"), session="s1")
+
+    async def script(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            message = message_in(request)
+            if message.get("method") == "tools/list":
+                await peer.say(SSE_HEAD)
+                await peer.say_event(b'{"jsonrpc":"2.0","id":"p","method":"ping"}')
+                await peer.say_event(b'{"jsonrpc":"2.0","id":7,"method":"roots/list"}')
+                await until(lambda: sum(map(is_answer, peer.upstream.requests)) >= 2)
+                await peer.say_event(result(request, tool_list("a")))
+                await peer.say(LAST_CHUNK)
+            else:
+                await peer.say(say(request) if "method" in message else ACCEPTED)
+
+    fetched, upstream = await run(script)
+    said = [r for r in upstream.requests if is_answer(r)]
+    assert names(fetched) == ["a"]
+    assert sorted((message_in(r) for r in said), key=lambda m: str(m["id"])) == [
+        {"jsonrpc": "2.0", "id": 7, "error": {"code": -32601, "message": "Method not found"}},
+        {"jsonrpc": "2.0", "id": "p", "result": {}},
+    ]
+    assert all(r.all("mcp-session-id") == ["s1"] for r in said)
+
+
+async def test_the_users_headers_go_with_every_request_and_break_none() -> None:
+    theirs = (("X-Key", "k"), ("Authorization", "Bearer t"), ("Host", "example.com"))
+    spoiling = (("Content-Length", "3"), ("Accept", "text/html"))
+    script = dialogue(streamable(tool_list(), session="s"))
+    _, upstream = await run(script, headers=(*theirs, *spoiling))
+    for request in upstream.requests:
+        for name, value in theirs:
+            assert request.all(name) == [value]
+        assert request.all("content-length") == ([str(len(request.body))] if request.body else [])
+        accepted = ["application/json, text/event-stream"]
+        assert request.line.startswith("DELETE") or request.all("accept") == accepted
+
+
+async def test_the_old_transport_begins_with_its_stream() -> None:
+    fetched, upstream = await run(Legacy(tools_list=tool_list("a")), endpoint="/sse")
+    assert names(fetched) == ["a"]
+    assert (fetched.transport, fetched.revision) == (Transport.LEGACY_SSE, "2024-11-05")
+    assert (fetched.endpoint, fetched.sessions) == ("/sse", False)
+    assert asked(upstream) == ["GET /sse", *[f"POST /messages?id=1 {method}" for method in METHODS]]
+    assert upstream.requests[-1].all("mcp-protocol-version") == ["2024-11-05"]
+    assert fetched.pages[0].startswith(b'{"jsonrpc": "2.0", "id": 2')
+
+
+@pytest.mark.parametrize(
+    "said", ["messages?id=1", "./messages?id=1", "http://localhost:PORT/messages?id=1"]
+)
+async def test_the_path_to_post_to_may_be_relative_or_have_another_loopback_name(said: str) -> None:
+    assert names(await fetched_from(Legacy(said, tools_list=tool_list("a")), "/sse")) == ["a"]
+
+
+@pytest.mark.parametrize("said", ["http://elsewhere.example/messages?id=1", "http://["])
+async def test_nothing_is_posted_to_another_origin(said: str) -> None:
+    assert await failure(Legacy(said), "/sse") == f"The endpoint event names another origin: {said}"
+
+
+async def test_an_answer_may_arrive_before_the_post_is_accepted() -> None:
+    """Some upstreams answer the POST only once all is done."""
+
+    class Backwards(Legacy):
+        async def __call__(self, peer: Peer) -> None:
+            while "id" not in message_in(request := await peer.request()):
+                await (self.begin(peer) if request.line.startswith("GET") else peer.say(ACCEPTED))
+            await self.hear(request)
+            await peer.left()
+
+    assert names(await fetched_from(Backwards(tools_list=tool_list("a")), "/sse")) == ["a"]
+
+
+async def test_requests_of_the_upstream_in_between_are_answered() -> None:
+    class Asking(Legacy):
+        async def hear(self, request: RawRequest) -> None:
+            message = message_in(request)
+            if message.get("method") == "tools/list":
+                self.listing = request
+                assert self.stream
+                await self.stream.say_event(b'{"jsonrpc":"2.0","id":"p","method":"ping"}')
+            elif message.get("id") == "p":
+                await super().hear(self.listing)
+            else:
+                await super().hear(request)
+
+    fetched, upstream = await run(Asking(tools_list=tool_list("a")), "/sse")
+    assert names(fetched) == ["a"]
+    assert message_in(upstream.requests[-1]) == {"jsonrpc": "2.0", "id": "p", "result": {}}
+
+
+async def test_a_refused_post_ends_the_wait() -> None:
+    class Refusing(Legacy):
+        async def __call__(self, peer: Peer) -> None:
+            await peer.request()
+            if self.stream:
+                await peer.say(answer(b"no such session", status="400 Bad Request"))
+            else:
+                await self.begin(peer)
+            await peer.left()
+
+    assert await failure(Refusing(), "/sse") == "HTTP 400 Bad Request"
+
+
+async def test_a_stream_that_ends_ends_the_wait() -> None:
+    class Ending(Legacy):
+        async def hear(self, request: RawRequest) -> None:
+            assert self.stream
+            if message_in(request)["method"] == "tools/list":
+                await self.stream.say(LAST_CHUNK)
+            else:
+                await super().hear(request)
+
+    assert await failure(Ending(), "/sse") == "The event stream ended without an answer"

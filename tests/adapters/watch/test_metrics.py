@@ -7,11 +7,11 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 
@@ -21,16 +21,14 @@ from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics, MetricsServer
 from mcp_tool_filter.policy.config import AllowedHosts, MetricsAt
 from tests.cli.launched import launched
 from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
-from tests.make import asking
+from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import TIMEOUT, free_port
+from tests.raw_upstream import TIMEOUT, eventually, free_port
 from tests.stdio_client import filtered
 
-CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
-PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 DASHBOARD = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
 
 
@@ -48,6 +46,17 @@ def fetched(port: int, path: str, *, authorization: str = "") -> tuple[int, str]
             return error.code, error.read().decode()
 
 
+async def read(port: int, path: str, authorization: str = "") -> tuple[int, str]:
+    return await asyncio.to_thread(fetched, port, path, authorization=authorization)
+
+
+async def status_of(
+    port: int, path: str, head: str, *, method: str = "GET", host: str = "127.0.0.1"
+) -> int:
+    async with raw_client(port, host=host) as client:
+        return (await client.ask(f"{method} {path} HTTP/1.1\r\n{head}\r\n\r\n".encode())).status
+
+
 def value_of(text: str, series: str) -> float:
     found = re.search(rf"^{re.escape(series)} (\S+)$", text, re.M)
     return float(found[1]) if found else 0.0
@@ -63,21 +72,18 @@ def counting(host: str, metrics: int, home: Path) -> AbstractAsyncContextManager
 async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None:
     metrics = free_port()
     async with counting(host, metrics, tmp_path) as it:
-        secret = asking("prompts/get", params='{"name":"secret"}')
-        await it.hear(*map(post, (CALL % b"read", CALL % b"rm", CALL % b"read", PING, secret)))
-        status, text = await asyncio.to_thread(
-            fetched, metrics, "/metrics", authorization=f"Bearer {TOKEN}"
-        )
+        asked = [*map(calling, ("read", "rm", "read")), asking("ping")]
+        await it.hear(*map(post, [*asked, asking("prompts/get", params='{"name":"secret"}')]))
+        status, text = await read(metrics, "/metrics", f"Bearer {TOKEN}")
         assert status == 200
         assert value_of(text, 'mcp_tool_filter_calls_total{tool="read"}') == 2
-        refused = 'mcp_tool_filter_refusals_total{tool="rm",why="denied"}'
-        assert value_of(text, refused) == 1
-        refused = 'mcp_tool_filter_refused_things_total{kind="prompt",name="secret"}'
-        assert value_of(text, refused) == 1
+        for refused in (
+            'refusals_total{tool="rm",why="denied"}',
+            'refused_things_total{kind="prompt",name="secret"}',
+        ):
+            assert value_of(text, f"mcp_tool_filter_{refused}") == 1
         for wrong in ("", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer", TOKEN):
-            status, text = await asyncio.to_thread(
-                fetched, metrics, "/metrics", authorization=wrong
-            )
+            status, text = await read(metrics, "/metrics", wrong)
             assert status == 200
             assert '"rm"' not in text
             assert "read" not in text.replace("ready", "")
@@ -89,47 +95,37 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
         assert value_of(text, "mcp_tool_filter_upstream_up") == 1
         assert value_of(text, "mcp_tool_filter_upstream_seconds_count") == 3
         for name, status in (("tools.example", 200), ("evil.example", 403)):
-            async with raw_client(metrics) as client:
-                asked = b"GET /metrics HTTP/1.1\r\nHost: %b\r\n\r\n" % name.encode()
-                assert (await client.ask(asked)).status == status
-        for path in ("/healthz", "/livez"):
-            assert await asyncio.to_thread(fetched, metrics, path) == (200, "ok\n")
-        assert await asyncio.to_thread(fetched, metrics, "/readyz") == (200, "ready\n")
-        assert (await asyncio.to_thread(fetched, metrics, "/nothing"))[0] == 404
+            assert await status_of(metrics, "/metrics", f"Host: {name}") == status
+        for path, said in (("/healthz", "ok\n"), ("/livez", "ok\n"), ("/readyz", "ready\n")):
+            assert await read(metrics, path) == (200, said)
+        assert (await read(metrics, "/nothing"))[0] == 404
 
 
 @pytest.mark.parametrize(
     ("head", "statuses"),
     [
-        (b"Host: evil.example", {"/metrics": 403, "/livez": 200}),
-        (b"Host: evil.example:9464", {"/metrics": 403, "/": 403}),
-        (b"Host: localhost:9464", {"/metrics": 200, "/": 404}),
-        (b"Host: [::1]", {"/metrics": 200}),
-        (b"Host: Tools.Example", {"/metrics": 200}),
-        (b"Host: localhost\r\nSec-Fetch-Site: cross-site", {"/metrics": 403}),
-        (b"Host: localhost\r\nOrigin: http://evil.example", {"/metrics": 403}),
+        ("Host: evil.example", {"/metrics": 403, "/livez": 200}),
+        ("Host: evil.example:9464", {"/metrics": 403, "/": 403}),
+        ("Host: localhost:9464", {"/metrics": 200, "/": 404}),
+        ("Host: [::1]", {"/metrics": 200}),
+        ("Host: Tools.Example", {"/metrics": 200}),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site", {"/metrics": 403}),
+        ("Host: localhost\r\nOrigin: http://evil.example", {"/metrics": 403}),
     ],
 )
-async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str, int]) -> None:
+async def test_only_known_hosts_read_the_metrics(head: str, statuses: dict[str, int]) -> None:
     """A page whose name resolves to us must not read the names of hidden tools."""
     hosts = AllowedHosts(frozenset({"tools.example"}))
     with closing(MetricsServer(Metrics(dict), MetricsAt(port=0), hosts)) as server:
         for path, status in {"/healthz": 200, "/readyz": 503, **statuses}.items():
-            async with raw_client(server.port) as client:
-                asked = b"GET %b HTTP/1.1\r\n%b\r\n\r\n" % (path.encode(), head)
-                assert (await client.ask(asked)).status == status, path
+            assert await status_of(server.port, path, head) == status, path
 
 
 async def test_no_body_is_read_for_the_metrics() -> None:
     with closing(MetricsServer(Metrics(dict), MetricsAt(port=0))) as server:
-        for method, size, status in (
-            (b"POST", 20_000_000, 405),
-            (b"GET", 20_000_000, 413),
-            (b"GET", 300_000, 413),
-        ):
-            async with raw_client(server.port) as client:
-                head = b"%b /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-                assert (await client.ask(head % (method, size))).status == status
+        for method, size, status in (("POST", 20_000_000, 405), ("GET", 300_000, 413)):
+            head = f"Host: localhost\r\nContent-Length: {size}"
+            assert await status_of(server.port, "/metrics", head, method=method) == status
 
 
 def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
@@ -142,11 +138,8 @@ def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
     counted.show({**call, "verdict": "forwarded"})
     counted.show({**call, "verdict": "forwarded", "answer_rule": "redact"})
     counted.show({**call, "tool": "rm", "verdict": "refused", "why": "denied", "rule": "no-rm"})
-    names = {
-        tuple(sample.labels.values())
-        for metric in counted.registry.collect()
-        for sample in metric.samples
-    }
+    samples = [sample for metric in counted.registry.collect() for sample in metric.samples]
+    names = {tuple(sample.labels.values()) for sample in samples}
     assert {("read",), ("rm", "denied"), ("no-rm",), ("redact",), (OTHER, "unknown")} <= names
     assert len([one for one in names if one[1:] == ("unknown",)]) == 201
 
@@ -163,21 +156,17 @@ def test_a_session_over_stdio_is_ready_until_it_gets_a_signal(tmp_path: Path) ->
     port = free_port()
     words = ["--metrics-port", str(port), "--", sys.executable, "-c", STUBBORN]
     with filtered(*words, home=tmp_path) as client:
-        until(port, "/readyz", 200)
+        eventually(lambda: status_at(port, "/readyz") == 200)
         client.process.terminate()
-        until(port, "/readyz", 503)
+        eventually(lambda: status_at(port, "/readyz") == 503)
         client.ends()
 
 
-def until(port: int, path: str, status: int) -> None:
-    """Ask until this is the answer."""
-    end = time.monotonic() + TIMEOUT
-    while time.monotonic() < end:
-        with suppress(OSError):  # it is still starting
-            if fetched(port, path)[0] == status:
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"{path} was never answered with {status}")
+def status_at(port: int, path: str) -> int:
+    """Return 0 while it is still starting."""
+    with suppress(OSError):
+        return fetched(port, path)[0]
+    return 0
 
 
 @contextmanager
@@ -202,26 +191,20 @@ def prometheus(scraped: int, home: Path) -> Iterator[int]:
             process.terminate()
 
 
-def queried(port: int, query: str) -> list[dict[str, object]] | None:
+def queried(port: int, query: str) -> list[dict[str, Any]] | None:
     """Ask Prometheus; None if it does not answer yet."""
-    try:
+    with suppress(OSError):
         status, text = fetched(port, f"/api/v1/query?query={quote(query)}")
-    except OSError:
-        return None
-    if status == 503:  # it is still starting
-        return None
-    assert status == 200, text
-    found = json.loads(text)
-    result: list[dict[str, object]] = found["data"]["result"]
-    return result
+        if status != 503:  # it is still starting
+            assert status == 200, text
+            result: list[dict[str, Any]] = json.loads(text)["data"]["result"]
+            return result
+    return None
 
 
-async def eventually(port: int, query: str) -> list[dict[str, object]]:
-    for _ in range(300):
-        if found := await asyncio.to_thread(queried, port, query):
-            return found
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"no result for {query}")
+async def result_of(port: int, query: str) -> list[dict[str, Any]]:
+    """Ask until there is a result."""
+    return await asyncio.to_thread(eventually, lambda: queried(port, query)) or []
 
 
 @pytest.mark.rest
@@ -229,11 +212,11 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(tmp_
     metrics = free_port()
     async with counting(LAUNCHER, metrics, tmp_path) as it:
         with prometheus(metrics, tmp_path) as asked:
-            await eventually(asked, "mcp_tool_filter_ready == 1")
-            await it.hear(post(CALL % b"read"), post(CALL % b"rm"))
-            calls = await eventually(asked, 'mcp_tool_filter_calls_total{tool="read"} == 1')
-            assert calls[0]["metric"]["job"] == "f"  # type: ignore[index]  # as Prometheus says it
-            await eventually(asked, "sum(mcp_tool_filter_refusals_total) == 1")
+            await result_of(asked, "mcp_tool_filter_ready == 1")
+            await it.hear(post(calling("read")), post(calling("rm")))
+            calls = await result_of(asked, 'mcp_tool_filter_calls_total{tool="read"} == 1')
+            assert calls[0]["metric"]["job"] == "f"
+            await result_of(asked, "sum(mcp_tool_filter_refusals_total) == 1")
             panels = json.loads(DASHBOARD.read_text())["panels"]
             queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
             assert len(queries) >= 6
@@ -241,7 +224,7 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(tmp_
                 known = query.replace("$__rate_interval", "1m")
                 names = set(re.findall(r"mcp_tool_filter_\w+", known))
                 assert names
-                text = (await asyncio.to_thread(fetched, metrics, "/metrics"))[1]
+                text = (await read(metrics, "/metrics"))[1]
                 assert all(f"\n{name}" in text for name in names), names
                 assert await asyncio.to_thread(queried, asked, known) is not None
 
@@ -256,9 +239,7 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(tmp_
         (["--metrics-host", "256.0.0.1"], "Cannot serve metrics on 256.0.0.1:"),
     ],
 )
-async def test_bad_settings_of_the_metrics_stop_the_start(
-    flags: list[str], said: str, tmp_path: Path
-) -> None:
+async def test_bad_settings_stop_the_start(flags: list[str], said: str, tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("read")]) as upstream:
         words = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", "0", *flags]
         async with launched(*words, home=tmp_path, environment={"EMPTY": ""}) as it:
@@ -273,9 +254,8 @@ async def test_the_address_of_the_metrics_may_ask_for_them() -> None:
     at = MetricsAt(port=0, host="127.0.0.2")
     with closing(MetricsServer(Metrics(dict), at)) as server:
         for name, status in (("127.0.0.2", 200), ("10.0.0.9", 403), ("evil.example", 403)):
-            async with raw_client(server.port, host="127.0.0.2") as client:
-                asked = f"GET /metrics HTTP/1.1\r\nHost: {name}\r\n\r\n"
-                assert (await client.ask(asked.encode())).status == status, name
+            head = f"Host: {name}"
+            assert await status_of(server.port, "/metrics", head, host=at.host) == status, name
 
 
 async def test_the_chosen_free_port_is_reported(tmp_path: Path) -> None:
@@ -284,4 +264,4 @@ async def test_the_chosen_free_port_is_reported(tmp_path: Path) -> None:
         async with launched(*flags, home=tmp_path) as it:
             address = (await it.says(r"Metrics: (http://\S+)"))[1]
             port = int(address.split(":")[2].partition("/")[0])
-            assert (await asyncio.to_thread(fetched, port, "/healthz")) == (200, "ok\n")
+            assert await read(port, "/healthz") == (200, "ok\n")

@@ -15,14 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mcp_tool_filter.adapters.watch import tracing
 from mcp_tool_filter.adapters.watch.otlp import Failures, HonestExporter, Otlp, is_wanted
-from mcp_tool_filter.adapters.watch.tracing import (
-    Tracer,
-    attributes_of,
-    context_in,
-    context_of,
-    name_of,
-    replace_parents,
-)
+from mcp_tool_filter.adapters.watch.tracing import Tracer, attributes_of, context_in, context_of
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import Judged, PolicyInForce
@@ -32,7 +25,8 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import Request, Response, parse_message
+from mcp_tool_filter.protocol.messages import Request, Response
+from tests.make import answering, asking, calling, message, request
 
 # Which spans become of which messages, with an exporter that keeps them in memory
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -41,24 +35,22 @@ CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 class Traced:
     """One conversation, and the spans that became of it."""
 
-    def __init__(self, exporter: SpanExporter | None = None, via: Via = Via.HTTP) -> None:
+    def __init__(self, via: Via = Via.HTTP) -> None:
         self.memory = InMemorySpanExporter()
-        self.tracer = Tracer(Otlp(exporter or self.memory, environment={}))
+        self.tracer = Tracer(Otlp(self.memory, environment={}))
         policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
         policy.observe = self.tracer.observe
         policy.propagate = self.tracer.propagate
         client = Client(via, Session(id="s-1", revision="2025-06-18"))
         self.conversation = Conversation(policy, client)
 
-    def ask(self, id: object, name: str = "read", **meta: str) -> Forward | Rewrite:
-        judged = self.conversation.from_client(request(id, name, **meta))
+    def ask(self, id: object, name: str = "read", **meta: str) -> Verdict:
+        judged = self.conversation.from_client(call(id, name, **meta))
         assert isinstance(judged, Judged)
-        assert isinstance(judged.verdict, Forward | Rewrite)
         return judged.verdict
 
-    def hear(self, id: object, **result: object) -> None:
-        said = {"jsonrpc": "2.0", "id": id, "result": result}
-        self.conversation.from_upstream(json.dumps(said).encode())
+    def hear(self, raw: bytes) -> None:
+        self.conversation.judge_from_upstream(raw)
 
     @property
     def spans(self) -> list[dict[str, object]]:
@@ -67,10 +59,16 @@ class Traced:
         return [dict(one.attributes or {}) for one in self.memory.get_finished_spans()]
 
 
-def request(id: object, name: str = "read", **meta: str) -> bytes:
+def call(id: object, name: str = "read", **meta: str) -> bytes:
     params = {"name": name, "_meta": meta}
-    said = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-    return json.dumps(said).encode()
+    return asking("tools/call", id=json.dumps(id), params=json.dumps(params))
+
+
+CALL, ROOTS, FINE = calling("read"), asking("roots/list"), answering("{}")
+TOOL_ERROR = answering('{"content":[],"isError":true}')
+CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+TWICE = b'{"jsonrpc":"2.0","id":1,"result":{},"result":{}}'
+REJECTED = b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"User rejected"}}'
 
 
 @pytest.fixture
@@ -80,32 +78,45 @@ def traced() -> Iterator[Traced]:
     one.tracer.close()
 
 
-def test_a_tool_error_marks_the_span_as_failed(traced: Traced) -> None:
+def test_a_span_has_the_ids_of_its_request_and_session(traced: Traced) -> None:
     traced.ask("a-1")
-    traced.hear("a-1", content=[], isError=True)
+    traced.hear(answering('{"content":[],"isError":true}', id='"a-1"'))
     (span,) = traced.spans
-    assert span["error.type"] == "tool_error"
-    assert span["jsonrpc.request.id"] == "a-1"
-    assert span["mcp.session.id"] == "s-1"
+    ids = [span[name] for name in ("error.type", "jsonrpc.request.id", "mcp.session.id")]
+    assert ids == ["tool_error", "a-1", "s-1"]
     assert "rpc.response.status_code" not in span
 
 
-def test_a_cancelled_request_ends_its_span(traced: Traced) -> None:
-    """Its answer never comes."""
-    traced.ask(1)
-    traced.ask(2)
-    cancelled = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    traced.conversation.from_client(cancelled)
-    traced.hear(2)
-    first, second = traced.spans
-    assert (first["jsonrpc.request.id"], first["error.type"]) == ("1", "cancelled")
-    assert "error.type" not in second
+C, U = "client", "upstream"
 
 
-def test_an_answer_that_cannot_be_read_ends_its_span(traced: Traced) -> None:
-    traced.ask(1)
-    traced.conversation.judge_from_upstream(b'{"jsonrpc":"2.0","id":1,"result":{},"result":{}}')
-    assert traced.spans[0]["error.type"] == "-32603"
+@pytest.mark.parametrize(
+    ("talk", "spans"),
+    [
+        # the answer to a cancelled request never comes
+        ([(C, CALL), (C, calling("read", id="2")), (C, CANCELLED), (U, answering("{}", id="2"))],
+         [("tools/call", "cancelled"), ("tools/call", None)]),
+        # an answer that cannot be read
+        ([(C, CALL), (U, TWICE)], [("tools/call", "-32603")]),
+        # the client answers requests of the upstream: sampling, elicitation, roots
+        ([(U, asking("elicitation/create")), (C, REJECTED)], [("elicitation/create", "-1")]),
+        # each side numbers its own requests
+        ([(U, ROOTS), (C, CALL), (U, TOOL_ERROR), (C, FINE)],
+         [("tools/call", "tool_error"), ("roots/list", None)]),
+        # the upstream cancels its own request
+        ([(C, CALL), (U, ROOTS), (U, CANCELLED), (U, FINE)],
+         [("roots/list", "cancelled"), ("tools/call", None)]),
+        # an id that is used again ends the span before
+        ([(U, ROOTS), (U, asking("x")), (C, FINE)], [("roots/list", "no_answer"), ("x", None)]),
+    ],
+)  # fmt: skip
+def test_a_span_ends_with_its_request(
+    talk: list[tuple[str, bytes]], spans: list[tuple[str, str | None]], traced: Traced
+) -> None:
+    for side, raw in talk:
+        (traced.hear if side == U else traced.conversation.from_client)(raw)
+    ended = [(one["mcp.method.name"], one.get("error.type")) for one in traced.spans]
+    assert ended == spans
 
 
 def test_the_number_of_remembered_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,70 +129,20 @@ def test_the_number_of_remembered_requests_is_bounded(monkeypatch: pytest.Monkey
     assert not traced.tracer._open._of_client
 
 
-class TestRequestsOfTheUpstream:
-    """Sampling, elicitation, roots: the client answers them."""
-
-    def hear(self, traced: Traced, id: object = "s", method: str = "roots/list") -> None:
-        said = {"jsonrpc": "2.0", "id": id, "method": method}
-        traced.conversation.from_upstream(json.dumps(said).encode())
-
-    def say(self, traced: Traced, **said: object) -> None:
-        traced.conversation.from_client(json.dumps({"jsonrpc": "2.0", **said}).encode())
-
-    def test_a_clients_error_marks_the_span_as_failed(self, traced: Traced) -> None:
-        self.hear(traced, method="elicitation/create")
-        self.say(traced, id="s", error={"code": -1, "message": "User rejected"})
-        assert traced.spans[0]["error.type"] == "-1"
-
-    def test_ids_of_both_sides_are_not_confused(self, traced: Traced) -> None:
-        """Each side numbers its own requests."""
-        self.hear(traced, id=1)
-        traced.ask(1)
-        traced.hear(1, content=[], isError=True)
-        self.say(traced, id=1, result={})
-        called, listed = traced.spans
-        assert (called["mcp.method.name"], called["error.type"]) == ("tools/call", "tool_error")
-        assert listed["mcp.method.name"] == "roots/list"
-        assert "error.type" not in listed
-
-    def test_the_upstream_can_cancel_its_own_request(self, traced: Traced) -> None:
-        traced.ask(1)
-        self.hear(traced, id=1)
-        traced.conversation.from_upstream(
-            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-        )
-        traced.hear(1)
-        cancelled, called = traced.spans
-        assert (cancelled["mcp.method.name"], cancelled["error.type"]) == (
-            "roots/list",
-            "cancelled",
-        )
-        assert "error.type" not in called
-
-    def test_an_id_that_is_used_again_ends_the_span_before(self, traced: Traced) -> None:
-        self.hear(traced)
-        self.hear(traced, method="sampling/createMessage")
-        self.say(traced, id="s", result={})
-        first, second = traced.spans
-        assert (first["mcp.method.name"], first["error.type"]) == ("roots/list", "no_answer")
-        assert "error.type" not in second
-
-
 def test_spans_contain_no_arguments_and_no_results(traced: Traced) -> None:
-    said = request(1).replace(b'"_meta"', b'"arguments": {"path": "s3cret"}, "_meta"')
-    traced.conversation.from_client(said)
-    traced.hear(1, content=[{"type": "text", "text": "s3cret"}])
+    traced.conversation.from_client(calling("read", arguments='{"path":"s3cret"}'))
+    traced.hear(answering('{"content":[{"type":"text","text":"s3cret"}]}'))
     assert "s3cret" not in str(traced.spans)
 
 
 def test_each_request_of_a_batch_has_its_span(traced: Traced) -> None:
-    one, two = request(1, traceparent=CONTEXT), request(2, traceparent=CONTEXT)
-    judged = traced.conversation.from_client(b"[%s, %s,%s]" % (one, two, request(3, "rm")))
+    one, two = call(1, traceparent=CONTEXT), call(2, traceparent=CONTEXT)
+    judged = traced.conversation.from_client(b"[%s, %s,%s]" % (one, two, call(3, "rm")))
     assert isinstance(judged, Judged)
     assert isinstance(judged.verdict, Rewrite)
     parents = [each["params"]["_meta"]["traceparent"] for each in json.loads(judged.verdict.text)]
-    traced.hear(1)
-    traced.hear(2)
+    traced.hear(FINE)
+    traced.hear(answering("{}", id="2"))
     assert len(traced.spans) == 3
     spans = traced.memory.get_finished_spans()
     ours = {f"{one.context.span_id:016x}" for one in spans if one.context and one.parent}
@@ -197,17 +158,11 @@ def test_each_request_of_a_batch_has_its_span(traced: Traced) -> None:
         f'{{"traceparent":"00-{"0" * 32}-{"b" * 16}-01"}}',
         f'{{"traceparent":"ff{CONTEXT[2:]}"}}',
         f'{{"traceparent":"{CONTEXT}-more"}}',
-        '{"traceparent":7}',
-        '{"traceparent":""}',
-        "[]",
-        "null",
+        '{"traceparent":7}', '{"traceparent":""}', "[]", "null",
     ],
-)
-def test_a_context_that_is_invalid_or_written_oddly_stays_as_it_is(
-    meta: str, traced: Traced
-) -> None:
-    said = request(1).replace(b"{}", meta.encode())
-    judged = traced.conversation.from_client(said)
+)  # fmt: skip
+def test_a_context_that_is_invalid_or_written_oddly_stays(meta: str, traced: Traced) -> None:
+    judged = traced.conversation.from_client(call(1).replace(b"{}", meta.encode()))
     assert isinstance(judged, Judged)
     assert judged.verdict == Forward()
 
@@ -239,11 +194,9 @@ def test_only_the_parents_id_changes(space: str, name: str) -> None:
     meta = f'{{{space}"traceparent"{space}:{space}"{CONTEXT}"}}'
     params = f'{{"x":{json.dumps(name, ensure_ascii=False)},"_meta":{meta}{space}}}'
     text = f'{space}{{"jsonrpc":"2.0","id":1,"method":"ping","params":{params}}}{space}'
-    message = parse_message(text.encode())
-    assert isinstance(message, Request)
-    context = context_in(message)
+    context = context_in(request(text.encode()))
     assert context
-    changed = replace_parents(text, [(context, "f" * 16)])
+    changed = tracing.replace_parents(text, [(context, "f" * 16)])
     assert changed == text.replace("00f067aa0ba902b7", "f" * 16).encode()
 
 
@@ -252,10 +205,7 @@ REFUSED = Reply(b"", Reason(Why.BLOCKED, ("x",), rule="no-x"))
 
 
 def asking_for(method: str, id: object = 1, **params: object) -> Request:
-    said = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-    message = parse_message(json.dumps(said).encode())
-    assert isinstance(message, Request)
-    return message
+    return request(asking(method, id=json.dumps(id), params=json.dumps(params)))
 
 
 def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -> Judged:
@@ -271,23 +221,21 @@ def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -
         (asking_for("resources/read", uri="file:///a"), Forward(), "resources/read"),
         (asking_for("tools/call", name="anything"), REFUSED, "tools/call"),
         (asking_for("tools/call", name=""), Forward(), "tools/call"),
-        (asking_for("x\x1b[2J"), Forward(), r"x\x1b[2J"),
+        (asking_for("x\\u001b[2J"), Forward(), r"x\x1b[2J"),
     ],
 )
 def test_a_span_name_has_few_values(message: Request, verdict: Verdict, name: str) -> None:
     """A URI, or what is refused, may be anything; a backend keeps each name as a series."""
-    assert name_of(message, judged(message, verdict)) == name
+    assert tracing.name_of(message, judged(message, verdict)) == name
 
 
 @pytest.mark.parametrize(
     ("via", "transport", "protocol"),
     [
-        (Via.HTTP, "tcp", "http"),
-        (Via.LEGACY_SSE, "tcp", "http"),
-        (Via.WEBSOCKET, "tcp", "websocket"),
-        (Via.STDIO, "pipe", None),
+        (Via.HTTP, "tcp", "http"), (Via.LEGACY_SSE, "tcp", "http"),
+        (Via.WEBSOCKET, "tcp", "websocket"), (Via.STDIO, "pipe", None),
     ],
-)
+)  # fmt: skip
 def test_each_transport_has_its_attributes(via: Via, transport: str, protocol: str | None) -> None:
     message = asking_for("ping")
     said = attributes_of(message, judged(message, Forward(), via))
@@ -302,21 +250,14 @@ def test_a_long_text_is_cut_and_a_refusal_has_its_rule() -> None:
 
 
 # Which of the open spans an answer, a cancellation or the end of a connection takes
-
-
-def roots_asked(traced: Traced) -> None:
-    traced.conversation.from_upstream(b'{"jsonrpc":"2.0","id":"s","method":"roots/list"}')
-
-
 @pytest.mark.parametrize(("via", "shares"), [(Via.HTTP, True), (Via.STDIO, False)])
 def test_connections_of_one_session_share_their_ids(via: Via, shares: bool) -> None:
     """A client may answer with another POST of its session than the stream it was asked on; all of
     stdio is one client."""
     traced = Traced(via=via)
     session = traced.conversation.client.session if shares else None
-    roots_asked(traced)
-    response = parse_message(b'{"jsonrpc":"2.0","id":"s","result":{}}')
-    client = Client(via, session)
+    traced.hear(ROOTS)
+    client, response = Client(via, session), message(FINE)
     traced.tracer.observe(
         Judged(Direction.FROM_CLIENT, response, Forward(), client, take_snapshot([]))
     )
@@ -324,11 +265,11 @@ def test_connections_of_one_session_share_their_ids(via: Via, shares: bool) -> N
 
 
 def test_a_client_that_leaves_takes_its_requests_of_both_directions(traced: Traced) -> None:
-    roots_asked(traced)
+    traced.hear(ROOTS)
     traced.ask(1)
     traced.tracer.leave(Client(), "another")
     traced.tracer.leave(traced.conversation.client, "client_left")
-    traced.hear(1)
+    traced.hear(FINE)
     assert [one["error.type"] for one in traced.spans] == ["client_left", "client_left"]
 
 
@@ -350,7 +291,7 @@ class Scripted(SpanExporter):
         return result
 
 
-def test_only_the_first_failure_and_the_first_success_after_it_are_logged(
+def test_only_the_first_failure_and_success_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """However many kinds of signals fail."""
@@ -365,7 +306,7 @@ def test_only_the_first_failure_and_the_first_success_after_it_are_logged(
     ] * 2
 
 
-def test_an_exporter_that_raises_is_a_failure_with_its_reason(
+def test_an_exporter_that_raises_fails_with_its_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     exporter = HonestExporter(Scripted(RuntimeError("no collector")), Failures())

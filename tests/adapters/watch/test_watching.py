@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watch.dashboard import (
-    Overview,
-    render_sessions,
-    render_statistics,
-    render_tools,
-)
+from mcp_tool_filter.adapters.watch import dashboard
+from mcp_tool_filter.adapters.watch.dashboard import Overview
 from mcp_tool_filter.adapters.watch.watching import Watching
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.memory import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce, RulesAtWork
-from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.statistics import JsonObject, Statistics
@@ -80,27 +75,21 @@ def test_entries_are_made_later_unless_something_waits_for_them(
     assert bool(waiting) == waits
 
 
-def test_a_rules_log_line_is_audited_and_not_shown_twice(tmp_path: Path) -> None:
+def test_a_rules_log_line_is_audited_and_not_shown_twice(
+    tmp_path: Path,
+) -> None:
     """The log has shown it already."""
     file = tmp_path / "audit.jsonl"
     shown: list[Entry] = []
-    watching = Watching(audit(file), [shown.append])
-    watching.enter_log(WriteLog("warn", "look here", "r"))
-    watching.close()
+    for config in (audit(file), parse_config()):
+        watching = Watching(config, [shown.append])
+        watching.enter_log(WriteLog("warn", "look here", "r"))
+        watching.close()
     (entry,) = [json.loads(line) for line in file.read_bytes().splitlines()]
-    assert (entry["event"], entry["message"]) == ("rule", "look here")
-    assert shown == []
+    assert (entry["event"], entry["message"], shown) == ("rule", "look here", [])
 
 
-def test_a_rules_log_line_is_not_kept_without_an_audit_log() -> None:
-    shown: list[Entry] = []
-    watching = Watching(parse_config(), [shown.append])
-    watching.enter_log(WriteLog("warn", "look here", "r"))
-    watching.close()
-    assert shown == []
-
-
-def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
+def test_a_sink_that_raises_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(_entry: Entry) -> None:
@@ -111,21 +100,18 @@ def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
     assert caplog.messages == ["cannot report what happened to a message"]
 
 
-def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="Cannot write the audit log"):
-        Watching(audit(tmp_path / "none" / "audit.jsonl"))
-
-
 # The filter at a glance, as the page and the commands of mitmproxy show it
 
 MODE = "reverse:http://127.0.0.1:3000"
 WHERE = "http://127.0.0.1:3000/mcp"
 
 
-def watched(door: Listener) -> Overview:
-    """Count what this listener's clients do from now on."""
+def watched(door: Listener, *asked: bytes) -> Overview:
+    """Count what this listener's clients do from now on: first they ask this."""
     counted = Statistics()
     door.policy.observe = lambda judged: counted.note(judged, now=100.0)
+    for one in asked:
+        ask(one, door)
     return Overview({MODE: door}, {MODE: counted}, clock=lambda: 107.0)
 
 
@@ -135,12 +121,8 @@ def lines_of(overview: Overview) -> JsonObject:
 
 
 def test_tools_are_shown_with_what_became_of_their_calls() -> None:
-    door = listener()
-    overview = watched(door)
-    ask(calling("read"), door)
-    for _ in range(2):
-        ask(calling("rm"), door)
-    assert list(render_tools(overview.render())) == [
+    overview = watched(listener(), calling("read"), calling("rm"), calling("rm"))
+    assert list(dashboard.render_tools(overview.render())) == [
         f"{WHERE}: 1 exposed, 1 hidden",
         "  read: exposed, 1 calls",
         "  rm: hidden, denied by ^rm, 2 refused",
@@ -151,47 +133,34 @@ def test_tools_are_shown_with_what_became_of_their_calls() -> None:
 
 
 def test_only_what_an_exception_would_expose_can_be_shown_by_a_click() -> None:
-    names = ("read", "rm", "say")
-    door = listener(listing(*names))
+    door = listener(listing("read", "rm", "say"))
 
     def hidden() -> dict[str, tuple[str, bool]]:
-        return {
-            one["name"]: (one["why"], one["by_deny"]) for one in lines_of(watched(door))["tools"]
-        }
+        tools = lines_of(watched(door))["tools"]
+        return {one["name"]: (one["why"], one["by_deny"]) for one in tools}
 
     hinted = ("denied by --read-only", True)
     door.policy.adopt(parse_config(deny=["^rm"], read_only="true"))
     assert hidden() == {"read": hinted, "rm": ("denied by ^rm", True), "say": hinted}
     door.policy.adopt(parse_config(deny=["^rm"], allow=["^read"], read_only="true"))
-    assert hidden() == {
-        "read": hinted,
-        "rm": ("denied by ^rm", False),
-        "say": ("matches no allow pattern", False),
-    }
+    unmatched = ("matches no allow pattern", False)
+    assert hidden() == {"read": hinted, "rm": ("denied by ^rm", False), "say": unmatched}
 
 
 def test_the_counts_are_shown_in_words() -> None:
     door = listener()
-    overview = watched(door)
-    ask(calling("rm"), door)
-    ask(b"{", door)
+    overview = watched(door, calling("rm"), b"{")
     at_work = RulesAtWork(hits=(("stop", 3),), metrics=(("slow", 1.5),))
     door.policy.rules_at_work = lambda: at_work
-    assert list(render_statistics(overview.render())) == [
-        WHERE,
-        "  messages: 2, of which 0 invalid",
-        f"  lists: 0, each {len(RM):,} bytes shorter",
-        "  calls: 0, refused: 2",
-        "  rule stop: 3 hits",
-        "  metric slow: 1.5",
-    ]
+    assert list(dashboard.render_statistics(overview.render())) == [
+        WHERE, "  messages: 2, of which 0 invalid", f"  lists: 0, each {len(RM):,} bytes shorter",
+        "  calls: 0, refused: 2", "  rule stop: 3 hits", "  metric slow: 1.5",
+    ]  # fmt: skip
 
 
 def test_refusals_say_when_and_why() -> None:
     door = listener()
-    overview = watched(door)
-    ask(calling("rm"), door)
-    ask(b"{", door)
+    overview = watched(door, calling("rm"), b"{")
     newest, oldest = lines_of(overview)["refusals"]
     assert (oldest["tool"], oldest["why"], oldest["seconds_ago"]) == ("rm", "denied by ^rm", 7.0)
     assert (newest["tool"], newest["why"]) == ("malformed", "not valid JSON")
@@ -203,22 +172,19 @@ def test_a_session_is_shown_without_enough_of_its_id_to_take_it_over() -> None:
     door = listener()
     hello = asked(INITIALIZE, door)
     door.note_answer_head(hello, 200, "0123456789abcdef")
-    answer(door, hello, 200, "application/json", "", INITIALIZED)
+    answer(door, hello, INITIALIZED)
     overview = watched(door)
     (line,) = lines_of(overview)["sessions"]
     assert line["id"] == "…89abcdef"
-    assert next(render_sessions(overview.render())) == f"{WHERE}: 1 sessions"
+    assert next(dashboard.render_sessions(overview.render())) == f"{WHERE}: 1 sessions"
 
 
 def test_a_name_that_could_draw_on_the_terminal_is_shown_escaped_and_kept_as_it_is() -> None:
-    """A click on a tool needs its real name."""
+    """A click on a tool needs its real name. A command is shown as people call it."""
     door = listener(answering('{"tools":[{"name":"a\\u001b[2J","inputSchema":{"type":"object"}}]}'))
-    (tool,) = lines_of(watched(door))["tools"]
+    door.called = "npx server"
+    shown = lines_of(watched(door))
+    assert shown["upstream"] == "npx server"
+    (tool,) = shown["tools"]
     assert tool["id"] == "a\x1b[2J"
     assert tool["name"].isprintable()
-
-
-def test_a_command_is_shown_as_people_call_it() -> None:
-    door = listener()
-    door.called = "npx server"
-    assert lines_of(watched(door))["upstream"] == "npx server"

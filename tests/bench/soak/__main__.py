@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from tests.bench.soak.clients import Broken
 from tests.bench.soak.ledger import Ledger
-from tests.bench.soak.losing import lose
-from tests.bench.soak.sessions import come_and_go, keep_on
+from tests.bench.soak.sessions import come_and_go, keep_on, lose
 from tests.bench.ways import ADDON, LAUNCHER, REPOSITORY, SCRIPT, Running, until_answered, way
 
 _COMING = "come and go"
@@ -60,7 +60,6 @@ class Found:
     ledger: Ledger = field(default_factory=Ledger)
     samples: list[Sample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    said: str = ""
 
     @property
     def growth(self) -> float:
@@ -111,12 +110,8 @@ def staged(name: str) -> Iterator[Stage]:
         assert upstream.stdout
         quiet = ("--set", "flow_detail=0") if name == SCRIPT else ()  # as in a long run
         one = way(name, int(upstream.stdout.readline()), Path(home), *quiet)
-        proxy = subprocess.Popen(
-            one.command,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": str(ADDON)},
-        )
+        env = {**os.environ, "PYTHONPATH": str(ADDON)}
+        proxy = subprocess.Popen(one.command, stdout=subprocess.DEVNULL, stderr=log, env=env)
         try:
             until_answered(one.port)
             yield Stage(upstream, proxy, one.port, log)
@@ -129,15 +124,16 @@ def staged(name: str) -> Iterator[Stage]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    parts = [
+        partial(_soak, sessions=args.sessions, seconds=args.seconds),
+        partial(_come_and_go, visits=args.visits),
+        partial(_lose, sessions=args.sessions),
+    ]
     found = []
     for name in [SCRIPT, LAUNCHER] if args.way == "both" else [args.way]:
-        with staged(name) as stage:
-            found.append(_report(_soak(name, stage, args.sessions, args.seconds)))
-        with staged(name) as stage:
-            found.append(_report(_come_and_go(name, stage, args.visits)))
-        with staged(name) as stage:
-            found.append(_report(_lose(name, stage, args.sessions)))
-    print("\n" + _table(found))
+        for part in parts:
+            with staged(name) as stage:
+                found.append(_report(part(name, stage)))
     problems = [f"{one.way}, {one.part}: {why}" for one in found for why in one.problems]
     print("\n".join(["", *problems]) if problems else "\nNothing is wrong.")
     return 1 if problems else 0
@@ -201,17 +197,14 @@ def _lose(name: str, stage: Stage, sessions: int) -> Found:
     found = Found(name, "loss")
     asyncio.run(lose(stage.port, found.ledger, sessions, stage.upstream.kill))
     try:
-        code = stage.proxy.wait(10)
+        if (code := stage.proxy.wait(10)) != 1:
+            found.problems.append(f"exit code {code}")
     except subprocess.TimeoutExpired:
         found.problems.append("the process does not end")
-    else:
-        if code != 1:
-            found.problems.append(f"exit code {code}")
     if not stage.said().endswith(_LAST_WORDS):
         found.problems.append(f"its last words: {stage.said()[-300:]!r}")
     if found.ledger.told != 2 * sessions:
         found.problems.append(f"{found.ledger.told} of {2 * sessions} were told of the loss")
-    found.said = stage.said()
     _judge_ledger(found)
     return found
 
@@ -224,10 +217,8 @@ async def _watch(stage: Stage, found: Found, interval: float) -> None:
 
 
 def _sample(stage: Stage, found: Found, began: float) -> Sample:
-    seconds = round(time.monotonic() - began, 1)
-    return Sample(
-        seconds, stage.megabytes, stage.files, found.ledger.made.total(), found.ledger.sessions
-    )
+    calls, sessions = found.ledger.made.total(), found.ledger.sessions
+    return Sample(time.monotonic() - began, stage.megabytes, stage.files, calls, sessions)
 
 
 async def _until_at_rest(stage: Stage, at_rest: int) -> None:
@@ -246,7 +237,6 @@ def _judge(found: Found, stage: Stage, at_rest: int) -> None:
         found.problems.append(f"memory still grows: {found.growth:.1%} in the last quarter")
     if "Traceback" in stage.said():
         found.problems.append("a traceback: " + stage.said().partition("Traceback")[2][-1500:])
-    found.said = stage.said()
     _judge_ledger(found)
 
 
@@ -262,35 +252,13 @@ def _judge_ledger(found: Found) -> None:
 def _report(found: Found) -> Found:
     print(f"\n{found.way}, {found.part}: {found.ledger.row()}")
     if found.samples:
+        if found.part == _COMING:
+            print(f"{found.kept:.1f} KB kept for each session")
         print("   seconds      MB   files    calls")
     for one in found.samples[:: max(1, len(found.samples) // 10)]:
         print(f"  {one.seconds:8.1f} {one.megabytes:7.1f} {one.files:7} {one.calls:8}")
     print("\n".join(found.problems), flush=True)
     return found
-
-
-def _table(found: Sequence[Found]) -> str:
-    titles = list(Ledger().row())
-    lines = [["", *(f"{one.way}, {one.part}" for one in found)]]
-    lines += [[title, *(str(one.ledger.row()[title]) for one in found)] for title in titles]
-    lines.append(["MB, first and last", *map(_from_to, found)])
-    lines.append(["KB kept for a session", *map(_kept_for_each, found)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [
-        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
-    ]
-    padded.insert(1, ["-" * width for width in widths])
-    return "\n".join("| " + " | ".join(line) + " |" for line in padded)
-
-
-def _kept_for_each(found: Found) -> str:
-    return f"{found.kept:.1f}" if found.part == _COMING else ""
-
-
-def _from_to(found: Found) -> str:
-    if not found.samples:
-        return ""
-    return f"{found.samples[0].megabytes:.0f} to {found.samples[-1].megabytes:.0f}"
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,13 +44,6 @@ async def connected(port: int) -> AsyncIterator[RawClient]:
             yield client
     except (OSError, EOFError) as error:
         raise Broken from error
-
-
-def reset(client: RawClient) -> None:
-    """Leave so that the other side gets an RST."""
-    sock = client.writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.abort()
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 _MOST_EVIDENCE = 20
 
@@ -44,15 +44,6 @@ class Ledger:
         return self.made.total() - ended
 
     def row(self) -> dict[str, int]:
-        return {
-            "made": self.made.total(),
-            "answered": self.answered,
-            "given up by us": self.given_up,
-            "told of a cut": self.told,
-            "lost": self.lost,
-            "wrongly answered": self.wrong,
-            "not accounted for": self.unaccounted,
-            "notifications": self.notifications,
-            "sessions": self.sessions,
-            "connections": self.connections,
-        }
+        """Return all counts by name."""
+        counts = {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+        return {"made": self.made.total(), **counts, "unaccounted": self.unaccounted}

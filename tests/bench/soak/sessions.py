@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from tests.bench.soak.clients import (
     PATIENCE,
@@ -17,12 +17,11 @@ from tests.bench.soak.clients import (
     connected,
     legacy,
     messages_in,
-    reset,
     streamable,
 )
 from tests.bench.soak.ledger import Ledger
 from tests.raw_client import Answer, RawClient, get, post
-from tests.raw_upstream import hang_up
+from tests.raw_upstream import hang_up, reset
 
 
 async def behave(port: int, ledger: Ledger) -> None:
@@ -56,7 +55,7 @@ async def leave_in_the_midst(port: int, ledger: Ledger) -> None:
         ledger.made[call.kind] += 1
         ledger.given_up += 1
         if random.random() < 0.5:
-            reset(session.connection)
+            reset(session.connection.writer)
 
 
 async def leave_an_old_stream(port: int, ledger: Ledger) -> None:
@@ -78,7 +77,7 @@ async def say_half(port: int, ledger: Ledger) -> None:
         await connection.say(whole[: random.randrange(1, len(whole))])
         await asyncio.sleep(random.random() * 5)
         if random.random() < 0.5:
-            reset(connection)
+            reset(connection.writer)
 
 
 async def read_slowly(port: int, ledger: Ledger) -> None:
@@ -137,13 +136,9 @@ async def come_and_go(port: int, ledger: Ledger) -> None:
 type Behaviour = Callable[[int, Ledger], Awaitable[None]]
 
 _BEHAVIOURS: dict[Behaviour, int] = {
-    behave: 8,
-    behave_as_of_old: 4,
-    leave_in_the_midst: 2,
-    leave_an_old_stream: 1,
-    say_half: 1,
+    behave: 8, behave_as_of_old: 4, leave_in_the_midst: 2, leave_an_old_stream: 1, say_half: 1,
     read_slowly: 1,
-}
+}  # fmt: skip
 
 
 async def keep_on(port: int, ledger: Ledger, seconds: float) -> None:
@@ -155,3 +150,36 @@ async def keep_on(port: int, ledger: Ledger, seconds: float) -> None:
             await one(port, ledger)
         except Broken:
             await asyncio.sleep(0.1)  # what it means was entered where it happened
+
+
+_NEVER = 120.0  # seconds that the calls would have taken
+
+
+async def lose(port: int, ledger: Ledger, number: int, kill: Callable[[], None]) -> None:
+    """Let sessions of both transports wait, kill the upstream, and enter what each of them hears.
+
+    What is to be seen in the ledger: that all calls were told, but those that were not yet asked.
+    """
+    async with AsyncExitStack() as stack:
+        waiting = [asyncio.create_task(_wait_on_stream(port, ledger, stack)) for _ in range(number)]
+        hows = ("json", "sse") * number
+        waiting += [asyncio.create_task(_wait(port, ledger, stack, how)) for how in hows[:number]]
+        while ledger.made["call"] < len(waiting):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)  # until the upstream has them all
+        kill()
+        await asyncio.gather(*waiting)
+
+
+async def _wait(port: int, ledger: Ledger, stack: AsyncExitStack, how: str) -> None:
+    session = await stack.enter_async_context(streamable(port, ledger))
+    listening = asyncio.create_task(session.listen())
+    stack.callback(listening.cancel)
+    with suppress(Broken):
+        await session.ask(calling(how=how, delay=_NEVER))
+
+
+async def _wait_on_stream(port: int, ledger: Ledger, stack: AsyncExitStack) -> None:
+    session = await stack.enter_async_context(legacy(port, ledger))
+    with suppress(Broken):
+        await session.ask(calling(delay=_NEVER))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.cli.launched import RunningLauncher, launched
-from tests.mcp_upstream import McpUpstream, tool
+from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
 from tests.raw_client import Answer, post, raw_client
 from tests.raw_upstream import Peer, RawRequest
 
@@ -37,8 +37,22 @@ def names_in(answer: Answer) -> list[str]:
 
 
 @asynccontextmanager
-async def serving(upstream: McpUpstream, home: Path, *more: str) -> AsyncIterator[RunningLauncher]:
-    url = f"{upstream.url}/mcp"
-    async with launched("--upstream", url, "--deny", "^rm_", *more, home=home) as it:
+async def serving(
+    upstream: McpUpstream, home: Path, *more: str, environment: dict[str, str] | None = None
+) -> AsyncIterator[RunningLauncher]:
+    words = ("--upstream", f"{upstream.url}/mcp", "--deny", "^rm_", *more)
+    async with launched(*words, home=home, environment=environment) as it:
         await it.serving()
         yield it
+
+
+@asynccontextmanager
+async def proxied(
+    home: Path, *more: str, respond: Respond | None = None
+) -> AsyncIterator[tuple[RunningLauncher, McpUpstream]]:
+    """The same, with an upstream of its own."""
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        serving(upstream, home, *more) as it,
+    ):
+        yield it, upstream

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import eventually
 from tests.stdio_client import is_alive
 
 DENY = ("--deny", "^delete_")
@@ -23,10 +22,7 @@ def text_in(answer: Any) -> str:
 
 def written_in(file: Path) -> str:
     """Wait until a process has written something."""
-    end = time.monotonic() + TIMEOUT
-    while not (file.exists() and file.read_text()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return file.read_text()
+    return eventually(lambda: file.read_text() if file.exists() else "")
 
 
 def pid_in(file: Path) -> int:
@@ -36,7 +32,5 @@ def pid_in(file: Path) -> int:
 
 def gone(pid: int) -> bool:
     """Wait until a process has ended."""
-    end = time.monotonic() + TIMEOUT
-    while is_alive(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    return not is_alive(pid)
+    eventually(lambda: not is_alive(pid))
+    return True

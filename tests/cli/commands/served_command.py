@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.make import asking, calling
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import TIMEOUT, eventually
 from tests.stdio_client import StdioClient, filtered, is_alive, upstream
 
 DENY = ("--deny", "^delete_")
@@ -115,10 +114,7 @@ class Served:
 
     def has_children(self, count: int) -> bool:
         """Wait until there are so many."""
-        end = time.monotonic() + TIMEOUT
-        while len(self.children()) != count and time.monotonic() < end:
-            time.sleep(0.02)
-        return len(self.children()) == count
+        return eventually(lambda: len(self.children()) == count)
 
     def headers(self, given: dict[str, str]) -> dict[str, str]:
         usual = {

@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from mcp_tool_filter.cli.commands.audit import _entries, paths_of
-from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.observers.audit.entry import START, hash_of, link, render
-from tests.adapters.watch.writing import eventually
 from tests.cli.launched import Typed
 from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_upstream import eventually
 from tests.stdio_client import filtered, upstream
-
-ADDON = Path(__file__).parents[3] / "addon"
 
 
 def entry(tool: str, time: str, **more: object) -> dict[str, object]:
@@ -57,25 +50,18 @@ def line_of(one: dict[str, object], before: str = START) -> bytes:
 
 
 @contextmanager
-def followed(log: Path, *flags: str) -> Iterator[IO[str]]:
-    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(log), "--follow", *flags]
-    environment = os.environ | {"PYTHONPATH": str(ADDON)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
-        assert it.stdout
-        yield it.stdout
-        it.terminate()
-        assert it.stdout.read() == "", "nothing is shown twice"
-
-
-def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["audit", *argv]) == 0
-    return capsys.readouterr().out
+def followed(log: Path, *flags: str) -> Iterator[Callable[[], str]]:
+    """Follow a log; what is yielded waits for the next line."""
+    with filtered("audit", str(log), "--follow", *flags, home=log.parent) as it:
+        yield lambda: it.hears_line().decode()
+        it.process.terminate()
+        assert it.hears_line() == b"", "nothing is shown twice"
 
 
 def test_entries_before_a_given_time_can_be_left_out(file: Path, typed: Typed) -> None:
-    argv = [str(file), "--json", "--since", "2026-11-18T10:30:00+00:00"]
+    argv = [file, "--json", "--since", "2026-11-18T10:30:00+00:00"]
     assert json.loads(typed("audit", *argv).out)["entries"] == 2
-    assert json.loads(typed("audit", str(file), "--json", "--since", "1s").out)["entries"] == 0
+    assert json.loads(typed("audit", file, "--json", "--since", "1s").out)["entries"] == 0
 
 
 def test_compressed_files_are_read_before_the_current_one(
@@ -85,8 +71,8 @@ def test_compressed_files_are_read_before_the_current_one(
     aside = tmp_path / "audit.jsonl.1.gz"
     aside.write_bytes(gzip.compress(b"".join(lines[:2])))
     file.write_bytes(b"".join(lines[2:]))
-    assert "5 lines, none changed" in typed("audit", "verify", str(aside), str(file)).out
-    assert json.loads(typed("audit", str(aside), str(file), "--json").out)["entries"] == 4
+    assert "5 lines, none changed" in typed("audit", "verify", aside, file).out
+    assert json.loads(typed("audit", aside, file, "--json").out)["entries"] == 4
 
 
 @pytest.mark.parametrize("number", range(len(ENTRIES) - 1))
@@ -100,84 +86,49 @@ def test_verify_names_the_line_after_a_change(
     else:
         lines[number] = lines[number].replace(b"2026", b"2027")
     file.write_bytes(b"".join(lines))
-    assert typed("audit", "verify", str(file), status=1).out.startswith("line ")
+    assert typed("audit", "verify", file, status=1).out.startswith("line ")
 
 
 def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
-    file: Path, capsys: pytest.CaptureFixture[str], typed: Typed
+    file: Path, typed: Typed
 ) -> None:
     """Removing the first lines, or a whole file, must be detected."""
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[2:]))
-    out = typed("audit", "verify", str(file), status=1).out
+    out = typed("audit", "verify", file, status=1).out
     assert "line 1: the line before it is missing" in out
-    assert main(["audit", "verify", str(file), "--after", out.split("--after ")[1][:64]]) == 0
-    assert main(["audit", "verify", str(file), "--after", "0" * 64]) == 1
+    typed("audit", "verify", file, "--after", out.split("--after ")[1][:64])
+    typed("audit", "verify", file, "--after", "0" * 64, status=1)
     other = file.with_name("audit.jsonl.20261118T090000Z.gz")
     other.write_bytes(gzip.compress(lines[0]))
-    assert main(["audit", "verify", str(file)]) == 1
+    typed("audit", "verify", file, status=1)
     aside = file.with_name("audit.jsonl.20261118T100000Z-1.gz")
     aside.write_bytes(gzip.compress(b"".join(lines[:2])))
-    capsys.readouterr()
-    assert (
-        f"follows the last line of {aside}, which was not checked"
-        in typed("audit", "verify", str(file)).out
-    )
-    assert main(["audit", "verify", str(aside), str(file)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["none.jsonl"], "Cannot read none.jsonl"),
-        (["/"], "Cannot read /"),
-        (["verify", "."], "Cannot read ."),
-        (["verify"], "Which file?"),
-        (["x", "--since", "never"], "--since cannot be never"),
-        (["x", "--sinc", "1d"], "did you mean --since?"),
-    ],
-)
-def test_a_mistake_gives_one_sentence(
-    argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", *argv]) in (1, 2)
-    err = capsys.readouterr().err
-    assert text in err
-    assert "Traceback" not in err
+    told = f"follows the last line of {aside}, which was not checked"
+    assert told in typed("audit", "verify", file).out
+    typed("audit", "verify", aside, file)
 
 
 def test_a_file_is_followed_with_its_replacement_and_a_new_part(file: Path) -> None:
-    with followed(file) as shown:
+    with followed(file) as next_line:
         for one in ENTRIES:
-            assert shown.readline().startswith(str(one["time"]))
+            assert next_line().startswith(str(one["time"]))
         with file.open("ab") as out:
             out.write(line_of(entry("new", "2026-11-18T13:00:00.000Z")))
-        assert "tools/call new forwarded 5.0 ms" in shown.readline()
+        assert "tools/call new forwarded 5.0 ms" in next_line()
         file.rename(file.with_name("aside"))
         file.write_bytes(line_of(entry("newer", "2026-11-18T14:00:00.000Z")))
-        assert "newer" in shown.readline()
+        assert "newer" in next_line()
         part = file.with_name("audit.jsonl.pid4711")
         part.write_bytes(line_of(entry("other", "2026-11-18T13:00:00.000Z")))
-        assert "tools/call other" in shown.readline()
-
-
-@pytest.mark.parametrize("argv", [[], ["verify"], ["suggest"], ["--json"], ["--follow"]])
-@pytest.mark.parametrize("text", ["# Read me\n", '{"name": "package"}\n', "\x00\xff\n\n"])
-def test_a_file_that_is_no_audit_log_gives_one_sentence(
-    argv: list[str], text: str, tmp_path: Path, typed: Typed
-) -> None:
-    other = tmp_path / "other"
-    other.write_text(text)
-    out, err = typed("audit", *argv, str(other), status=2)
-    assert out == ""
-    assert f"{other} is not an audit log" in err
+        assert "tools/call other" in next_line()
 
 
 @pytest.mark.parametrize("change", ["none", "cut", "changed"])
 def test_a_hash_kept_elsewhere_reveals_a_change_of_the_last_line(
-    change: str, file: Path, capsys: pytest.CaptureFixture[str], typed: Typed
+    change: str, file: Path, typed: Typed
 ) -> None:
-    text = typed("audit", "verify", str(file)).out
+    text = typed("audit", "verify", file).out
     assert "Not checked: whether the last line was changed" in text
     last = text.split("the last hash is ")[1][:64]
     lines = file.read_bytes().splitlines(keepends=True)
@@ -186,8 +137,8 @@ def test_a_hash_kept_elsewhere_reveals_a_change_of_the_last_line(
     elif change == "changed":
         lines[-1] = lines[-1].replace(b'"count":3', b'"count":0')
     file.write_bytes(b"".join(lines))
-    assert main(["audit", "verify", str(file), "--last", last]) == (change != "none")
-    assert (f"No line has the hash {last}" in capsys.readouterr().out) is (change != "none")
+    out = typed("audit", "verify", file, "--last", last, status=int(change != "none")).out
+    assert (f"No line has the hash {last}" in out) is (change != "none")
 
 
 def test_files_can_be_named_in_any_order(file: Path, tmp_path: Path, typed: Typed) -> None:
@@ -201,31 +152,27 @@ def test_files_can_be_named_in_any_order(file: Path, tmp_path: Path, typed: Type
     file.write_bytes(b"".join(lines[3:]))
     argv = ["verify", *map(str, sorted(tmp_path.glob("audit.jsonl*")))]
     assert "5 lines, none changed" in typed("audit", *argv).out
-    last = tmp_path / f"audit.jsonl.{names[-1]}"
-    assert (
-        f"The first line follows the last line of {last}" in typed("audit", "verify", str(file)).out
-    )
+    told = f"The first line follows the last line of {tmp_path}/audit.jsonl.{names[-1]}"
+    assert told in typed("audit", "verify", file).out
 
 
 def test_text_of_a_log_is_escaped_for_the_terminal(tmp_path: Path, typed: Typed) -> None:
     file = tmp_path / "audit.jsonl"
     bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z\x1b[2J")
     file.write_bytes(line_of(bad) + line_of(bad | {"verdict": "refused"}))
-    for argv in ([str(file)], ["suggest", str(file)], ["suggest", str(file), "--policy"]):
+    for argv in ([file], ["suggest", file], ["suggest", file, "--policy"]):
         assert "\x1b" not in typed("audit", *argv).out
 
 
-async def test_a_refused_tool_is_not_reported_as_unused(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_refused_tool_is_not_reported_as_unused(file: Path, ran: Typed) -> None:
     """What is suggested hides it all the same: nothing that is hidden comes back."""
     refused = entry("rm", "2026-11-18T09:00:00.000Z") | {"verdict": "refused"}
     with file.open("ab") as out:
         out.write(line_of(refused))
     async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("unused")]) as upstream:
-        argv = ["suggest", str(file), "--upstream", upstream.url]
-        text = await asyncio.to_thread(said, argv, capsys)
-        found = json.loads(await asyncio.to_thread(said, [*argv, "--json"], capsys))
+        words = ("audit", "suggest", file, "--upstream", upstream.url)
+        text, _ = await asyncio.to_thread(ran, *words)
+        found = json.loads((await asyncio.to_thread(ran, *words, "--json")).out)
     assert "Never called: 1 of 3 tools" in text
     assert "Hide them (and those below, which are already refused)" in text
     assert "Called and always refused: 1 tool" in text
@@ -236,46 +183,42 @@ async def test_a_refused_tool_is_not_reported_as_unused(
 def test_a_log_with_one_cut_line_is_still_a_log(tmp_path: Path, typed: Typed) -> None:
     cut = tmp_path / "audit.jsonl"
     cut.write_bytes(line_of(entry("a", "2026-11-18T09:00:00.000Z"))[:60])
-    assert (
-        "line 1: it was cut off while it was written"
-        in typed("audit", "verify", str(cut), status=1).out
-    )
+    told = typed("audit", "verify", cut, status=1).out
+    assert "line 1: it was cut off while it was written" in told
 
 
 def test_a_summary_counts_as_people_write(file: Path, tmp_path: Path, typed: Typed) -> None:
-    text = typed("audit", str(file)).out
+    text = typed("audit", file).out
     assert text.startswith("4 entries from 2026-11-18T")
     assert "\nslowest calls\n  " in text
     assert "  3  s1: read 2, slow 1\n" in text
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    assert typed("audit", str(empty)).out == "0 entries\n0 sessions, 0 calls without an answer\n"
-    assert "0 lines, none changed" in typed("audit", "verify", str(empty)).out
+    assert typed("audit", empty).out == "0 entries\n0 sessions, 0 calls without an answer\n"
+    assert "0 lines, none changed" in typed("audit", "verify", empty).out
     one = tmp_path / "one.jsonl"
     one.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
-    assert typed("audit", str(one)).out.startswith("1 entry from ")
-    assert "\n1 session, " in typed("audit", str(one)).out
+    assert typed("audit", one).out.startswith("1 entry from ")
+    assert "\n1 session, " in typed("audit", one).out
 
 
 def test_the_parts_of_other_processes_are_read_together(file: Path, typed: Typed) -> None:
     part = file.with_name("audit.jsonl.pid4711")
     part.write_bytes(line_of(entry("other", "2026-11-18T13:00:00.000Z")))
-    summary = json.loads(typed("audit", str(file), "--json").out)
+    summary = json.loads(typed("audit", file, "--json").out)
     assert summary["calls"] == {"read": 2, "slow": 1, "other": 1}
-    text = typed("audit", "verify", str(file)).out
+    text = typed("audit", "verify", file).out
     assert "5 lines, none changed" in text
     assert "audit.jsonl.pid4711: 1 lines, none changed" in text
     assert typed("audit", "verify", *map(str, sorted(file.parent.iterdir()))).out == text
     last = text.split("pid4711: 1 lines, none changed; the last hash is ")[1][:64]
-    assert "is there" in typed("audit", "verify", str(file), "--last", last).out
+    assert "is there" in typed("audit", "verify", file, "--last", last).out
     part.write_bytes(part.read_bytes().replace(b'"prev":"0', b'"prev":"1'))
-    assert (
-        "audit.jsonl.pid4711: line 1: the line before it is missing"
-        in typed("audit", "verify", str(file), status=1).out
-    )
+    told = typed("audit", "verify", file, status=1).out
+    assert "audit.jsonl.pid4711: line 1: the line before it is missing" in told
 
 
-def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path, typed: Typed) -> None:
     """Two sessions write the same log at the same time; one is killed, its part is used again."""
     log = tmp_path / "audit.jsonl"
     flags = ("--audit-log", str(log), "--audit-fsync", "always", "--", *upstream())
@@ -298,10 +241,10 @@ def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path) -> None
             eventually(lambda: len(numbers()) == 7)
     assert numbers() == [f"t{at}" for at in range(7)]
     assert len(list(tmp_path.glob("audit.jsonl*"))) == 2
-    with followed(log, "--json") as shown:
-        read = [json.loads(shown.readline()) for _ in range(7)]
+    with followed(log, "--json") as next_line:
+        read = [json.loads(next_line()) for _ in range(7)]
     assert [one.get("tool") for one in read] == [f"t{at}" for at in range(7)]
-    assert main(["audit", "verify", str(log)]) == 0
+    typed("audit", "verify", log)
 
 
 def test_files_are_checked_in_the_order_of_their_links(
@@ -320,7 +263,7 @@ def test_files_are_checked_in_the_order_of_their_links(
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "no gzip", "empty"])
 def test_a_damaged_file_hides_no_other(
-    damage: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: Typed
+    damage: str, file: Path, tmp_path: Path, typed: Typed
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     packed = bytearray(gzip.compress(lines[0] * 500))
@@ -330,12 +273,9 @@ def test_a_damaged_file_hides_no_other(
     raw = {"cut": bytes(packed[: len(packed) // 2]), "no gzip": b"hello", "empty": b""}
     aside.write_bytes(raw.get(damage, bytes(packed)))
     file.write_bytes(b"".join(lines[1:]))
-    for argv in (["verify", str(file)], ["verify", str(aside), str(file)], ["verify", str(aside)]):
-        assert main(["audit", *argv]) == (
-            0 if argv[1:] == [str(aside)] and damage == "empty" else 1
-        )
-    capsys.readouterr()
-    out, err = typed("audit", str(aside), str(file), "--json")
+    for files, is_whole in (([file], False), ([aside, file], False), ([aside], damage == "empty")):
+        typed("audit", "verify", *files, status=int(not is_whole))
+    out, err = typed("audit", aside, file, "--json")
     assert json.loads(out)["calls"]["slow"] == 1
     assert (f"{aside} cannot be read to its end" in err) or damage == "empty"
     typed("audit", "suggest", aside, file)

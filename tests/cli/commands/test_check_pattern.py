@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-
-ADDON = Path(__file__).parents[3] / "addon"
+from tests.stdio_client import filtered
 
 type Ask = Callable[..., tuple[int, list[dict[str, object]]]]
 
@@ -38,18 +35,13 @@ def test_each_argument_is_one_pattern_and_one_unusable_pattern_is_enough_to_fail
     assert str(answers[1]["hint"]).endswith("delete")
 
 
-@pytest.mark.parametrize(
-    ("line", "match"),
-    [
-        (b'{"pattern": "^a", "name": "abc"}', True),
-        (b'{"pattern": "^a", "name": "cba"}', False),
-        (rb'{"pattern": "^\\ud83d", "name": "\ud83d\ude00"}', True),
-        (rb'{"pattern": "^.$", "name": "\ud83d"}', True),
-        (rb'{"pattern": "\ud83d", "name": "\ude00"}', False),
-        ('{"pattern": "^..$", "name": "😀"}'.encode(), True),
-        (b'{"pattern": "", "name": ""}', True),
-    ],
-)
+@pytest.mark.parametrize(("line", "match"), [
+    (b'{"pattern": "^a", "name": "abc"}', True), (b'{"pattern": "^a", "name": "cba"}', False),
+    (rb'{"pattern": "^\\ud83d", "name": "\ud83d\ude00"}', True),
+    (rb'{"pattern": "^.$", "name": "\ud83d"}', True),
+    (rb'{"pattern": "\ud83d", "name": "\ude00"}', False),
+    ('{"pattern": "^..$", "name": "😀"}'.encode(), True), (b'{"pattern": "", "name": ""}', True),
+])  # fmt: skip
 def test_a_line_with_a_name_is_answered_with_a_match(ask: Ask, line: bytes, match: bool) -> None:
     status, [answer] = ask(stdin=line)
     assert (status, answer["verdict"], answer["match"]) == (0, "ok", match)
@@ -60,57 +52,20 @@ def test_an_unusable_pattern_is_not_matched(ask: Ask) -> None:
     assert "match" not in answer
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"delete",
-        b'{"pattern": ',
-        b'{"pattern": 3}',
-        b'{"pattern": "a", "name": 3}',
-        b'{"name": "a"}',
-        b'["a"]',
-        b"null",
-        b"\xff",
-        b"[" * 200_000,
-        b"9" * 5_000,
-    ],
-)
+@pytest.mark.parametrize("line", [
+    b"delete", b'{"pattern": ', b'{"pattern": 3}', b'{"pattern": "a", "name": 3}', b"null",
+    b'{"name": "a"}', b'["a"]', b"\xff", b"[" * 200_000, b"9" * 5_000,
+])  # fmt: skip
 def test_a_line_that_is_no_question_gets_an_error(ask: Ask, line: bytes) -> None:
     status, answers = ask(stdin=line + b'\n\n{"pattern": "a"}\n')
     assert status == 1
     assert [answer["verdict"] for answer in answers] == ["error", "ok"]
 
 
-def test_every_line_is_answered_before_the_next_is_read() -> None:
+def test_every_line_is_answered_before_the_next_is_read(tmp_path: Path) -> None:
     """So that a script may keep it running."""
-    command = [sys.executable, "-m", "mcp_tool_filter", "check-pattern"]
-    with subprocess.Popen(
-        command, cwd=ADDON, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(b'{"pattern": "a"}\n')
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["verdict"] == "ok"
-        process.stdin.write(b'{"pattern": "["}\n')
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["verdict"] == "invalid"
-        process.stdin.close()
-        assert process.wait() == 1
-
-
-def test_a_closed_stdout_is_not_reported_as_our_error() -> None:
-    command = [sys.executable, "-m", "mcp_tool_filter", "check-pattern"]
-    questions = b'{"pattern": "a"}\n' * 10_000
-    with subprocess.Popen(
-        command,
-        cwd=ADDON,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout
-        process.stdout.close()
-        assert process.stderr
-        process.communicate(questions)
-        assert process.returncode == 1
+    with filtered("check-pattern", home=tmp_path) as process:
+        for pattern, verdict in ((b"a", "ok"), (b"[", "invalid")):
+            process.say(b'{"pattern": "%s"}' % pattern)
+            assert process.hears()["verdict"] == verdict
+        assert process.leaves() == 1

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.launcher import main
 from tests.cli.launched import Typed
 from tests.stdio_client import UPSTREAM
 
@@ -29,26 +28,13 @@ CLAUDE = """\
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in (
-        "CLAUDE_CONFIG_DIR",
-        "COPILOT_HOME",
-        "CODEX_HOME",
-        "GEMINI_CLI_HOME",
-        "GOOSE_PATH_ROOT",
-        "XDG_CONFIG_HOME",
-        "XDG_STATE_HOME",
-        "APPDATA",
-    ):
-        monkeypatch.delenv(variable, raising=False)
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.chdir(project)
-    (tmp_path / ".claude.json").write_text(CLAUDE)
-    return tmp_path
+@pytest.fixture(autouse=True)
+def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a project; the user's file is there."""
+    monkeypatch.setenv("PATH", str(home))
+    monkeypatch.setenv("STARTS", str(home / "starts"))
+    (home / ".claude.json").write_text(CLAUDE)
+    return home / "project" / ".mcp.json"
 
 
 def backups(home: Path) -> list[Path]:
@@ -75,14 +61,14 @@ def test_a_server_whose_filter_only_reports_does_not_look_protected(
     home: Path, typed: Typed
 ) -> None:
     flags = ("--deny", "^rm_", "--yes")
-    assert main(["wrap", "claude-code", "files", *flags, "--shadow"]) == 0
+    typed("wrap", "claude-code", "files", *flags, "--shadow")
     typed("wrap", "claude-code", "tickets", *flags)
     out = typed("clients").out
     assert "claude-code\tuser\tfiles\tshadow\t" in out
     assert "claude-code\tuser\ttickets\tyes\t" in out
     listed = json.loads(typed("clients", "--json").out)
     assert [(one["filtered"], one["shadow"]) for one in listed] == [(True, True), (True, False)]
-    assert main(["wrap", "claude-code", "files", *flags]) == 0
+    typed("wrap", "claude-code", "files", *flags)
     assert "--shadow" not in file_in(home)
 
 
@@ -109,22 +95,19 @@ OPENCODE = (
 SHARED = '{"mcpServers": {"x": {"type": "local", "command": "/none/x"}}}'
 
 
-@pytest.mark.parametrize(
-    ("words", "file", "text", "kept"),
-    [
-        (("claude-code", "files"), ".claude.json", CLAUDE, '"args": ["--deny", "^a", "--", "npx"'),
-        (("claude-code", "tickets"), ".claude.json", CLAUDE, '"Authorization: Bearer top-s3cret"'),
-        (("opencode", "x"), ".config/opencode/opencode.json", OPENCODE[0], '"--deny", "^a"'),
-        (("opencode", "x"), ".config/opencode/opencode.jsonc", OPENCODE[1], "// c"),
-        (("opencode", "x"), ".config/opencode/opencode.json", OPENCODE[2], '"--deny", "^a"'),
-        (("codex", "x"), ".codex/config.toml", CODEX, '"--deny", "^a"'),
-        (("goose", "x"), ".config/goose/config.yaml", GOOSE, "      - a # sure\n"),
-        (("goose", "x"), ".config/goose/config.yaml", GOOSE, "      KEY: top-s3cret\n"),
-        (("goose", "x", "--into", "servers.toml"), ".config/goose/config.yaml", GOOSE, "--server"),
-        (("claude-code", "x"), "project/.mcp.json", SHARED, "--deny"),
-        (("copilot", "x"), "project/.mcp.json", SHARED, "--deny"),
-    ],
-)
+@pytest.mark.parametrize(("words", "file", "text", "kept"), [
+    (("claude-code", "files"), ".claude.json", CLAUDE, '"args": ["--deny", "^a", "--", "npx"'),
+    (("claude-code", "tickets"), ".claude.json", CLAUDE, '"Authorization: Bearer top-s3cret"'),
+    (("opencode", "x"), ".config/opencode/opencode.json", OPENCODE[0], '"--deny", "^a"'),
+    (("opencode", "x"), ".config/opencode/opencode.jsonc", OPENCODE[1], "// c"),
+    (("opencode", "x"), ".config/opencode/opencode.json", OPENCODE[2], '"--deny", "^a"'),
+    (("codex", "x"), ".codex/config.toml", CODEX, '"--deny", "^a"'),
+    (("goose", "x"), ".config/goose/config.yaml", GOOSE, "      - a # sure\n"),
+    (("goose", "x"), ".config/goose/config.yaml", GOOSE, "      KEY: top-s3cret\n"),
+    (("goose", "x", "--into", "servers.toml"), ".config/goose/config.yaml", GOOSE, "--server"),
+    (("claude-code", "x"), "project/.mcp.json", SHARED, "--deny"),
+    (("copilot", "x"), "project/.mcp.json", SHARED, "--deny"),
+])  # fmt: skip
 def test_wrap_and_unwrap_leave_the_file_as_it_was(
     words: tuple[str, ...], file: str, text: str, kept: str, home: Path, typed: Typed
 ) -> None:
@@ -136,7 +119,7 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     wrapping = ["wrap", *words, "--deny", "^a"]
     assert "+" in typed(*wrapping, "--dry-run").out
     assert (path.read_text(), backups(home)) == (text, [])
-    assert main([*wrapping, "--yes"]) == 0
+    told = typed(*wrapping, "--yes").err
     assert kept in path.read_text()
     assert "s3cret" not in path.read_text().partition('"args"')[2].partition("]")[0]
     (backup,) = backups(home)
@@ -146,31 +129,30 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     assert f"\t{words[1]}\tyes\t" in said.out
     assert "s3cret" not in said.out + said.err
     assert "developer" not in said.out
-    is_told = "mcp-tool-filter login https://a.example/mcp" in said.err
+    is_told = "mcp-tool-filter login https://a.example/mcp" in told
     assert (is_told, "oauth]" in path.read_text()) == (text == CODEX, False)
     client = "claude-code" if words[0] == "copilot" else words[0]
-    assert main(["unwrap", client, words[1], "--yes"]) == 0
+    typed("unwrap", client, words[1], "--yes")
     assert (path.read_text(), backups(home)) == (text, [])
 
 
-def test_there_is_one_backup_of_a_file_while_it_has_wrapped_entries(home: Path) -> None:
+def test_there_is_one_backup_while_entries_are_wrapped(home: Path, typed: Typed) -> None:
     """It holds the file without the filter: also what was changed after the first wrap."""
     new = '"numStartups": 4, "mcpServers": {\n  "later" : {"command" : "z"},'
     for _ in range(2):
-        assert main(["wrap", "claude-code", "files", "--deny", "^rm_", "--yes"]) == 0
+        typed("wrap", "claude-code", "files", "--deny", "^rm_", "--yes")
     text = file_in(home).replace('"numStartups": 3,\n  "mcpServers": {', new)
     (home / ".claude.json").write_text(text)
     original = CLAUDE.replace('"numStartups": 3,\n  "mcpServers": {', new)
     for server in ("later", "tickets"):
-        assert main(["wrap", "claude-code", server, "--deny", "^rm_", "--yes"]) == 0
+        typed("wrap", "claude-code", server, "--deny", "^rm_", "--yes")
         (backup,) = backups(home)
         assert backup.read_text() == original
     assert sorted(one.name for one in home.iterdir()) == [".claude.json", ".local", "project"]
     for server in ("files", "later", "tickets"):
         assert len(backups(home)) == 1
-        assert main(["unwrap", "claude-code", server, "--yes"]) == 0
-    assert file_in(home) == original
-    assert backups(home) == []
+        typed("unwrap", "claude-code", server, "--yes")
+    assert (file_in(home), backups(home)) == (original, [])
 
 
 def test_what_a_client_saves_meanwhile_is_kept(
@@ -187,81 +169,21 @@ def test_what_a_client_saves_meanwhile_is_kept(
         return True
 
     monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", agree)
-    assert main(["wrap", "claude-code", "files", "--deny", "^rm_"]) == 0
+    typed("wrap", "claude-code", "files", "--deny", "^rm_")
     assert json.loads(file.read_text())["numStartups"] == 4
     assert "--deny" in file.read_text()
     assert "was edited in the meantime" in typed("unwrap", "claude-code", "files", status=1).err
     assert '"other"' in file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["wrap"], "Name the client and the server"),
-        (["wrap", "claud-code", "x", "--deny", "a"], "did you mean claude-code?"),
-        (["wrap", "claude-code", "file", "--deny", "a"], "did you mean files?"),
-        (["wrap", "cursor", "x", "--deny", "a"], "cursor has no MCP servers"),
-        (["wrap", "claude-code", "files"], "Say what to hide"),
-        (["wrap", "claude-code", "--deny", "a"], "Name the client and the server"),
-        (["unwrap", "claude-code", "files", "--all"], "Name the client and the server"),
-        (["wrap", "claude-code", "--all", "--pick"], "--pick is for one server"),
-        (["wrap", "claude-code", "files", "--scope", "usr"], "did you mean user?"),
-        (["wrap", "claude-code", "files", "--deny", "^[a"], "Invalid regex pattern"),
-        (["wrap", "claude-code", "files", "--deny", "^a", "--flag=--nope"], "--nope"),
-        (["wrap", "claude-code", "files", "--deny", "^a"], "Cannot ask you: there is no terminal"),
-        *(
-            (["wrap", "claude-code", "files", "--deny", "^a", "--yes", *more], said)
-            for more, said in (
-                (["--flag=--port", "--flag=1"], "A client talks over stdio"),
-                (["--flag=--inspect"], "A client talks over stdio"),
-                (["--flag=--dashboard", "--flag=1"], "--dashboard does not work over stdio"),
-                (["--flag=--dry-run"], "--dry-run does not filter"),
-                (["--flag=--upstream", "--flag=http://x"], "not both"),
-                (["--flag=--message-limit", "--flag=x"], "--message-limit"),
-            )
-        ),
-    ],
-)
-def test_a_mistake_gives_one_sentence_and_changes_nothing(
-    argv: list[str], said: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) in (1, 2)
-    err = capsys.readouterr().err
-    assert said in err
-    assert "Traceback" not in err
-    assert file_in(home) == CLAUDE
-
-
-@pytest.mark.parametrize(
-    ("url", "header", "said"),
-    [
-        ("ftp://tickets.example/", "x", "Unsupported URL scheme: ftp"),
-        ("https://me:s3cret@tickets.example/mcp", "x", "Credentials in --upstream"),
-        ("--deny", "x", "--upstream needs a value"),
-        ("https://tickets.example/mcp", "caf\u00e9", "not allowed in a header"),
-    ],
-)
-def test_an_entry_that_the_filter_cannot_start_with_is_not_wrapped(
-    url: str, header: str, said: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The client would only say that this server has failed."""
-    file = home / ".claude.json"
-    file.write_text(json.dumps({"mcpServers": {"x": {"url": url, "headers": {"A": header}}}}))
-    before = file.read_text()
-    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--yes"]) in (1, 2)
-    err = capsys.readouterr().err
-    assert said in err
-    assert "s3cret" not in err
-    assert file.read_text() == before
-
-
 @pytest.mark.parametrize("url", ["https://${HOST}:${PORT}/mcp", "${URL}", "$URL/mcp"])
-def test_values_that_only_the_client_knows_can_be_anything(url: str, home: Path) -> None:
-    file = home / ".claude.json"
+def test_values_that_only_the_client_knows_can_be_anything(
+    url: str, home: Path, typed: Typed
+) -> None:
     entry = {"url": url, "headers": {"A": "Bearer ${TOKEN_OF_THE_CLIENT}"}}
-    file.write_text(json.dumps({"mcpServers": {"x": entry}}))
-    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--yes"]) == 0
-    assert url in json.loads(file.read_text())["mcpServers"]["x"]["args"]
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"x": entry}}))
+    typed("wrap", "claude-code", "x", "--deny", "^a", "--yes")
+    assert url in json.loads(file_in(home))["mcpServers"]["x"]["args"]
 
 
 def test_a_change_is_shown_without_what_a_terminal_would_obey(home: Path, typed: Typed) -> None:
@@ -272,14 +194,10 @@ def test_a_change_is_shown_without_what_a_terminal_would_obey(home: Path, typed:
     assert "// \\x1b[2K \\x9b2K \\u202e" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{", "line 1: expecting property name"),
-        ("\ufeff\n", "line 1: the file is empty"),
-        ('{"a": NaN}', "line 1: there is no NaN in JSON"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("{", "line 1: expecting property name"), ("\ufeff\n", "line 1: the file is empty"),
+    ('{"a": NaN}', "line 1: there is no NaN in JSON"),
+])  # fmt: skip
 def test_a_broken_file_does_not_hide_the_others(
     text: str, why: str, home: Path, typed: Typed
 ) -> None:
@@ -291,134 +209,90 @@ def test_a_broken_file_does_not_hide_the_others(
     assert "settings.json" not in typed("unwrap", "claude-code", "files").err
 
 
-def real_servers(home: Path) -> Path:
+@pytest.fixture
+def real(home: Path, project: Path) -> Path:
     """List the same server in the user's file and in the project's, on one line."""
     words = [UPSTREAM, "--tools", "read,drop-it", "--journal", "${STARTS:-x}"]
     entry = {"command": sys.executable, "args": words}
-    for file in (home / ".claude.json", home / "project" / ".mcp.json"):
+    for file in (home / ".claude.json", project):
         file.write_text(json.dumps({"mcpServers": {"s": entry, "gone": {"command": "/none/x"}}}))
-    return home / "project" / ".mcp.json"
+    return project
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--deny", "^drop"], ["2 tools: 1 hidden"]),
-        (
-            ["--deny", "^drpo"],
-            [
-                "2 tools: 0 hidden",
-                "Warning: no tool is hidden",
-                'Warning: the pattern "^drpo" matches no tool',
-            ],
-        ),
-        (
-            ["--deny", "r"],
-            [
-                "2 tools: 2 hidden",
-                'Warning: no tool is left: the pattern "r" matches every tool',
-            ],
-        ),
-        (
-            ["--deny", "^drop", "--allow", "drop"],
-            [
-                "2 tools: 2 hidden",
-                "Warning: no tool is left: deny wins over allow; to keep a tool that deny hides,"
-                " use --except",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--deny ^drop", "2 tools: 1 hidden"),
+    ("--deny ^drpo", "2 tools: 0 hidden\nWarning: no tool is hidden\n"
+     'Warning: the pattern "^drpo" matches no tool'),
+    ("--deny r", "2 tools: 2 hidden\n"
+     'Warning: no tool is left: the pattern "r" matches every tool'),
+    ("--deny ^drop --allow drop", "2 tools: 2 hidden\n"
+     "Warning: no tool is left: deny wins over allow; to keep a tool that deny hides,"
+     " use --except"),
+])  # fmt: skip
 def test_the_server_is_asked_what_is_hidden_before_the_file_is_saved(
-    flags: list[str], said: list[str], home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    flags: str, said: str, real: Path, typed: Typed
 ) -> None:
-    real_servers(home)
-    monkeypatch.setenv("STARTS", str(home / "starts"))
-    words = ["wrap", "claude-code", "s", *flags, "--yes"]
-    lines = typed(*words, "--scope", "user").err.splitlines()
-    assert lines[: len(said)] == said
-    assert lines[len(said)].startswith("Saved ")
+    words = ["wrap", "claude-code", "s", *flags.split(), "--yes"]
+    told = typed(*words, "--scope", "user").err
+    assert told.startswith(f"{said}\nSaved ")
+    lines = told.splitlines()
     [warning] = [line for line in lines if ".mcp.json, without the filter" in line]
     assert "add --scope project, or --scope all" in warning
     assert "without the filter. " not in typed(*words, "--scope", "all").err
-    assert "--deny" in (home / "project" / ".mcp.json").read_text()
+    assert "--deny" in real.read_text()
 
 
-def test_a_server_that_does_not_answer_is_wrapped_with_a_note(home: Path, typed: Typed) -> None:
-    real_servers(home)
-    assert (
-        "gone was not asked for its tools, or did not answer"
-        in typed("wrap", "claude-code", "gone", "--deny", "a", "--yes", "--scope", "user").err
-    )
+@pytest.mark.usefixtures("real")
+def test_a_server_that_does_not_answer_is_wrapped_with_a_note(typed: Typed) -> None:
+    words = ("wrap", "claude-code", "gone", "--deny", "a", "--yes", "--scope", "user")
+    assert "gone was not asked for its tools, or did not answer" in typed(*words).err
 
 
-def test_an_entry_that_could_not_start_with_strict_is_not_saved(
-    home: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
-) -> None:
-    real_servers(home)
-    monkeypatch.setenv("STARTS", str(home / "starts"))
+@pytest.mark.usefixtures("real")
+def test_an_entry_that_could_not_start_with_strict_is_not_saved(typed: Typed) -> None:
     words = ["wrap", "claude-code", "s", "--deny", "no_such", "--yes", "--scope", "user"]
     said = typed(*words, "--flag=--strict", status=1).err
     assert 'The pattern "no_such" matches no tool' in said
     assert "Saved" not in said
-    assert main(words) == 0
+    typed(*words)
 
 
 def test_all_servers_of_a_client_can_be_wrapped_and_restored(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, real: Path, typed: Typed
 ) -> None:
     """A project's command is not started: its file may come from anybody."""
-    project = real_servers(home)
     text = file_in(home).replace("/none/x", "mcp-tool-filter")  # which cannot be wrapped
     (home / ".claude.json").write_text(text)
-    monkeypatch.setenv("STARTS", str(home / "starts"))
-    before = project.read_text()
+    before = real.read_text()
     words = ["wrap", "claude-code", "--all", "--deny", "^drop", "--yes"]
-    assert main([*words, "--scope", "project"]) == 0
+    typed(*words, "--scope", "project")
     assert not (home / "starts").exists()
-    assert main(words) == 1
-    assert (home / "starts").exists()
-    err = capsys.readouterr().err
+    err = typed(*words, status=1).err
     assert "Warning: gone stays as it is: The entry already starts the filter" in err
-    assert file_in(home).count("--deny") == 1
-    assert project.read_text().count("--deny") == 2
-    assert main(["unwrap", "claude-code", "--all", "--yes"]) == 0
-    assert (file_in(home), project.read_text()) == (text, before)
+    assert (home / "starts").exists()
+    assert [file.count("--deny") for file in (file_in(home), real.read_text())] == [1, 2]
+    typed("unwrap", "claude-code", "--all", "--yes")
+    assert (file_in(home), real.read_text()) == (text, before)
 
 
 def test_a_server_listed_twice_needs_a_scope(
-    home: Path, capsys: pytest.CaptureFixture[str], typed: Typed
+    home: Path, project: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = '{"mcpServers": {"files": {"command": "x"}}}'
-    (home / "project" / ".mcp.json").write_text(text)
-    assert (
-        "--scope user or --scope project"
-        in typed("wrap", "claude-code", "files", "--deny", "^a", "--yes", status=2).err
-    )
-    assert (
-        main(["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]) == 0
-    )
-    assert file_in(home) == CLAUDE
+    project.write_text(text := '{"mcpServers": {"files": {"command": "x"}}}')
+    both, advice = ("claude-code", "files", "--yes"), "--scope user or --scope project"
+    wrap = ("wrap", *both, "--deny", "^a")
+    assert advice in typed(*wrap, status=2).err
     undo = "mcp-tool-filter unwrap claude-code files --scope project"
-    assert undo in capsys.readouterr().err
-    assert main(["unwrap", "claude-code", "files", "--yes"]) == 0, "only one is wrapped"
-    assert (home / "project" / ".mcp.json").read_text() == text
-    both = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "all"]
-    assert main(both) == 0
-    assert (
-        "--scope user or --scope project"
-        in typed("unwrap", "claude-code", "files", "--yes", status=2).err
-    )
-
-
-def test_other_files_are_not_named_if_nothing_has_changed(
-    home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (home / "project" / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "x"}}}')
+    assert undo in typed(*wrap, "--scope", "project").err
+    assert file_in(home) == CLAUDE
+    typed("unwrap", *both)  # only one is wrapped
+    assert project.read_text() == text
+    typed(*wrap, "--scope", "all")
+    assert advice in typed("unwrap", *both, status=2).err
+    typed("unwrap", *both, "--scope", "all")
     monkeypatch.setattr("mcp_tool_filter.cli.commands.clients._agrees", lambda: False)
-    assert typed(
-        "wrap", "claude-code", "files", "--deny", "^a", "--scope", "user", status=1
-    ).err.endswith("Nothing changed\n")
+    refused = typed("wrap", "claude-code", "files", "--deny", "^a", "--scope", "user", status=1)
+    assert refused.err.endswith("Nothing changed\n"), "other files are not named"
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -434,29 +308,20 @@ def test_no_secret_of_another_server_is_shown(indent: int | None, home: Path, ty
         assert "n3ighbour" not in said.out + said.err
 
 
-def test_a_scope_without_this_server_names_those_that_have_it(home: Path, typed: Typed) -> None:
-    argv = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]
-    err = typed(*argv, status=2).err
-    assert "claude-code does not list files in scope project\nTry --scope user" in err
-    assert file_in(home) == CLAUDE
-
-
 def test_a_secret_among_the_arguments_is_not_shown(home: Path, typed: Typed) -> None:
     secret = {"command": "x", "args": ["--token", "n3ighbour", "--port", "8080"]}
     servers = {"files": {"command": "y"}, "after": secret}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
-    assert main(["clients"]) == 0
-    assert main(["wrap", "claude-code", "after", "--deny", "^a", "--yes"]) == 0
-    said = typed("wrap", "claude-code", "files", "--deny", "^a", "--yes")
-    assert "n3ighbour" not in said.out + said.err
-    assert "8080" in said.out
+    wrap = ("--deny", "^a", "--yes")
+    said = [typed("clients"), *(typed("wrap", "claude-code", s, *wrap) for s in ("after", "files"))]
+    assert "n3ighbour" not in str(said)
+    assert "8080" in said[-1].out
 
 
-def test_the_nearest_of_two_project_files_counts(home: Path, typed: Typed) -> None:
+def test_the_nearest_of_two_project_files_counts(home: Path, project: Path, typed: Typed) -> None:
     (home / ".mcp.json").write_text('{"mcpServers": {"both": {"command": "far"}}}')
-    near = home / "project" / ".mcp.json"
-    near.write_text('{"mcpServers": {"both": {"command": "near"}}}')
+    project.write_text('{"mcpServers": {"both": {"command": "near"}}}')
     assert "far" not in typed("clients").out
-    assert main(["wrap", "claude-code", "both", "--deny", "^a", "--yes"]) == 0
-    assert "--deny" in near.read_text()
+    typed("wrap", "claude-code", "both", "--deny", "^a", "--yes")
+    assert "--deny" in project.read_text()
     assert "--deny" not in (home / ".mcp.json").read_text()

@@ -15,56 +15,50 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.table import COMMANDS, FILTER
-from tests.cli.launched import run
+from tests.cli.launched import Typed
 from tests.raw_upstream import TIMEOUT
 
 ASKED = [
-    (["--deny-g"], ["--deny-glob"]),
-    (["doc"], ["doctor"]),
+    (["--deny-g"], ["--deny-glob"]), (["doc"], ["doctor"]),
     (["config", "c"], ["claude-code", "claude-desktop", "cline", "codex", "copilot", "cursor"]),
-    (["--tools-list", ""], ["auto", "cache", "upstream"]),
-    (["completion", "f"], ["fish"]),
-    (["wrap", "--sc"], ["--scope"]),
-    (["wrap", "--scope", ""], ["all", "local", "project", "user"]),
+    (["--tools-list", ""], ["auto", "cache", "upstream"]), (["completion", "f"], ["fish"]),
+    (["wrap", "--sc"], ["--scope"]), (["wrap", "--scope", ""], ["all", "local", "project", "user"]),
     (["doctor", "--sta"], []),  # a flag of the demo
-    (["demo", "--sta"], ["--stay"]),
-    (["rules", "ch"], ["check"]),
+    (["demo", "--sta"], ["--stay"]), (["rules", "ch"], ["check"]),
     (["wrap", "codex", ""], ["$(>pwned)", "files", "linear"]),
-    (["unwrap", "codex", "li"], ["linear"]),
-    (["--server", ""], ["$(>pwned)", "mine", "the.other"]),
+    (["unwrap", "codex", "li"], ["linear"]), (["--server", ""], ["$(>pwned)", "mine", "the.other"]),
     (["doctor", "--server", "t"], ["the.other"]),
     (["run", "--server", ""], []),  # there it is a URL
-]
+]  # fmt: skip
 
 
 @pytest.fixture
-def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def servers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home with a client's file, where our command is on the PATH."""
-    (tmp_path / ".codex").mkdir()
-    (tmp_path / ".codex" / "config.toml").write_text(
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text(
         '[mcp_servers.files]\ncommand = "x"\n[mcp_servers.linear]\ncommand = "y"\n'
         '[mcp_servers."$(>pwned)"]\ncommand = "z"\n'
     )
-    config = tmp_path / ".config" / "mcp-tool-filter" / "config.toml"
+    config = home / ".config" / "mcp-tool-filter" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(
         '[servers.mine]\nurl="a"\n[servers.mine.env]\n[servers."the.other"]\n[servers."$(>pwned)"]'
     )
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    program = tmp_path / "mcp-tool-filter"
+    program = home / "mcp-tool-filter"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_tool_filter "$@"\n')
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CODEX_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    monkeypatch.chdir(home)
 
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
 @pytest.mark.parametrize(("words", "offered"), [*ASKED, (["--deny", "a"], [])])
-def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
-    script = run("completion", "bash", home=tmp_path).stdout
+def test_completion_works_in_bash(
+    words: list[str], offered: list[str], typed: Typed, tmp_path: Path
+) -> None:
+    script = typed("completion", "bash").out
     line = ["mcp-tool-filter", *words]
     quoted = " ".join(f"'{word}'" for word in line)
     ask = (
@@ -79,17 +73,13 @@ def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path
 @pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here")
 @pytest.mark.parametrize(("words", "offered"), ASKED)
-def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path: Path) -> None:
+def test_completion_works_in_fish(
+    words: list[str], offered: list[str], typed: Typed, tmp_path: Path
+) -> None:
     script = tmp_path / "completion.fish"
-    script.write_text(run("completion", "fish", home=tmp_path).stdout)
+    script.write_text(typed("completion", "fish").out)
     ask = f'source {script}; complete -C"mcp-tool-filter {" ".join(words)}"'
-    ended = subprocess.run(
-        ["fish", "-c", ask],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
+    ended = subprocess.run(["fish", "-c", ask], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
     found = [line.partition("\t") for line in ended.stdout.splitlines()]
     assert sorted(word for word, _, _ in found) == offered
@@ -99,32 +89,27 @@ def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here")
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("doc", r"mcp-tool-filter doctor"),
-        ("lo", r"login +-- log in to an MCP server with your browser"),
-        ("config claude", r"claude-code +claude-desktop"),
-        ("wrap --sc", r"wrap --scope"),
-        ("wrap codex ", r"\\\$\\\(\\>pwned\\\) +files +linear"),
-        ("wrap --scope ", r"local +project +user"),
-        ("demo --", r"--stay +-- keep both running"),
-        ("--list", r"mcp-tool-filter --list-tools"),
-        ("--server ", r"\\\$\\\(\\>pwned\\\) +mine +the\.other"),
-    ],
-)
-def test_zsh_describes_what_it_offers(line: str, shown: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "shown"), [
+    ("doc", r"mcp-tool-filter doctor"),
+    ("lo", r"login +-- log in to an MCP server with your browser"),
+    ("config claude", r"claude-code +claude-desktop"), ("wrap --sc", r"wrap --scope"),
+    ("wrap codex ", r"\\\$\\\(\\>pwned\\\) +files +linear"),
+    ("wrap --scope ", r"local +project +user"), ("demo --", r"--stay +-- keep both running"),
+    ("--list", r"mcp-tool-filter --list-tools"),
+    ("--server ", r"\\\$\\\(\\>pwned\\\) +mine +the\.other"),
+])  # fmt: skip
+def test_zsh_describes_what_it_offers(line: str, shown: str, typed: Typed, tmp_path: Path) -> None:
     script = tmp_path / "completion.zsh"
-    script.write_text(run("completion", "zsh", home=tmp_path).stdout)
-    assert re.search(shown, typed_in_zsh(f"mcp-tool-filter {line}\t\t", shown, script, tmp_path))
+    script.write_text(typed("completion", "zsh").out)
+    assert re.search(shown, typed_in_zsh(f"mcp-tool-filter {line}\t\t", shown, script))
     assert not (tmp_path / "pwned").exists()
 
 
-def typed_in_zsh(keys: str, awaited: str, script: Path, home: Path) -> str:
+def typed_in_zsh(keys: str, awaited: str, script: Path) -> str:
     """Type the keys into a zsh in a terminal; return what it then shows."""
     process, terminal = pty.fork()
     if not process:
-        surroundings = {**os.environ, "HOME": str(home), "TERM": "vt100", "COLUMNS": "150"}
+        surroundings = {**os.environ, "TERM": "vt100", "COLUMNS": "150"}
         os.execvpe("zsh", ["zsh", "-f", "-i"], surroundings)
     try:
         start = f"unsetopt zle_bracketed_paste; PS1='> '; source {script}; echo rea''dy\n"
@@ -152,26 +137,10 @@ def read_until(terminal: int, awaited: str) -> str:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_that_knows_every_command_and_flag(
-    shell: str, tmp_path: Path
+    shell: str, typed: Typed
 ) -> None:
-    ended = run("completion", shell, home=tmp_path)
-    assert ended.returncode == 0
+    script = typed("completion", shell).out
     for command in (*COMMANDS.values(), FILTER):
-        assert command.name in ended.stdout
+        assert command.name in script
         for flag in command.all_flags:
-            assert f"-l {flag.name} " in ended.stdout or f"--{flag.name}" in ended.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ([], "Which shell?"),
-        (["fsh"], "completion for fsh: did you mean fish?"),
-        (["tcsh"], "See mcp-tool-filter completion --help"),
-        (["bash", "zsh"], "There is one word too many: zsh"),
-    ],
-)
-def test_another_shell_is_refused(words: list[str], part: str, tmp_path: Path) -> None:
-    ended = run("completion", *words, home=tmp_path)
-    assert ended.returncode == 2
-    assert part in ended.stderr
+            assert f"-l {flag.name} " in script or f"--{flag.name}" in script

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.commands.demo import TOOLS, DemoUpstream, demo_upstream
-from tests.cli.launched import launched, run
+from tests.cli.launched import Typed, launched
+from tests.make import asking
 from tests.raw_client import Answer, get, post, raw_client
 from tests.shapes import message
 
@@ -19,27 +20,20 @@ from tests.shapes import message
     [([], 10, "shell_execute"), (["--deny", "^file_"], 15, "file_search")],
 )
 def test_an_agent_sees_fewer_tools_and_calls_no_other(
-    words: list[str], count: int, refused: str, tmp_path: Path
+    words: list[str], count: int, refused: str, ran: Typed
 ) -> None:
-    ended = run("demo", *words, home=tmp_path)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "The agent saw 20 tools" in ended.stdout
-    assert f"now it sees {count} tools" in ended.stdout
-    assert f"Tool not found: {refused}\n  (the call did not reach the server)" in ended.stdout
-    assert words or "file_read was called with" in ended.stdout
-
-
-def test_the_demo_refuses_unusable_patterns(tmp_path: Path) -> None:
-    ended = run("demo", "--deny", "(a+)+", home=tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith('Error: Unsafe regex pattern detected: "(a+)+"\n')
+    out, err = ran("demo", *words)
+    assert ("The agent saw 20 tools" in out, err) == (True, "")
+    assert f"now it sees {count} tools" in out
+    assert f"Tool not found: {refused}\n  (the call did not reach the server)" in out
+    assert words or "file_read was called with" in out
 
 
 async def test_the_demo_can_stay_open_for_other_clients(tmp_path: Path) -> None:
     async with launched("demo", "--stay", home=tmp_path) as it:
         found = await it.says(r"The filter listens at http://127\.0\.0\.1:(\d+)/mcp")
         async with raw_client(int(found[1])) as client:
-            answer = await client.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
+            answer = await client.ask(post(asking("tools/list")))
         assert len(json.loads(answer.body)["result"]["tools"]) == 10
         it.interrupt(signal.SIGINT)
         assert await it.exit_code() == 0
@@ -64,16 +58,11 @@ async def test_the_demos_server_speaks_the_newest_revision() -> None:
         assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
 
 
-@pytest.mark.parametrize(
-    ("said", "status", "code"),
-    [
-        (message("no/such"), 200, -32601),
-        ({**DISCOVER, "method": "no/such"}, 404, -32601),
-        ({**DISCOVER, "params": of_revision("1999-01-01")}, 400, -32022),
-        (message("tools/call", name="x"), 200, -32602),
-        (["no message"], 400, -32600),
-    ],
-)
+@pytest.mark.parametrize(("said", "status", "code"), [
+    (message("no/such"), 200, -32601), ({**DISCOVER, "method": "no/such"}, 404, -32601),
+    ({**DISCOVER, "params": of_revision("1999-01-01")}, 400, -32022),
+    (message("tools/call", name="x"), 200, -32602), (["no message"], 400, -32600),
+])  # fmt: skip
 async def test_the_demos_server_refuses_like_a_real_one(
     said: object, status: int, code: int
 ) -> None:

@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.commands.demo import demo_upstream
-from tests.cli.launched import launched
+from tests.cli.launched import ended
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import Peer, answer, raw_upstream
 
 
 async def examined(home: Path, *words: str, url: str = "") -> tuple[int, list[str]]:
-    async with (
-        mcp_upstream(tools=[tool("a"), tool("b")]) as upstream,
-        launched("doctor", "-u", url or upstream.url, *words, home=home) as it,
-    ):
-        status = await it.exit_code()
-        assert it.stderr == ""
-        return status, it.stdout.splitlines()
+    async with mcp_upstream(tools=[tool("a"), tool("b")]) as upstream:
+        status, out, err = await ended("doctor", "-u", url or upstream.url, *words, home=home)
+    assert err == ""
+    return status, out.splitlines()
 
 
 def failures(lines: list[str]) -> list[str]:
@@ -43,20 +40,16 @@ async def test_a_working_setup_has_no_findings(tmp_path: Path) -> None:
 SPELLED = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
 
 
-@pytest.mark.parametrize(
-    ("words", "what", "advice"),
-    [
-        (("-d", "^delete"), 'The pattern "^delete" matches no tool', SPELLED),
-        (("-d", "(a+)+"), 'Unsafe regex pattern detected: "(a+)+"',
-         "Pattern could cause catastrophic backtracking"),
-        (("-H", "Authorization: $NO_SUCH"), "Invalid value for --header: 'Authorization'",
-         "The environment variable NO_SUCH is not set"),
-        (("--rules", "/missing"), "Cannot read the rules file: /missing",
-         "No such file or directory"),
-        ((), "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused",
-         "Is the upstream running, and is this its port?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "what", "advice"), [
+    (("-d", "^delete"), 'The pattern "^delete" matches no tool', SPELLED),
+    (("-d", "(a+)+"), 'Unsafe regex pattern detected: "(a+)+"',
+     "Pattern could cause catastrophic backtracking"),
+    (("-H", "Authorization: $NO_SUCH"), "Invalid value for --header: 'Authorization'",
+     "The environment variable NO_SUCH is not set"),
+    (("--rules", "/missing"), "Cannot read the rules file: /missing", "No such file or directory"),
+    ((), "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused",
+     "Is the upstream running, and is this its port?"),
+])  # fmt: skip
 async def test_a_failure_comes_with_advice(
     words: tuple[str, ...], what: str, advice: str, tmp_path: Path
 ) -> None:
@@ -85,22 +78,16 @@ async def test_the_findings_are_available_as_json(tmp_path: Path) -> None:
     assert (status, json.loads("\n".join(lines))["ok"]) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("url", "advice"),
-    [
-        ("http://no.such.host.invalid/mcp", "Is the name spelled correctly?"),
-        ("https://127.0.0.1:{}/mcp", "Does it speak"),
-    ],
-)
+@pytest.mark.parametrize(("url", "advice"), [
+    ("http://no.such.host.invalid/mcp", "Is the name spelled correctly?"),
+    ("https://127.0.0.1:{}/mcp", "Does it speak"),
+])  # fmt: skip
 async def test_a_wrong_host_name_or_scheme_is_a_finding(
     url: str, advice: str, tmp_path: Path
 ) -> None:
     async with demo_upstream() as upstream:
-        there = url.format(upstream.port)
-        async with launched("doctor", "-u", there, home=tmp_path) as it:
-            status, said = await it.exit_code(), it.stdout
-    assert status == 1
-    assert advice in said
+        status, lines = await examined(tmp_path, url=url.format(upstream.port))
+    assert (status, advice in "".join(lines)) == (1, True)
 
 
 async def test_missing_credentials_are_a_finding(tmp_path: Path) -> None:
@@ -109,12 +96,8 @@ async def test_missing_credentials_are_a_finding(tmp_path: Path) -> None:
             await peer.request()
             await peer.say(answer(b"no", status="401 Unauthorized", kind="text/plain"))
 
-    async with (
-        raw_upstream(script) as upstream,
-        launched("doctor", "-u", f"{upstream.url}/mcp", home=tmp_path) as it,
-    ):
-        status, said = await it.exit_code(), it.stdout
-    assert status == 1
-    assert "HTTP 401" in said
-    assert "upstream_headers" not in said
-    assert "--header 'Authorization: Bearer $TOKEN'" in said
+    async with raw_upstream(script) as upstream:
+        status, lines = await examined(tmp_path, url=f"{upstream.url}/mcp")
+    [failed] = failures(lines)
+    assert (status, "HTTP 401" in failed, "upstream_headers" in failed) == (1, True, False)
+    assert "--header 'Authorization: Bearer $TOKEN'" in failed

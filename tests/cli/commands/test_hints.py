@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.commands.relaying import names_in, text_in
 from tests.cli.commands.served_command import served_by
-from tests.cli.launched import run
+from tests.cli.commands.test_stdio_rules import ruled_by
+from tests.cli.launched import Typed
 from tests.make import asking, calling
 from tests.session_upstream import TOOLS, session_upstream
 from tests.stdio_client import filtered, upstream
@@ -24,7 +25,7 @@ HINTS = {
     "say": {"readOnlyHint": "true", "openWorldHint": True},
 }
 SERVER = upstream("--tools", "read_file,write_file,delete_file,say", "--hints", json.dumps(HINTS))
-RULES = "interceptor: {rules: [{id: x, conditions: [method_in: [none]], actions: [block: no]}]}\n"
+RULE = "{id: x, conditions: [method_in: [none]], actions: [block: no]}"
 ENDS = """
 import sys, json
 for line in sys.stdin:
@@ -44,9 +45,8 @@ def test_over_stdio_a_call_before_the_list_waits_for_it(
     page: int, has_rules: bool, tmp_path: Path
 ) -> None:
     """We ask ourselves; the client never sees the answers, and gets its own list later."""
-    journal, rules = tmp_path / "journal", tmp_path / "rules.yaml"
-    rules.write_text(RULES)
-    words = ["--read-only", *(["--rules", str(rules)] if has_rules else [])]
+    journal = tmp_path / "journal"
+    words = ["--read-only", *(ruled_by(tmp_path, RULE) if has_rules else ())]
     server = [*SERVER, "--journal", str(journal), "--page", str(page)]
     with filtered(*words, "--", *server, home=tmp_path) as client:
         client.opens()
@@ -93,14 +93,9 @@ def test_where_the_list_cannot_be_had_a_call_is_refused_as_unknown(
 @pytest.mark.parametrize("has_rules", [False, True])
 def test_a_command_that_ends_while_we_ask_counts_as_lost(has_rules: bool, tmp_path: Path) -> None:
     """So it does for the calls behind; a name that a pattern denies is not found in any case."""
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(RULES)
-    words = ("--read-only", "--deny", "^rm", *(["--rules", str(rules)] if has_rules else []))
-    asked = (
-        calling("write_file", id="1"),
-        calling("rm", id="2"),
-        asking("tools/resolve", id="3", params='{"name":"say"}'),
-    )
+    words = ("--read-only", "--deny", "^rm", *(ruled_by(tmp_path, RULE) if has_rules else ()))
+    asked = [calling("write_file", id="1"), calling("rm", id="2")]
+    asked += [asking("tools/resolve", id="3", params='{"name":"say"}')]
     with filtered(*words, "--", "python3", "-c", ENDS, home=tmp_path) as client:
         client.say(*asked)
         heard = [client.hears() for _ in asked]
@@ -142,53 +137,38 @@ def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path)
         assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
 
 
-def test_every_source_and_the_report(tmp_path: Path) -> None:
+def test_every_source_and_the_report(tmp_path: Path, ran: Typed) -> None:
     """Hints add up, as deny patterns do."""
     file = tmp_path / "filter.toml"
     file.write_text('deny-hint = ["destructive"]\nread-only = false\nexcept = "^none"\n')
     words = ("--list-tools", "--config", str(file), "--deny-hint", "not-idempotent,open-world")
-    ran = run(*words, "--", *SERVER, home=tmp_path)
-    assert re.search(r"write_file\W+denied by --deny-hint destructive\b", ran.stdout)
-    assert re.search(r"read_file\W+denied by --deny-hint open-world\b", ran.stdout)
-    assert re.search(r"delete_file\b.*\bdestructive\b.*\[destructive\]", ran.stdout)
-    assert "no tool is left" in ran.stderr
-    assert 'the pattern "^none" matches no tool' in ran.stderr
+    out, err = ran(*words, "--", *SERVER)
+    assert re.search(r"write_file\W+denied by --deny-hint destructive\b", out)
+    assert re.search(r"read_file\W+denied by --deny-hint open-world\b", out)
+    assert re.search(r"delete_file\b.*\bdestructive\b.*\[destructive\]", out)
+    assert "no tool is left" in err
+    assert 'the pattern "^none" matches no tool' in err
     environment = {"MCP_TOOL_FILTER_READ_ONLY": "true", "MCP_TOOL_FILTER_DENY_HINT": "open-world"}
     json_words = ("--list-tools", "--format", "json", "--except", "^say$")
-    ran = run(*json_words, "--", *SERVER, home=tmp_path, environment=environment)
-    tools = {one["name"]: one for one in json.loads(ran.stdout)["tools"]}
-    assert [one["pattern"] for one in tools.values()] == [
-        "--deny-hint open-world", "--read-only", "--read-only", None,
-    ]  # fmt: skip
+    out = ran(*json_words, "--", *SERVER, **environment).out
+    tools = {one["name"]: one for one in json.loads(out)["tools"]}
+    hidden_by = ["--deny-hint open-world", "--read-only", "--read-only", None]
+    assert [one["pattern"] for one in tools.values()] == hidden_by
     assert tools["delete_file"]["marks"] == ["destructive"]
     assert (tools["read_file"]["marks"], tools["say"]["marks"]) == (["read-only"], ["open-world"])
 
 
-def test_doctor_says_what_hides_tools_and_what_is_too_wide(tmp_path: Path) -> None:
+def test_doctor_says_what_hides_tools_and_what_is_too_wide(ran: Typed) -> None:
     words = ("--read-only", "--deny", "^delete", "--allow", ".*", "--except", "^s|^w|^r|^d")
-    ran = run("doctor", *words, "--", *SERVER, home=tmp_path)
-    assert "--except 1, --read-only)" in ran.stdout
+    out = ran("doctor", *words, "--", *SERVER).out
+    assert "--except 1, --read-only)" in out
     for pattern in (".*", "^s|^w|^r|^d"):
-        assert f'ok   Warning: the pattern "{pattern}" matches every tool' in ran.stdout
-    ran = run("doctor", *words[:3], "--allow", "file", "--", *SERVER, home=tmp_path)
+        assert f'ok   Warning: the pattern "{pattern}" matches every tool' in out
+    out = ran("doctor", *words[:3], "--allow", "file", "--", *SERVER).out
     for hidden in ("by --read-only: write_file", 'by "^delete": delete_file', "not allowed: say"):
-        assert re.search(rf"ok   Hidden,? {re.escape(hidden)}\n", ran.stdout)
+        assert re.search(rf"ok   Hidden,? {re.escape(hidden)}\n", out)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--deny-hint", "destrucive"), ["destrucive", "Did you mean destructive?"]),
-        (("--deny-hint", ""), ["--deny-hint has no hint", "Give a hint"]),
-        (("--readonly",), ["no flag --readonly: did you mean --read-only?"]),
-        (("--strict", "--read-only", "--except", "^none", "--list-tools"), ['"^none" matches no']),
-    ],
-)
-def test_a_slip_is_refused_in_clear_words(
-    words: tuple[str, ...], said: list[str], tmp_path: Path
-) -> None:
-    ran = run(*words, "--", *SERVER, home=tmp_path)
-    assert ran.returncode != 0
-    assert len(ran.stderr.splitlines()) <= 3
-    for part in said:
-        assert part in ran.stderr
+def test_strict_wants_an_exception_to_match(ran: Typed) -> None:
+    words = ("--strict", "--read-only", "--except", "^none", "--list-tools")
+    assert '"^none" matches no' in ran(*words, "--", *SERVER, status=1).err

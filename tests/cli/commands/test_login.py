@@ -4,52 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from mcp_tool_filter.adapters.oauth.store import LoginStore
-from tests.cli.launched import launched
+from tests.cli.commands.relaying import names_in
+from tests.cli.launched import ADDON, Typed, launched
 from tests.login_browser import browser_command
+from tests.make import calling
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
-from tests.proxy import REPOSITORY, SCRIPT, RunningTool, certified, tool
+from tests.proxy import SCRIPT, RunningTool, certified, tool
 from tests.raw_client import post, raw_client
-
-CALL = b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"read_file"}}'
-
-
-def command(*args: str, home: Path, browser: str = "", **more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mcp_tool_filter", *args],
-        cwd=REPOSITORY / "addon",
-        env={
-            **os.environ,
-            "XDG_CONFIG_HOME": str(home),
-            "BROWSER": browser or browser_command(),
-            **more,
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+from tests.stdio_client import filtered
 
 
-def run(*args: str, home: Path, browser: str = "", **more: str) -> tuple[int, str, str]:
-    process = command(*args, home=home, browser=browser, **more)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
-
-
-def store_of(home: Path) -> LoginStore:
-    return LoginStore(home / "mcp-tool-filter" / "logins")
+@pytest.fixture(autouse=True)
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> LoginStore:
+    monkeypatch.setenv("BROWSER", browser_command())
+    return LoginStore(home / ".config" / "mcp-tool-filter" / "logins")
 
 
 def shows_no_secret(upstream: OAuthUpstream, *texts: str) -> bool:
@@ -58,216 +34,151 @@ def shows_no_secret(upstream: OAuthUpstream, *texts: str) -> bool:
     return not any(secret in text for text in texts for secret in found)
 
 
-def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
+def test_a_person_logs_in_and_out(ran: Typed) -> None:
     with oauth_upstream() as upstream:
-        status, out, err = run("login", upstream.url, home=tmp_path)
-        assert (status, out) == (0, f"Logged in to {upstream.url}\n"), err
+        out, err = ran("login", upstream.url)
+        assert out == f"Logged in to {upstream.url}\n"
         assert shows_no_secret(upstream, out, err)
-        status, out, err = run("login", "--list", home=tmp_path)
-        assert (status, out) == (0, f"{upstream.url}\trenews itself\ttools\n")
-        flags = ("--upstream", upstream.url, "--host", "0.0.0.0", "--port", "0")
-        status, _, err = run(*flags, home=tmp_path)
-        assert (status, "everybody on the network acts with your login" in err) == (2, True)
-        status, out, err = run("logout", upstream.url, home=tmp_path)
-        assert (status, out, err) == (0, f"Logged out of {upstream.url}\n", "")
+        assert ran("login", "--list").out == f"{upstream.url}\trenews itself\ttools\n"
+        refused = ran("-u", upstream.url, "--host", "0.0.0.0", "--port", "0", status=2).err
+        assert "everybody on the network acts with your login" in refused
+        assert ran("logout", upstream.url) == (f"Logged out of {upstream.url}\n", "")
         assert [one[:8] for one in upstream.revoked] == ["refresh-"]
-        assert run("login", "--list", home=tmp_path)[1] == ""
-        status, _, err = run("logout", upstream.url, home=tmp_path)
-        assert (status, err.splitlines()[0]) == (1, f"Error: Not logged in to {upstream.url}")
+        assert ran("login", "--list").out == ""
+        err = ran("logout", upstream.url, status=1).err
+        assert err.startswith(f"Error: Not logged in to {upstream.url}\n")
 
 
-def test_a_device_without_a_browser_prints_the_page(tmp_path: Path) -> None:
+def test_a_device_without_a_browser_prints_the_page(home: Path) -> None:
     """The user opens it elsewhere, and copies the address at which that browser ends."""
-    with oauth_upstream() as upstream:
-        process = command("login", upstream.url, "--no-browser", home=tmp_path, browser="false")
-        assert process.stderr
-        assert process.stdin
-        url = next(line.strip() for line in process.stderr if line.strip().startswith("http"))
+    with (
+        oauth_upstream() as upstream,
+        filtered("login", upstream.url, "--no-browser", home=home) as process,
+    ):
+        said = process.said_on_stderr("code_challenge").splitlines()
+        url = next(line.strip() for line in said if line.strip().startswith("http"))
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        process.stdin.write("something else\n" + upstream.authorize(asked)[1] + "\n")
-        process.stdin.flush()
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (0, f"Logged in to {upstream.url}\n"), err
+        process.say(b"something else", upstream.authorize(asked)[1].encode())
+        assert process.hears_line().decode() == f"Logged in to {upstream.url}\n"
+        assert process.ends() == 0
 
 
-def test_a_browser_that_cannot_be_opened_is_no_error(tmp_path: Path) -> None:
+def test_a_browser_that_cannot_be_opened_is_no_error(ran: Typed) -> None:
     with oauth_upstream() as upstream:
-        status, _, err = run(
-            "login", upstream.url, "--timeout", "1", home=tmp_path, browser="false"
-        )
-        assert status == 1
-        assert "open the page yourself" in err
-        assert err.endswith(
-            f"Error: Cannot log in to {upstream.url}\nNobody logged in within 1 s\n"
-        )
+        err = ran("login", upstream.url, "--timeout", "1", status=1, BROWSER="false").err
+    assert "open the page yourself" in err
+    assert err.endswith(f"Error: Cannot log in to {upstream.url}\nNobody logged in within 1 s\n")
 
 
-def test_more_scopes_are_requested_where_the_server_wants_them(tmp_path: Path) -> None:
+def test_more_scopes_are_requested_where_the_server_wants_them(ran: Typed) -> None:
     with oauth_upstream(scope_to_enter="write") as upstream:
-        status, _, err = run("login", upstream.url, home=tmp_path)
-        assert status == 0, err
+        assert "The server wants more rights: write" in ran("login", upstream.url).err
         assert [one["scope"] for one in upstream.authorizations] == ["tools", "tools write"]
-        assert "The server wants more rights: write" in err
 
 
 @pytest.mark.parametrize("secret", ["$SECRET", "${SECRET}"])
-def test_a_clients_secret_is_read_from_a_variable(tmp_path: Path, secret: str) -> None:
+def test_a_clients_secret_is_read_from_a_variable(ran: Typed, secret: str) -> None:
     with oauth_upstream(fixed_client=("me", "geheim"), has_registration=False) as upstream:
-        args = ("login", upstream.url, "--client-id", "me", "--client-secret", secret)
-        status, out, err = run(*args, home=tmp_path, SECRET="geheim")
-        assert status == 0, err
-        assert "geheim" not in out + err
+        words = ("login", upstream.url, "--client-id", "me", "--client-secret", secret)
+        assert "geheim" not in "".join(ran(*words, SECRET="geheim"))
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ((), "Log in to which server?"),
-        (("http://mcp.example/mcp",), "https only"),
-        (("ftp://x/",), "Unsupported URL scheme: ftp"),
-        (("http://127.0.0.1:1/mcp",), "Connection refused"),
-        (("x", "--callback-port", "99999"), "--callback-port"),
-        (("x", "--client-secret", "a"), "needs --client-id"),
-        (("x", "--client-id", "a", "--client-secret", "$NOT_SET"), "NOT_SET is not set"),
-        (("x", "--unknown"), "--unknown"),
-        (("http://127.0.0.1:1/mcp", "--ca", "/none"), "--ca: '/none'"),
-    ],
-)
-def test_mistakes_give_two_lines(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
-    status, out, err = run("login", *args, home=tmp_path)
-    assert (status > 0, out, len(err.splitlines())) == (True, "", 2)
-    assert err.startswith("Error: ")
-    assert said in err
-
-
-def test_a_refused_login_stores_nothing(tmp_path: Path) -> None:
+def test_a_refused_login_stores_nothing(ran: Typed, store: LoginStore) -> None:
     way_back = {"error": "access_denied", "error_description": "No\x1b[31m", "code": ""}
     with oauth_upstream(way_back=way_back) as upstream:
-        status, out, err = run("login", upstream.url, home=tmp_path)
-        assert (status, out) == (1, "")
+        out, err = ran("login", upstream.url, status=1)
         assert err.endswith(f"Cannot log in to {upstream.url}\naccess_denied: No?[31m\n")
-        assert list(store_of(tmp_path).all()) == []
+        assert (out, list(store.all())) == ("", [])
 
 
-def test_what_a_server_says_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+def test_what_a_server_says_cannot_write_to_the_terminal(ran: Typed) -> None:
     """Escape sequences can clear the screen, and forge lines of ours."""
     with oauth_upstream(scopes=["tools", "\x1b[2Jred\x9b31m"]) as upstream:
-        done = run("login", upstream.url, home=tmp_path)
-        listed = run("login", "--list", home=tmp_path)
-        assert (done[0], listed[0]) == (0, 0), done
-        assert "tools \\x1b[2Jred\\x9b31m" in listed[1]
+        done, listed = ran("login", upstream.url), ran("login", "--list")
+        assert "tools \\x1b[2Jred\\x9b31m" in listed.out
         upstream.metadata = {"token_endpoint": f"{upstream.issuer}/\x1b[2J"}
-        failed = run("login", upstream.url, home=tmp_path)
-        ended = run("logout", upstream.url, home=tmp_path)
-    for _, out, err in (done, listed, failed, ended):
+        failed, ended = ran("login", upstream.url, status=1), ran("logout", upstream.url)
+    for out, err in (done, listed, failed, ended):
         assert all(line.isprintable() for line in (out + err).replace("\t", "").splitlines())
 
 
-def test_a_server_with_a_certificate_of_its_own_is_trusted_with_ca(tmp_path: Path) -> None:
-    with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
-        status, _, err = run("login", upstream.url, home=tmp_path)
-        assert (status, "certificate verify failed" in err) == (1, True), err
-        ca = str(tmp_path / "upstream-ca-cert.pem")
-        status, _, err = run("login", upstream.url, "--ca", ca, home=tmp_path)
-        assert status == 0, err
-        status, _, err = run("logout", upstream.url, home=tmp_path)  # it remembers whom to trust
-        assert (status, err) == (0, "")
+def test_a_server_with_a_certificate_of_its_own_is_trusted_with_ca(ran: Typed, home: Path) -> None:
+    with oauth_upstream(tls=certified(home), elsewhere=True) as upstream:
+        assert "certificate verify failed" in ran("login", upstream.url, status=1).err
+        ran("login", upstream.url, "--ca", home / "upstream-ca-cert.pem")
+        assert ran("logout", upstream.url).err == ""  # it remembers whom to trust
         assert len(upstream.revoked) == 1
 
 
-def test_other_commands_use_the_login(tmp_path: Path) -> None:
+def test_other_commands_use_the_login(ran: Typed) -> None:
     with oauth_upstream() as upstream:
         listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
-        status, _, err = run(*listing, home=tmp_path)
-        assert (status, "HTTP 401" in err) == (1, True)
-        hint = f"Hint: Log in with your browser: mcp-tool-filter login {upstream.url}\n"
-        assert err.endswith(hint)
-        assert run("--stdio", "-u", upstream.url, home=tmp_path)[2].endswith(hint)
-        status, out, _ = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
-        assert f"Log in with your browser: mcp-tool-filter login {upstream.url}" in out
-        assert run("login", upstream.url, home=tmp_path)[0] == 0
-        assert run(*listing, home=tmp_path)[:2] == (0, "read_file\ndelete_file\n")
-        assert run(*listing, "--login", "off", home=tmp_path)[0] == 1
-        status, out, err = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
-        assert status == 0, out
-        assert f"Logged in to {upstream.url}" in out
+        doctor = ("doctor", "-u", upstream.url, "--port", "0")
+        refused = ran(*listing, status=1).err
+        hint = f"Log in with your browser: mcp-tool-filter login {upstream.url}\n"
+        assert "HTTP 401" in refused
+        assert refused.endswith(f"Hint: {hint}")
+        assert ran("--stdio", "-u", upstream.url, status=1).err.endswith(f"Hint: {hint}")
+        assert hint.strip() in ran(*doctor, status=1).out
+        ran("login", upstream.url)
+        assert ran(*listing).out == "read_file\ndelete_file\n"
+        ran(*listing, "--login", "off", status=1)
+        assert f"Logged in to {upstream.url}" in ran(*doctor).out
         upstream.end_access()
         upstream.refuses_renewal = "invalid_grant"
-        status, _, err = run(*listing, home=tmp_path)
-        assert (status, err) == (
-            1,
-            f"Error: The login to {upstream.url} has expired\n"
-            f"Type: mcp-tool-filter login {upstream.url}\n",
-        )
-        status, out, err = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
-        assert status == 1
-        assert f"Type: mcp-tool-filter login {upstream.url}" in out
+        what, advice = f"The login to {upstream.url} has expired\n", f"login {upstream.url}\n"
+        for words in (listing, ("-u", upstream.url, "-d", "^x", "-p", "0")):
+            expired = ran(*words, status=1).err
+            assert expired.endswith(f"Error: {what}Type: mcp-tool-filter {advice}")
+        assert f"Type: mcp-tool-filter {advice}" in ran(*doctor, status=1).out
 
 
-def test_a_pipe_uses_the_login(tmp_path: Path) -> None:
+def test_a_pipe_uses_the_login(ran: Typed, home: Path, store: LoginStore) -> None:
     """The token is renewed while the pipe is open; a failed renewal is an error for the client."""
     with oauth_upstream() as upstream:
-        assert run("login", upstream.url, home=tmp_path)[0] == 0
-        pipe = command("--stdio", "-u", upstream.url, "--deny", "^delete_", home=tmp_path)
-        assert pipe.stdin
-        assert pipe.stdout
-
-        def ask(method: str, params: object = None, id: int = 1) -> dict[str, Any]:
-            assert pipe.stdin
-            assert pipe.stdout
-            message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
-            pipe.stdin.write(json.dumps(message) + "\n")
-            pipe.stdin.flush()
-            said: dict[str, Any] = json.loads(pipe.stdout.readline())
-            assert said["id"] == id
-            return said
-
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
-        assert "result" in ask("initialize", hello)
-        listed = ask("tools/list")["result"]["tools"]
-        assert [tool["name"] for tool in listed] == ["read_file"]
-        upstream.end_access()
-        call = {"name": "read_file", "arguments": {}}
-        assert "result" in ask("tools/call", call, 2)
-        assert upstream.renewals == 1
-        upstream.scope_of_calls = "write"
-        said = ask("tools/call", call, 3)["error"]
-        assert said["code"] == -32010
-        assert f"(write). Type: mcp-tool-filter login {upstream.url}" in said["message"]
-        store_of(tmp_path).forget(upstream.url)
-        assert "Not logged in" in ask("ping", id=4)["error"]["message"]
-        out, err = pipe.communicate(timeout=60)
-        assert shows_no_secret(upstream, out, err)
+        ran("login", upstream.url)
+        words = ("--stdio", "-u", upstream.url, "--deny", "^delete_")
+        with filtered(*words, home=home) as pipe:
+            assert "result" in pipe.opens()
+            assert names_in(pipe.asks("tools/list")) == ["read_file"]
+            upstream.end_access()
+            assert "result" in pipe.calls("read_file", id="2")
+            assert upstream.renewals == 1
+            upstream.scope_of_calls = "write"
+            said = pipe.calls("read_file", id="3")["error"]
+            assert said["code"] == -32010
+            assert f"(write). Type: mcp-tool-filter login {upstream.url}" in said["message"]
+            store.forget(upstream.url)
+            assert "Not logged in" in pipe.asks("ping", id="4")["error"]["message"]
+            pipe.leaves()
+            assert shows_no_secret(upstream, b"".join(pipe.raw).decode(), pipe.stderr())
 
 
 @pytest.mark.parametrize("host", ["launcher", "mitmdump"])
-async def test_no_output_or_recording_contains_a_secret(tmp_path: Path, host: str) -> None:
+async def test_no_output_or_recording_contains_a_secret(home: Path, ran: Typed, host: str) -> None:
     """Neither at the highest verbosity, nor in what the process is called."""
     with oauth_upstream() as upstream:
-        status, _, err = await asyncio.to_thread(run, "login", upstream.url, home=tmp_path)
-        assert status == 0, err
-        recording = tmp_path / "all.flow"
-        environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-        args: tuple[str, ...]
+        await asyncio.to_thread(ran, "login", upstream.url)
+        recording = home / "all.flow"
         hosted: AbstractAsyncContextManager[RunningTool]
         if host == "launcher":
-            args = ("--upstream", upstream.url, "--deny", "^x", "-vv", "--record", str(recording))
-            hosted = launched(*args, home=tmp_path, environment=environment)
+            args = ["--upstream", upstream.url, "--deny", "^x", "-vv", "--record", str(recording)]
+            hosted = launched(*args, home=home)
         else:
-            mode = f"reverse:{upstream.origin}"
-            args = ("-s", SCRIPT, "--mode", mode, "--set", "deny=^x", "--set", "endpoint=/mcp")
-            more = ("-w", str(recording), "--set", "flow_detail=4", "-v")
-            hosted = tool("mitmdump", *args, *more, home=tmp_path, environment=environment)
+            sets = ("deny=^x", "endpoint=/mcp", "flow_detail=4")
+            args = [word for one in sets for word in ("--set", one)]
+            args += ["-s", SCRIPT, "--mode", f"reverse:{upstream.origin}", "-w", str(recording)]
+            hosted = tool("mitmdump", *args, "-v", home=home)
         async with hosted as it:
             await it.says("Login: requests without their own credentials use yours")
             await it.listening()
             async with raw_client(it.port) as client:
                 for _ in range(2):
-                    got = await client.ask(post(CALL))
+                    got = await client.ask(post(calling("read_file")))
                     assert "result" in json.loads(got.body), got
                     upstream.end_access()
                 upstream.refuses_renewal = "invalid_grant"
-                got = await client.ask(post(CALL))
+                got = await client.ask(post(calling("read_file")))
                 assert json.loads(got.body)["error"]["code"] == -32010
             command_line = Path(f"/proc/{it.process.pid}/cmdline").read_text()
             it.interrupt()
@@ -278,29 +189,13 @@ async def test_no_output_or_recording_contains_a_secret(tmp_path: Path, host: st
         assert "access-" not in it.stdout + it.stderr + written
 
 
-async def test_a_start_with_an_expired_login_says_what_to_type(tmp_path: Path) -> None:
-    with oauth_upstream() as upstream:
-        await asyncio.to_thread(run, "login", upstream.url, home=tmp_path)
-        upstream.end_access()
-        upstream.refuses_renewal = "invalid_grant"
-        environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-        args = ("--upstream", upstream.url, "--deny", "^x")
-        async with launched(*args, home=tmp_path, environment=environment) as it:
-            assert await it.exit_code() == 1
-        assert it.stderr.endswith(
-            f"Error: The login to {upstream.url} has expired\n"
-            f"Type: mcp-tool-filter login {upstream.url}\n"
-        )
-
-
-def test_logout_can_end_all_logins(tmp_path: Path) -> None:
+def test_logout_can_end_all_logins(ran: Typed) -> None:
     with oauth_upstream() as first, oauth_upstream() as second:
         for upstream in (first, second):
-            assert run("login", upstream.url, home=tmp_path)[0] == 0
-        status, out, _ = run("logout", "--all", home=tmp_path)
-        assert status == 0
-        assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}
-        assert "There are no logins" in run("logout", "--all", home=tmp_path)[2]
+            ran("login", upstream.url)
+        ended = ran("logout", "--all").out.splitlines()
+        assert set(ended) == {f"Logged out of {one.url}" for one in (first, second)}
+        assert "There are no logins" in ran("logout", "--all").err
 
 
 FAKE_KEYRING = """
@@ -329,52 +224,51 @@ def delete_password(service, name):
 
 
 @pytest.fixture
-def keyring(tmp_path: Path) -> dict[str, str]:
-    """Variables with which a process finds a keyring that keeps all in a file."""
-    package = tmp_path / "fake" / "keyring"
-    package.mkdir(parents=True)
+def kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A keyring that keeps all in this file."""
+    (package := home / "fake" / "keyring").mkdir(parents=True)
     (package / "__init__.py").write_text(FAKE_KEYRING)
     (package / "errors.py").write_text("class KeyringError(Exception):\n    pass\n")
-    kept = str(tmp_path / "kept.json")
-    return {"PYTHONPATH": str(tmp_path / "fake"), "FAKE_KEYRING": kept}
+    monkeypatch.setenv("FAKE_KEYRING", str(home / "kept.json"))
+    return home / "kept.json"
 
 
 def test_tokens_can_be_stored_in_the_systems_keyring(
-    tmp_path: Path, keyring: dict[str, str]
+    home: Path, kept: Path, ran: Typed, store: LoginStore
 ) -> None:
+    path = f"{home / 'fake'}:{ADDON}"
     with oauth_upstream() as upstream:
         listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
-        status, _, err = run("login", upstream.url, "--keyring", home=tmp_path, **keyring)
-        assert status == 0, err
-        path = store_of(tmp_path).path_of(upstream.url)
-        kept = Path(keyring["FAKE_KEYRING"])
+        ran("login", upstream.url, "--keyring", PYTHONPATH=path)
+        file = store.path_of(upstream.url)
         for _ in range(2):  # the second time with a renewal
-            assert shows_no_secret(upstream, path.read_text())
+            assert shows_no_secret(upstream, file.read_text())
             assert "access-" in kept.read_text()
-            assert run(*listing, home=tmp_path, **keyring)[0] == 0
+            ran(*listing, PYTHONPATH=path)
             upstream.end_access()
         assert upstream.renewals == 1
-        assert run("login", "--list", home=tmp_path, **keyring)[1].split("\t")[1] == "renews itself"
+        assert "\trenews itself" in ran("login", "--list", PYTHONPATH=path).out
         kept.write_text("locked")
-        status, _, err = run(*listing, home=tmp_path, **keyring)
+        err = ran(*listing, PYTHONPATH=path, status=1).err
         assert err == "Error: Cannot use the system's keyring\nit is locked\n"
         kept.write_text("{}")
-        status, _, err = run(*listing, home=tmp_path, **keyring)
+        err = ran(*listing, PYTHONPATH=path, status=None).err
         assert f"Type: mcp-tool-filter login {upstream.url}" in err
 
 
 @pytest.mark.parametrize("then", ["logout", "login"])
 def test_logging_out_or_in_again_removes_secrets_from_the_keyring(
-    tmp_path: Path, keyring: dict[str, str], then: str
+    home: Path, kept: Path, ran: Typed, then: str
 ) -> None:
+    path = f"{home / 'fake'}:{ADDON}"
     with oauth_upstream() as upstream:
-        assert run("login", upstream.url, "--keyring", home=tmp_path, **keyring)[0] == 0
-        assert run(then, upstream.url, home=tmp_path, **keyring)[0] == 0
-        assert json.loads(Path(keyring["FAKE_KEYRING"]).read_text()) == {}
+        ran("login", upstream.url, "--keyring", PYTHONPATH=path)
+        ran(then, upstream.url, PYTHONPATH=path)
+    assert json.loads(kept.read_text()) == {}
 
 
-def test_a_missing_keyring_package_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "keyring.py").write_text("raise ImportError")
-    args = ("login", "http://127.0.0.1:1/mcp", "--keyring")
-    status, _, err = run(*args, home=tmp_path, PYTHONPATH=str(tmp_path))
-    assert (status, err.splitlines()[1]) == (1, "Type: pip install 'mcp-tool-filter[keyring]'")
+def test_a_missing_keyring_package_says_what_to_install(home: Path, ran: Typed) -> None:
+    (home / "keyring.py").write_text("raise ImportError")
+    words = ("login", "http://127.0.0.1:1/mcp", "--keyring")
+    err = ran(*words, status=1, PYTHONPATH=f"{home}:{ADDON}").err
+    assert err.splitlines()[1] == "Type: pip install 'mcp-tool-filter[keyring]'"

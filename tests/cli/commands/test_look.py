@@ -18,7 +18,7 @@ import urwid
 
 from mcp_tool_filter.cli.commands.look import Tool
 from mcp_tool_filter.cli.picker import Picker, Row
-from tests.cli.launched import ADDON, launched, run
+from tests.cli.launched import ADDON, Typed, ended, launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.raw_upstream import TIMEOUT, Peer, raw_upstream
@@ -30,11 +30,8 @@ TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), t
 async def said(home: Path, *words: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr, before an upstream with three tools."""
 
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        launched("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home) as it,
-    ):
-        return await it.exit_code(), it.stdout, it.stderr
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        return await ended("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home)
 
 
 async def test_names_lists_exposed_tools_one_per_line(tmp_path: Path) -> None:
@@ -42,9 +39,7 @@ async def test_names_lists_exposed_tools_one_per_line(tmp_path: Path) -> None:
     assert (status, stdout, stderr) == (0, "read_file\na\\x1b[31m\n", "")
 
 
-async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(
-    tmp_path: Path,
-) -> None:
+async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(tmp_path: Path) -> None:
     _, stdout, stderr = await said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
     assert stdout.splitlines() == [
         "TOOL\tSTATUS\tTOKENS\tDESCRIPTION",
@@ -95,8 +90,7 @@ OF_THINGS = (
 
 async def ask_command(home: Path, *words: str) -> tuple[int, str, str]:
     """The same, before a command with prompts, resources and skills."""
-    async with launched(*words, "--port", "0", *OF_THINGS, "--", *upstream(), home=home) as it:
-        return await it.exit_code(), it.stdout, it.stderr
+    return await ended(*words, "--port", "0", *OF_THINGS, "--", *upstream(), home=home)
 
 
 async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: Path) -> None:
@@ -140,10 +134,9 @@ async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: P
 
 async def test_strict_wants_every_pattern_to_match_something(tmp_path: Path) -> None:
     status, _, stderr = await ask_command(tmp_path, "--list-tools", "--strict")
-    said = (
-        'Error: The pattern "^gone" matches no prompt\nWith the option strict, every pattern must'
-    )
-    assert (status, stderr) == (1, f"{said} match a prompt\n")
+    what, why = stderr.splitlines()
+    assert (status, what) == (1, 'Error: The pattern "^gone" matches no prompt')
+    assert why == "With the option strict, every pattern must match a prompt"
     status, stdout, _ = await ask_command(tmp_path, "doctor")
     assert status == 1
     assert 'FAIL The pattern "^no$" matches no skill' in stdout
@@ -169,19 +162,6 @@ async def test_a_dry_run_reads_the_rules_as_a_start_does(tmp_path: Path) -> None
         assert (status, "did you mean 'block'?" in stderr) == (1, True)
 
 
-async def test_another_format_is_refused(tmp_path: Path) -> None:
-    status, _, stderr = await said(tmp_path, "--list-tools", "--format", "xml")
-    what, why = "Error: There is no format xml", "It must be one of: table, json, names"
-    assert (status, stderr) == (2, f"{what}\n{why}\n")
-
-
-async def test_an_unreachable_upstream_gives_exit_status_1(tmp_path: Path) -> None:
-    async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
-        status, stderr = await it.exit_code(), it.stderr
-    assert status == 1
-    assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
-
-
 async def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
     status, stdout, stderr = await said(tmp_path, "--dry-run", "--json", "-p", "7000")
     document = json.loads(stdout)
@@ -189,12 +169,6 @@ async def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
     assert document["listensAt"] == "http://127.0.0.1:7000/mcp?key=…"
     assert document["warnings"] == ["nothing is denied: there is no deny or allow pattern"]
     assert [each["name"] for each in document["tools"]] == ["read_file", "rm_rf", "a\x1b[31m"]
-
-
-async def test_json_alone_is_refused(tmp_path: Path) -> None:
-    status, stdout, stderr = await said(tmp_path, "--json")
-    assert (status, stdout) == (2, "")
-    assert stderr.startswith("Error: --json needs --list-tools or --dry-run\n")
 
 
 @pytest.mark.parametrize(
@@ -231,20 +205,16 @@ def server() -> list[str]:
     return upstream("--tools", ",".join(NAMES), "--hints", json.dumps(HINTS))
 
 
-@pytest.mark.parametrize(
-    ("names", "pattern"),
-    [
-        (["--names", "delete_user,delete_file"], "'^delete_'"),
-        (["--names=write_file"], "'^write_file$'"),
-        (["--names", "write_file", "--names", "delete_user"], "'^(?:write_file|delete_user)$'"),
-    ],
-)
+@pytest.mark.parametrize(("names", "pattern"), [
+    (["--names", "delete_user,delete_file"], "'^delete_'"),
+    (["--names=write_file"], "'^write_file$'"),
+    (["--names", "write_file", "--names", "delete_user"], "'^(?:write_file|delete_user)$'"),
+])  # fmt: skip
 def test_a_script_gets_the_pattern_of_the_tools_it_names(
-    names: list[str], pattern: str, server: list[str], tmp_path: Path
+    names: list[str], pattern: str, server: list[str], ran: Typed
 ) -> None:
-    done = run("pick", *names, "--", *server, home=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"--deny {pattern}\n")
-    assert " hidden, " in done.stderr
+    out, err = ran("pick", *names, "--", *server)
+    assert (out, " hidden, " in err) == (f"--deny {pattern}\n", True)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +222,9 @@ def test_a_script_gets_the_pattern_of_the_tools_it_names(
     [(["--names", "delete_fil"], "did you mean delete_file?"), ([], "--names a,b")],
 )
 def test_pick_needs_names_of_tools_or_a_terminal(
-    words: list[str], said: str, server: list[str], tmp_path: Path
+    words: list[str], said: str, server: list[str], ran: Typed
 ) -> None:
-    done = run("pick", *words, "--", *server, home=tmp_path)
-    assert (done.returncode, said in done.stderr) == (2, True)
+    assert said in ran("pick", *words, "--", *server, status=2).err
 
 
 class Terminal:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.relaying import text_in
-from tests.cli.launched import run
+from tests.cli.commands.relaying import DENY, names_in, text_in
+from tests.cli.commands.served_command import META
+from tests.cli.launched import ADDON
 from tests.make import asking, calling
+from tests.raw_upstream import eventually
 from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered
+from tests.stdio_client import upstream as command
 
-DENY = ("--deny", "^delete_")
-META = (
-    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
-    '"io.modelcontextprotocol/clientCapabilities":{}}'
-)
+OF_2026 = META % ""
 
 
 @contextmanager
@@ -51,12 +49,9 @@ def client(upstream: SessionUpstream, tmp_path: Path) -> Iterator[StdioClient]:
 def test_a_session_in_front_of_a_url(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         assert client.opens()["result"]["serverInfo"]["name"] == "sessions"
-        listed = client.asks("tools/list", id="2")
-        assert "delete_file" not in [tool["name"] for tool in listed["result"]["tools"]]
-        assert client.calls("delete_file", id='"x"')["error"] == {
-            "code": -32601,
-            "message": "Tool not found: delete_file",
-        }
+        assert "delete_file" not in names_in(client.asks("tools/list", id="2"))
+        error = {"code": -32601, "message": "Tool not found: delete_file"}
+        assert client.calls("delete_file", id='"x"')["error"] == error
         assert text_in(client.calls("read_file", id="4")) == "read_file"
         assert client.leaves() == 0
         assert [seen.message["params"]["name"] for seen in upstream.calls()] == ["read_file"]
@@ -88,11 +83,9 @@ def test_each_message_is_sent_as_it_was_written(tmp_path: Path) -> None:
         assert client.leaves() == 0
         said = [name for name in upstream.methods() if name.startswith("POST")]
         assert said == [
-            "POST initialize",
-            "POST notifications/initialized",
-            "POST notifications/one",
+            "POST initialize", "POST notifications/initialized", "POST notifications/one",
             "POST notifications/two",
-        ]
+        ]  # fmt: skip
 
 
 def test_events_become_lines(client: StdioClient) -> None:
@@ -134,17 +127,15 @@ def test_an_answer_with_line_breaks_becomes_one_line(client: StdioClient) -> Non
 def test_stateless_requests_are_mirrored_in_headers(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         arguments = '{"region":"europ\\u00e4","deep":{"n":7}}'
-        params = f'{{"name":"mirrored","arguments":{arguments},{META}}}'
+        params = f'{{"name":"mirrored","arguments":{arguments},{OF_2026}}}'
         assert text_in(client.asks("tools/call", params=params)) == "mirrored"
-        client.asks("ping", params=f"{{{META}}}")
+        client.asks("ping", params=f"{{{OF_2026}}}")
         call, ping = upstream.journal
         assert {name: value for name, value in call.headers.items() if "mcp" in name} == {
-            "mcp-protocol-version": "2026-07-28",
-            "mcp-method": "tools/call",
-            "mcp-name": "mirrored",
-            "mcp-param-region": "=?base64?ZXVyb3DDpA==?=",
+            "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call",
+            "mcp-name": "mirrored", "mcp-param-region": "=?base64?ZXVyb3DDpA==?=",
             "mcp-param-n": "7",
-        }
+        }  # fmt: skip
         assert ping.headers["mcp-method"] == "ping"
         assert client.leaves() == 0
         assert "DELETE" not in upstream.methods()
@@ -152,16 +143,15 @@ def test_stateless_requests_are_mirrored_in_headers(tmp_path: Path) -> None:
 
 def test_a_cancelled_stateless_request_closes_its_connection(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.asks("server/discover", params=f"{{{META}}}")
-        client.say(asking("tools/call", id='"s"', params=f'{{"name":"slow",{META}}}'))
-        while not upstream.calls():
-            time.sleep(0.01)
+        client.asks("server/discover", params=f"{{{OF_2026}}}")
+        client.say(asking("tools/call", id='"s"', params=f'{{"name":"slow",{OF_2026}}}'))
+        eventually(upstream.calls)
         client.say(
             b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"s"}}'
         )
         assert upstream.cancelled.wait(10)
         assert "POST notifications/cancelled" not in upstream.methods()
-        assert client.asks("ping", id="9", params=f"{{{META}}}")["id"] == 9
+        assert client.asks("ping", id="9", params=f"{{{OF_2026}}}")["id"] == 9
 
 
 def test_an_older_upstream_gets_the_cancellation(
@@ -202,14 +192,9 @@ def test_a_session_that_the_upstream_has_forgotten_is_replaced(
     assert client.calls("stream", id="4")["method"] == "notifications/message"
     assert client.hears()["id"] == 4
     assert client.leaves() == 0
-    posts = [one for one in upstream.methods() if one.startswith("POST")]
-    assert posts == [
-        "POST tools/call",
-        "POST initialize",
-        "POST notifications/initialized",
-        "POST tools/call",
-        "POST tools/call",
-    ]
+    posts = [one.removeprefix("POST ") for one in upstream.methods() if one.startswith("POST")]
+    opened = ["initialize", "notifications/initialized"]
+    assert posts == ["tools/call", *opened, "tools/call", "tools/call"]
     assert len(client.raw) == 5  # the client hears nothing of it
     assert upstream.journal[-1].headers["mcp-session-id"] == "session-2"
 
@@ -234,15 +219,11 @@ def test_an_answer_has_the_id_as_the_client_wrote_it(
     assert re.match(rb'\{"jsonrpc": ?"2.0", ?"id": ?%b,' % re.escape(id.encode()), client.raw[-1])
 
 
-@pytest.mark.parametrize(
-    ("body", "type"),
-    [
-        ('{"jsonrpc":"2.0","id":1,"result":{},"result":{}}', "application/json"),
-        ('{"jsonrpc":"2.0","id":1,"result":{"text":"a\nb"}}', "application/json"),
-        ("", "application/json"),
-        ("hello", "text/plain"),
-    ],
-)
+@pytest.mark.parametrize(("body", "type"), [
+    ('{"jsonrpc":"2.0","id":1,"result":{},"result":{}}', "application/json"),
+    ('{"jsonrpc":"2.0","id":1,"result":{"text":"a\nb"}}', "application/json"),
+    ("", "application/json"), ("hello", "text/plain"),
+])  # fmt: skip
 def test_an_invalid_answer_is_replaced_by_an_error(
     client: StdioClient, body: str, type: str
 ) -> None:
@@ -252,10 +233,8 @@ def test_an_invalid_answer_is_replaced_by_an_error(
 
 
 def test_an_answer_that_is_too_large_is_replaced_by_an_error(tmp_path: Path) -> None:
-    with (
-        session_upstream() as upstream,
-        piped(upstream, tmp_path, "--message-limit", "1MB") as client,
-    ):
+    limit = ("--message-limit", "1MB")
+    with session_upstream() as upstream, piped(upstream, tmp_path, *limit) as client:
         client.opens()
         refused = client.calls("big", id="7", bytes=1_100_000)
         assert (refused["id"], refused["error"]["code"]) == (7, -32603)
@@ -273,21 +252,10 @@ def test_a_vanished_upstream_is_lost(client: StdioClient, upstream: SessionUpstr
     )
 
 
-def test_an_unreachable_upstream_ends_the_start(tmp_path: Path) -> None:
-    found = run("--stdio", *DENY, "-u", "http://127.0.0.1:1/mcp", home=tmp_path)
-    assert found.returncode == 1
-    assert found.stderr == (
-        "Error: Failed to connect to upstream MCP at http://127.0.0.1:1\nConnection refused\n"
-    )
-
-
-def test_configured_headers_are_sent(tmp_path: Path) -> None:
-    words = ("--stdio", *DENY, "--header", "Authorization: Bearer $TOKEN")
+def test_configured_headers_are_sent(upstream: SessionUpstream, tmp_path: Path) -> None:
+    words = ("--stdio", *DENY, "--header", "Authorization: Bearer $TOKEN", "-vv")
     token = {"TOKEN": "s3cret"}
-    with (
-        session_upstream() as upstream,
-        filtered(*words, "-vv", "-u", upstream.url, home=tmp_path, environment=token) as client,
-    ):
+    with filtered(*words, "-u", upstream.url, home=tmp_path, environment=token) as client:
         client.opens()
         client.leaves()
         sent = {seen.headers.get("authorization") for seen in upstream.journal}
@@ -304,23 +272,25 @@ def test_a_signal_ends_the_process_and_closes_the_session(
     assert "DELETE" in upstream.methods()
 
 
-def test_mitmproxy_is_not_imported(tmp_path: Path) -> None:
-    script = tmp_path / "sitecustomize.py"
-    script.write_text(
-        "import sys\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'mitmproxy':\n"
-        "            raise AssertionError('mitmproxy is imported')\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-    )
-    from tests.cli.launched import ADDON
+REFUSE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        assert name.partition(".")[0] not in {}, name
+if "mcp_tool_filter" in sys.orig_argv:
+    sys.meta_path.insert(0, Refuse())
+"""
 
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_what_is_slow_is_not_imported(
+    is_pipe: bool, upstream: SessionUpstream, tmp_path: Path
+) -> None:
+    refused = ["mitmproxy"] if is_pipe else ["mitmproxy", "asyncio", "h11", "ssl", "shutil"]
+    (tmp_path / "sitecustomize.py").write_text(REFUSE.format(refused))
+    words = ("--stdio", "-u", upstream.url) if is_pipe else ("--", *command())
     path = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
-    with (
-        session_upstream() as upstream,
-        filtered("--stdio", *DENY, "-u", upstream.url, home=tmp_path, environment=path) as client,
-    ):
+    with filtered(*DENY, *words, home=tmp_path, environment=path) as client:
         client.opens()
         assert text_in(client.calls("read_file")) == "read_file"
         assert client.leaves() == 0

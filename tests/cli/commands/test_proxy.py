@@ -8,77 +8,43 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.cli.launcher import main
-from tests.cli.launched import ADDON, run
+from tests.cli.launched import ADDON, Typed, run
 
 TO_NOBODY = ["--stdio", "--upstream", "http://127.0.0.1:1/mcp"]
-FOR_FETCHES = [
-    "--require-list",
-    "--keep-running",
-    "--connection-timeout=9",
-    "--tool-list-timeout=9",
-]
-ABOUT_HEADERS = ["--header-paths=*", "--header-override", "--login-through=off"]
-FOR_PROXIES = ["--max-children=2", "--no-browser", "--show-secrets", "--set=a=b",
-               "--paths=all", "--max-clients=9"]  # fmt: skip
+ENDS = ["--", sys.executable, "-c", ""]
+FOR_FETCHES = ["--require-list", "--keep-running", "--connection-timeout=9"]
+FOR_FETCHES += ["--tool-list-timeout=9"]
+FOR_PROXIES = ["--max-children=2", "--no-browser", "--show-secrets", "--set=a=b", "--paths=all"]
+FOR_PROXIES += ["--max-clients=9", "--header-paths=*", "--header-override", "--login-through=off"]
 
 
 def names_in(flags: list[str]) -> list[str]:
     return [flag.removeprefix("--").partition("=")[0] for flag in flags]
 
 
-@pytest.mark.parametrize(
-    "server", [["--", "false"], ["--stdio", "--upstream", "http://127.0.0.1:1/mcp"]]
-)
-@pytest.mark.parametrize("flag", ["dashboard"])
-def test_flags_that_stdio_does_not_support_are_refused(
-    flag: str, server: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--deny", "^a", f"--{flag}", "0", *server]) == 2
-    err = capsys.readouterr().err
-    assert f"Error: --{flag} does not work over stdio\n" in err
-    assert "--port" in err
-
-
-@pytest.mark.parametrize(
-    ("flags", "unused"),
-    [
-        (["--", sys.executable, "-c", ""], []),
-        (["-H", "X-A: 1", "--cert", "x.pem", "--", sys.executable, "-c", ""], ["header", "cert"]),
-        (["--host", "::1", "--stdio", "--upstream", "http://127.0.0.1:1/mcp"], ["host"]),
-        (["-H", "X-A: 1", "--stdio", "--upstream", "http://127.0.0.1:1/mcp"], []),
-        (
-            [*FOR_FETCHES, *FOR_PROXIES, *ABOUT_HEADERS, "--", sys.executable, "-c", ""],
-            names_in(FOR_FETCHES + FOR_PROXIES + ABOUT_HEADERS),
-        ),
-        (
-            [*FOR_FETCHES[1:], *FOR_PROXIES, *ABOUT_HEADERS, *TO_NOBODY],
-            names_in(FOR_PROXIES + ABOUT_HEADERS),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("flags", "unused"), [
+    (ENDS, []), (["-H", "X-A: 1", "--cert", "x.pem", *ENDS], ["header", "cert"]),
+    (["--host", "::1", *TO_NOBODY], ["host"]), (["-H", "X-A: 1", *TO_NOBODY], []),
+    (FOR_FETCHES + FOR_PROXIES + ENDS, names_in(FOR_FETCHES + FOR_PROXIES)),
+    (FOR_FETCHES[1:] + FOR_PROXIES + TO_NOBODY, names_in(FOR_PROXIES)),
+])  # fmt: skip
 def test_typed_flags_that_change_nothing_are_named(
     flags: list[str], unused: list[str], tmp_path: Path
 ) -> None:
     """A user who types --cert in front of a command may believe that something is encrypted."""
-    ran = run("--deny", "^a", *flags, home=tmp_path)
-    named = [line.split()[1] for line in ran.stderr.splitlines() if "has no effect" in line]
+    said = run("--deny", "^a", *flags, home=tmp_path).stderr
+    named = [line.split()[1] for line in said.splitlines() if "has no effect" in line]
     assert sorted(named) == sorted(f"--{name}" for name in unused)
 
 
 @pytest.mark.parametrize("words", [["--deny"], ["--allow"], ["--deny-glob"], ["check-pattern"]])
-@pytest.mark.parametrize("more", [["--", "true"], ["--port", "0", "--", "true"], ["--list-tools"]])
+@pytest.mark.parametrize("more", [["--", "true"], ["--port", "0", "--", "true"], TO_NOBODY])
 def test_a_pattern_that_is_not_utf8_is_refused(
-    words: list[str], more: list[str], tmp_path: Path
+    words: list[str], more: list[str], ran: Typed
 ) -> None:
     more = [] if words == ["check-pattern"] else more
-    if more == ["--list-tools"]:
-        more += TO_NOBODY
-    ran = run(*words, "a\udcff", *more, home=tmp_path)
-    assert ran.returncode == 1
-    said = ran.stderr.splitlines()
-    assert said[0].startswith('Error: The pattern "a\\udcff" in ')
-    assert len(said) == 2
+    what, _ = ran(*words, "a\udcff", *more, status=1).err.splitlines()
+    assert what.startswith('Error: The pattern "a\\udcff" in ')
 
 
 @pytest.mark.parametrize("flags", [[], ["--port", "0"]])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,31 +14,18 @@ from mitmproxy.test import tflow
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from mcp_tool_filter.cli.launcher import main
-from tests.cli.launched import run as ran
+from tests.cli.commands.test_stdio_rules import ruled_by
+from tests.cli.launched import Typed
 from tests.proxy import REPOSITORY
 
 RECORDINGS = REPOSITORY / "recordings"
 SSE = RECORDINGS / "mcp1-sse.flow"
 
-type Run = Callable[..., subprocess.CompletedProcess[str]]
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return lambda *words: ran(*map(str, words), home=tmp_path)
-
-
-def ruled(home: Path, *rules: str) -> Path:
-    """Write a file of rules."""
-    file = home / "rules.yaml"
-    file.write_text(f"interceptor: {{rules: [{', '.join(rules)}]}}")
-    return file
-
-
-def test_a_replay_shows_what_a_policy_would_have_done(run: Run) -> None:
-    done = run("replay", SSE, "--deny", "^read_")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
+def test_a_replay_shows_what_a_policy_would_have_done(typed: Typed) -> None:
+    done = typed("replay", SSE, "--deny", "^read_")
+    assert done.err == ""
+    assert done.out == (
         "mcp1-sse.flow: 12 requests\n"
         "  Tools: 17, of which 1 hidden\n"
         "  Saved: 482 bytes per tools/list\n"
@@ -50,31 +36,31 @@ def test_a_replay_shows_what_a_policy_would_have_done(run: Run) -> None:
     )
 
 
-def test_a_replay_names_refused_prompts_resources_and_skills(run: Run) -> None:
+def test_a_replay_names_refused_prompts_resources_and_skills(typed: Typed) -> None:
     flags = ("--deny-prompts", "^no_such", "--deny-resources", "^FILE:/", "--ignore-case")
-    done = run("replay", RECORDINGS / "ts1-errors.flow", *flags)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = typed("replay", RECORDINGS / "ts1-errors.flow", *flags)
+    assert done.err == ""
     refused = "resource file:///nowhere 1x, prompt no_such_prompt 1x"
-    assert f"  Other requests refused: {refused}\n" in done.stdout
+    assert f"  Other requests refused: {refused}\n" in done.out
 
 
-def test_a_replay_can_use_a_lock(tmp_path: Path, run: Run) -> None:
+def test_a_replay_can_use_a_lock(tmp_path: Path, typed: Typed) -> None:
     lock = tmp_path / "tools.lock"
     lock.write_text('{"version":1,"tools":{}}')
-    done = run("replay", RECORDINGS / "mcp1-paginated.flow", "--lock", lock)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "    delete_file: not approved\n" in done.stdout
-    assert "  Calls refused: delete_file 1x\n" in done.stdout
+    done = typed("replay", RECORDINGS / "mcp1-paginated.flow", "--lock", lock)
+    assert done.err == ""
+    assert "    delete_file: not approved\n" in done.out
+    assert "  Calls refused: delete_file 1x\n" in done.out
 
 
 def test_a_replay_can_list_each_message_that_a_policy_would_refuse_or_change(
-    tmp_path: Path, run: Run
+    tmp_path: Path, typed: Typed
 ) -> None:
     rule = "{id: tried, mode: audit, actions: [block: no], conditions: [tool_equals: echo]}"
-    flags = ("--deny", "^read_", "--rules", ruled(tmp_path, rule), "--shadow")
-    done = run("replay", SSE, *flags)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    flags = ("--deny", "^read_", *ruled_by(tmp_path, rule), "--shadow")
+    done = typed("replay", SSE, *flags)
+    assert done.err == ""
+    lines = done.out.splitlines()
     assert "  Tools: 17, of which 1 would be hidden" in lines
     assert "  Calls refused: none" in lines
     assert sorted(line for line in lines if ": would be " in line) == [
@@ -84,15 +70,20 @@ def test_a_replay_can_list_each_message_that_a_policy_would_refuse_or_change(
         "  tools/call read_file: would be refused: not found: read_file (denied by ^read_)",
     ]
     assert "  Only reported: 1 changed, 3 refused" in lines
-    done = run("replay", SSE, *flags, "--json")
-    reported = json.loads(done.stdout)["reported"]
+    done = typed("replay", SSE, *flags, "--json")
+    reported = json.loads(done.out)["reported"]
     assert [one["tool"] for one in reported if one["verdict"] == "refused"].count("echo") == 2
-    assert run("replay", SSE, *flags, "--gate").returncode == 3
+    typed("replay", SSE, *flags, "--gate", status=3)
 
 
-def test_a_replay_can_print_json(run: Run) -> None:
-    done = run("replay", RECORDINGS / "ts1-batch.flow", "--allow", "^read_", "--json")
-    outcome = json.loads(done.stdout)
+def test_another_file_is_not_replayed(typed: Typed) -> None:
+    refused = typed("replay", RECORDINGS / "README.md", status=1).err
+    assert "Not a mitmproxy flow file" in refused
+
+
+def test_a_replay_can_print_json(typed: Typed) -> None:
+    done = typed("replay", RECORDINGS / "ts1-batch.flow", "--allow", "^read_", "--json")
+    outcome = json.loads(done.out)
     assert outcome["exposed"] == ["read_file"]
     assert outcome["hidden"]["delete_file"] == "matches no allow pattern"
     assert outcome["passed"] == {"read_file": 2}
@@ -100,101 +91,74 @@ def test_a_replay_can_print_json(run: Run) -> None:
     assert outcome["leaks"] == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "status"),
-    [
-        (["--deny", "^read_"], 3),
-        (["--deny", "^write_"], 0),
-        (["--deny", "^read_", "--except", "^read_file$"], 0),
-    ],
-)
+@pytest.mark.parametrize(("flags", "status"), [
+    (["--deny", "^read_"], 3), (["--deny", "^write_"], 0),
+    (["--deny", "^read_", "--except", "^read_file$"], 0),
+])  # fmt: skip
 def test_a_replay_can_fail_if_a_call_would_be_refused(
-    flags: list[str], status: int, run: Run
+    flags: list[str], status: int, typed: Typed
 ) -> None:
     recording = RECORDINGS / "mcp1-streamable-json.flow"
-    assert run("replay", recording, *flags, "--gate").returncode == status
+    typed("replay", recording, *flags, "--gate", status=status)
 
 
-def test_a_transcript_shows_both_sides(run: Run) -> None:
-    done = run("replay", RECORDINGS / "ts1-errors.flow", "--deny", "^fail$", "--transcript")
-    assert "upstream gets   nothing" in done.stdout
-    assert '"message":"Tool not found: fail"' in done.stdout
+def test_a_transcript_shows_both_sides(typed: Typed) -> None:
+    done = typed("replay", RECORDINGS / "ts1-errors.flow", "--deny", "^fail$", "--transcript")
+    assert "upstream gets   nothing" in done.out
+    assert '"message":"Tool not found: fail"' in done.out
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["nowhere.flow"], "Error: Cannot read the recording nowhere.flow\nNo such file or"),
-        ([RECORDINGS / "README.md"], "Not a mitmproxy flow file"),
-        ([SSE, "--deny", "^[a-z"],
-         'Error: Invalid regex pattern in deny list: "^[a-z"\nPattern must be valid'),
-        ([SSE, "--rules", "bad.yaml"], "unknown key 'rulez'; did you mean 'rules'?"),
-        ([SSE, "--lock", "."], "Cannot read the lock"),
-    ],
-)  # fmt: skip
-def test_an_unreplayable_recording_is_refused(
-    args: list[str | Path], said: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("bad.yaml").write_text("interceptor: {rulez: 1}")
-    done = run("replay", *args)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_rules_are_tried_on_a_recording_and_send_nothing(tmp_path: Path, run: Run) -> None:
-    rules = ruled(
+def test_rules_are_tried_on_a_recording_and_send_nothing(tmp_path: Path, typed: Typed) -> None:
+    rules = ruled_by(
         tmp_path,
         "{id: no-echo, conditions: [tool_equals: echo], actions: [delay: 1m, block: x]}",
         "{id: told, actions: [webhook: {url: 'http://127.0.0.1:1/'}, fork: {}]}",
     )
     recording = RECORDINGS / "mcp1-streamable-json.flow"
-    said = json.loads(run("replay", recording, "--rules", rules, "--json").stdout)
+    said = json.loads(typed("replay", recording, *rules, "--json").out)
     assert said["rules"] == {"no-echo": 2}
     assert said["refused"] == {"echo": 2}
     assert said["unknown"] == {"delete_file": 1}
 
 
-def test_the_rules_are_counted_for_each_message_of_a_batch(tmp_path: Path, run: Run) -> None:
+def test_the_rules_are_counted_for_each_message_of_a_batch(tmp_path: Path, typed: Typed) -> None:
     rule = "{id: no-calls, conditions: [method_equals: tools/call], actions: [block: x]}"
-    rules, recording = ruled(tmp_path, rule), RECORDINGS / "ts1-batch.flow"
-    said = json.loads(run("replay", recording, "--rules", rules, "--json").stdout)
+    rules, recording = ruled_by(tmp_path, rule), RECORDINGS / "ts1-batch.flow"
+    said = json.loads(typed("replay", recording, *rules, "--json").out)
     assert said["refused"] == {"read_file": 2, "delete_file": 2, "no_such_tool": 1}
     assert said["rules"] == {"no-calls": 4}  # rules never see a call of a tool that is not there
 
 
-def test_scrub_writes_a_clean_copy(tmp_path: Path, run: Run) -> None:
+def test_scrub_writes_a_clean_copy(tmp_path: Path, typed: Typed) -> None:
     """Only its user can read it, whoever could before."""
-    source, target = SSE, tmp_path / "clean.flow"
-    target.touch(0o644)
-    done = run("scrub", source, target, "--field", "path")
+    (target := tmp_path / "clean.flow").touch(0o644)
+    said = typed("scrub", SSE, target, "--field", "path").err
     assert target.stat().st_mode & 0o777 == 0o600
-    assert done.returncode == 0
-    assert done.stderr == f"12 flows, 1 secret masked: {target}\n"
+    assert said == f"12 flows, 1 secret masked: {target}\n"
     assert b'"path":"xxxxxxxxx"' in target.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["clean.flow"]
 
 
-def test_scrub_can_overwrite_its_input(tmp_path: Path, run: Run) -> None:
+def test_scrub_can_overwrite_its_input(tmp_path: Path, typed: Typed) -> None:
     copy = tmp_path / "copy.flow"
-    copy.write_bytes((SSE).read_bytes())
-    assert run("scrub", copy, copy).returncode == 0
-    assert copy.read_bytes() == (SSE).read_bytes()
+    copy.write_bytes(SSE.read_bytes())
+    typed("scrub", copy, copy)
+    assert copy.read_bytes() == SSE.read_bytes()
 
 
-@pytest.mark.parametrize("target", ["target.flow", "no/folder.flow"])
-def test_scrub_names_what_it_cannot_write_and_leaves_nothing_behind(
-    target: str, tmp_path: Path, run: Run
-) -> None:
-    (tmp_path / "target.flow").mkdir()
-    done = run("scrub", SSE, tmp_path / target)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: Cannot write")
-    assert [path.name for path in tmp_path.iterdir()] == ["target.flow"]
+@pytest.mark.parametrize("name", ["X-Schl\u00fcssel", "X-\udcff"])
+def test_scrub_masks_a_header_with_any_name(name: str, tmp_path: Path, typed: Typed) -> None:
+    """What is typed are bytes, as in a request; they need not be UTF-8."""
+    [flow, *_] = read_flows(SSE)
+    flow.request.headers.fields += ((os.fsencode(name), b"0pen-sesame"),)
+    with (tmp_path / "own.flow").open("wb") as file:
+        FlowWriter(file).add(flow)
+    said = typed("scrub", tmp_path / "own.flow", tmp_path / "clean.flow", "--header", name).err
+    assert said.startswith("1 flow, 1 secret masked")
+    assert b"0pen-sesame" not in (tmp_path / "clean.flow").read_bytes()
 
 
-def test_scrub_names_what_it_did_not_read(tmp_path: Path, run: Run) -> None:
+def test_scrub_names_what_it_did_not_read(tmp_path: Path, typed: Typed) -> None:
     [flow, *_] = read_flows(SSE)
     flow.request.headers["content-encoding"] = "x-own"
     flow.request.raw_content = b"?"
@@ -202,9 +166,8 @@ def test_scrub_names_what_it_did_not_read(tmp_path: Path, run: Run) -> None:
         writer = FlowWriter(file)
         for one in (flow, tflow.ttcpflow()):
             writer.add(one)
-    done = run("scrub", tmp_path / "mixed.flow", tmp_path / "clean.flow")
-    assert done.returncode == 0
-    assert done.stderr == (
+    done = typed("scrub", tmp_path / "mixed.flow", tmp_path / "clean.flow")
+    assert done.err == (
         f"1 flow, 0 secrets masked: {tmp_path}/clean.flow\n"
         "Left out: 1 flow that is not HTTP\n"
         "Warning: these parts could not be read and may still hold secrets:\n"
@@ -217,7 +180,7 @@ def test_a_damaged_recording_gives_one_sentence(
 ) -> None:
     """A disk may be full, or a byte wrong; mitmproxy does not check what it reads."""
     monkeypatch.setattr(logging, "disable", lambda _level: None)
-    whole = (SSE).read_bytes()
+    whole = SSE.read_bytes()
     chosen = random.Random(1)
     damaged, target = tmp_path / "damaged.flow", tmp_path / "clean.flow"
     refused = 0

@@ -13,32 +13,26 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands.relaying import pid_in, written_in
+from tests.cli.launched import Typed, surroundings
 from tests.stdio_client import is_alive
 
 PYTHON = sys.executable
 
 
-def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    return {**kept, "HOME": str(home), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "", **more}
+@pytest.fixture(autouse=True)
+def _no_proxy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if "proxy" in name.lower():
+            monkeypatch.delenv(name)
 
 
 def words(*arguments: str) -> list[str]:
     return [PYTHON, "-m", "mcp_tool_filter", "run", *arguments]
 
 
-def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words(*arguments),
-        env=environment(home, **more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_the_clients_environment_names_our_proxy_and_all_certificates(tmp_path: Path) -> None:
+def test_the_clients_environment_names_our_proxy_and_all_certificates(
+    tmp_path: Path, ran: Typed
+) -> None:
     """Whatever the user had set: NO_PROXY would lead around us."""
     own = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
     (tmp_path / "corporate.pem").write_text(own)
@@ -48,10 +42,9 @@ def test_the_clients_environment_names_our_proxy_and_all_certificates(tmp_path: 
     )
     trusted = str(tmp_path / "corporate.pem")
     none = {"NO_PROXY": "localhost,*", "no_proxy": "*"}
-    ran = run(tmp_path, "--", PYTHON, "-c", show, NODE_EXTRA_CA_CERTS=trusted, **none)
-    assert ran.returncode == 0
-    assert "has no effect" not in ran.stderr  # the user has set no option
-    found, certificates = json.loads(ran.stdout)
+    out, err = ran("run", "--", PYTHON, "-c", show, NODE_EXTRA_CA_CERTS=trusted, **none)
+    assert "has no effect" not in err  # the user has set no option
+    found, certificates = json.loads(out)
     proxy = found["HTTPS_PROXY"]
     assert proxy.startswith("http://127.0.0.1:")
     for name in ("HTTP_PROXY", "https_proxy", "http_proxy", "ALL_PROXY"):
@@ -66,12 +59,16 @@ def test_the_clients_environment_names_our_proxy_and_all_certificates(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [7, 255])
-def test_the_clients_exit_status_is_ours(tmp_path: Path, status: int) -> None:
-    assert run(tmp_path, "--", "sh", "-c", f"exit {status}").returncode == status
+def test_the_clients_exit_status_is_ours(ran: Typed, status: int) -> None:
+    ran("run", "--", "sh", "-c", f"exit {status}", status=status)
 
 
-def test_a_client_ended_by_a_signal_has_a_shells_status(tmp_path: Path) -> None:
-    assert run(tmp_path, "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
+def test_a_client_ended_by_a_signal_has_a_shells_status(ran: Typed) -> None:
+    ran("run", "--", "sh", "-c", "kill -9 $$", status=128 + 9)
+
+
+def test_a_file_of_certificates_that_cannot_be_read_is_an_error(ran: Typed) -> None:
+    assert "Cannot read --ca /no/such" in ran("run", "--ca", "/no/such", "--", "sh", status=1).err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -83,9 +80,8 @@ def test_signals_go_to_the_client(tmp_path: Path, number: signal.Signals) -> Non
         f"open({str(ready)!r}, 'w').write(str(os.getpid()))\n"
         "time.sleep(60)"
     )
-    with subprocess.Popen(
-        words("--", PYTHON, "-c", program), env=environment(tmp_path), start_new_session=True
-    ) as process:
+    command, around = words("--", PYTHON, "-c", program), surroundings(tmp_path)
+    with subprocess.Popen(command, env=around, start_new_session=True) as process:
         pid = pid_in(ready)
         process.send_signal(number)
         assert process.wait(30) == 9
@@ -102,16 +98,15 @@ def test_the_client_keeps_its_terminal(tmp_path: Path) -> None:
     )
     # setsid --ctty makes the terminal that of the session, as a terminal program does.
     command = ["setsid", "--ctty", *words("--", PYTHON, "-c", program)]
-    with subprocess.Popen(
-        command, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
+    around = surroundings(tmp_path)
+    with subprocess.Popen(command, env=around, stdin=theirs, stdout=theirs, stderr=theirs) as run:
         assert written_in(file) == "[True, True, True] True"
-        process.wait(30)
+        run.wait(30)
     os.close(ours)
     os.close(theirs)
 
 
-def test_the_proxy_listens_on_the_loopback_only_and_ends_with_the_client(tmp_path: Path) -> None:
+def test_the_proxy_listens_on_the_loopback_only_and_ends_with_the_client(ran: Typed) -> None:
     show = (
         "import os, socket, urllib.parse\n"
         "proxy = urllib.parse.urlsplit(os.environ['HTTPS_PROXY'])\n"
@@ -120,26 +115,7 @@ def test_the_proxy_listens_on_the_loopback_only_and_ends_with_the_client(tmp_pat
         "other.bind(('127.0.0.2', proxy.port))\n"  # nobody listens there
         "print(proxy.port)"
     )
-    port = int(run(tmp_path, "--", PYTHON, "-c", show).stdout)
+    port = int(ran("run", "--", PYTHON, "-c", show).out)
     check = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
     gone = subprocess.run([PYTHON, "-c", check], capture_output=True, check=False)
     assert b"ConnectionRefusedError" in gone.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "There is no client to run"),
-        (["--", "no-such-client"], "Cannot start no-such-client"),
-        (["--deny", "(a+)+", "--", "true"], "Unsafe regex pattern"),
-        (["--header", "a: b", "--", "true"], "There is no flag --header"),
-        (["--ca", "/no/such", "--", "true"], "Cannot read --ca /no/such"),
-        (["--client", "nobody", "--", "true"], "nobody"),
-    ],
-)
-def test_mistakes_give_one_sentence(tmp_path: Path, arguments: list[str], said: str) -> None:
-    ran = run(tmp_path, *arguments)
-    is_missing = "no-such-client" in arguments  # then it is as in a shell
-    assert ran.returncode == 127 if is_missing else ran.returncode not in (0, 3)
-    assert said in ran.stderr
-    assert "Traceback" not in ran.stderr

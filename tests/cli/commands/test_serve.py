@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import resource
 import signal
@@ -35,7 +34,7 @@ from tests.oauth_upstream import oauth_upstream
 from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
 from tests.session_upstream import session_upstream
-from tests.stdio_client import StdioClient, filtered, upstream
+from tests.stdio_client import StdioClient, filtered, is_alive, upstream
 from tests.websocket import accept, connect
 
 
@@ -151,17 +150,14 @@ def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> 
         assert re.search(r"\d remote tools/call delete_file: refused", it.stderr)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/", "/mcp", "/files", "/files?a", "/nobody/mcp", "/FILES/mcp", "//files/mcp",
-        "/files/../far/mcp", "/files/./mcp", "/files//mcp", "/files%2f../far/mcp", "/%66iles/mcp",
-        "/files/%2e%2e/far/mcp", "/files\\..\\far/mcp", "/files/..;/far/mcp", "/files/x/../mcp",
-        "/nobody/../files/mcp", "/.well-known/oauth-protected-resource",
-        "/.well-known/oauth-protected-resource/nobody/mcp",
-        "/.well-known/oauth-protected-resource/../files/mcp",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", [
+    "/", "/mcp", "/files", "/files?a", "/nobody/mcp", "/FILES/mcp", "//files/mcp",
+    "/files/../far/mcp", "/files/./mcp", "/files//mcp", "/files%2f../far/mcp", "/%66iles/mcp",
+    "/files/%2e%2e/far/mcp", "/files\\..\\far/mcp", "/files/..;/far/mcp", "/files/x/../mcp",
+    "/nobody/../files/mcp", "/.well-known/oauth-protected-resource",
+    "/.well-known/oauth-protected-resource/nobody/mcp",
+    "/.well-known/oauth-protected-resource/../files/mcp",
+])  # fmt: skip
 def test_other_paths_belong_to_nobody(path: str, both: Serving) -> None:
     answer = both.send("POST", path, INITIALIZE)
     assert (answer.status, answer.json()["error"]["code"]) == (404, -32600), answer
@@ -315,15 +311,12 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
             assert "delete_file" in it.at("far").tools()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('deny = "a"\n[servers.a]\nurl = "http://127.0.0.1:1/mcp"', "Failed to connect"),
-        (f"deny = 'nothing_like_it'\n[servers.a]\n{command('read_file')}", "matches no tool"),
-        (f"deny = 'read'\n[servers.a]\n{command('read_file')}deny = 'no_such'", "a: The pattern"),
-        (f"[servers.a]\n{command('read_file')}", "Nothing is denied"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ('deny = "a"\n[servers.a]\nurl = "http://127.0.0.1:1/mcp"', "Failed to connect"),
+    (f"deny = 'nothing_like_it'\n[servers.a]\n{command('read_file')}", "matches no tool"),
+    (f"deny = 'read'\n[servers.a]\n{command('read_file')}deny = 'no_such'", "a: The pattern"),
+    (f"[servers.a]\n{command('read_file')}", "Nothing is denied"),
+])  # fmt: skip
 def test_with_strict_the_process_ends(text: str, said: str, tmp_path: Path) -> None:
     with serving(tmp_path, text, "--strict", report="Error: ") as it:
         assert it.client.ends() in (1, 2)
@@ -372,10 +365,8 @@ def test_sighup_with_broken_rules_changes_no_server(tmp_path: Path) -> None:
     second = f"[servers.second]\n{command('a,b')}"
     with serving(tmp_path, first + second) as it:
         one, two = it.at("first"), it.at("second")
-        it.reads(
-            f"{first}deny = 'b'\n{second}rules = 'none.yaml'\n",
-            "nothing has changed: second: Cannot read the rules file",
-        )
+        said = "nothing has changed: second: Cannot read the rules file"
+        it.reads(f"{first}deny = 'b'\n{second}rules = 'none.yaml'\n", said)
         assert (one.tools(), two.tools()) == (["a", "b"], ["a", "b"])
         said = "second: http.* hidden; rules: 1: no"
         it.reads(f"{first}deny = 'b'\n{second}rules = 'rules.yaml'\n", said)
@@ -406,9 +397,7 @@ def test_sighup_gives_no_rights_to_the_network_on_which_it_still_listens(tmp_pat
 def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
     """It waits in its own session only."""
     with session_upstream() as remote:
-        slow = (
-            f'[servers.slow]\ncommand = ["{sys.executable}", "-c", "import time; time.sleep(60)"]'
-        )
+        slow = "[servers.slow]\ncommand = ['sh', '-c', 'cat >/dev/null']"  # ends with its input
         text = f"{slow}\n[servers.far]\nurl = '{remote.url}'\n[servers.near]\n{command('a')}"
         with serving(tmp_path, text) as it:
             it.says("  slow: it is still starting")
@@ -416,35 +405,8 @@ def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
             assert "read_file" in it.at("far").tools()
 
 
-@pytest.mark.parametrize(
-    ("text", "flags", "said"),
-    [
-        ("deny = 'a'", (), "There is no server in"),
-        ("[servers.a]\nurl = 'x'", ("--header", "A: b"), "There is no flag --header"),
-        ("inspect = true\n[servers.a]\nurl = 'x'", (), "inspect does not work with serve"),
-        ("stdio = true\n[servers.a]\nurl = 'x'", (), "stdio does not work with serve"),
-        ("[servers.a]\nurl = 'x'\nheader = 'A: b'", ("--host", "0.0.0.0"), "everybody on the"),
-        ("[servers.a]\nurl = 'x'\nurl = 'y'", (), "is not TOML"),
-        ("[servers.a]\nurl = 'x'", ("--", "npx"), "npx"),
-    ],
-)
-def test_what_cannot_be_served_is_one_clear_error(
-    text: str, flags: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
-    with serving(tmp_path, text, *flags, report="Error: ") as it:
-        assert it.client.ends() == 2
-        assert said in it.stderr
-        assert len(it.stderr.splitlines()) == 2
-
-
-def test_without_a_file_there_is_advice(tmp_path: Path) -> None:
-    done = run("serve", home=tmp_path)
-    assert (done.returncode, "There is no config file" in done.stderr) == (2, True)
-    folder = tmp_path / ".config/mcp-tool-filter"
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text("[servers.a]\n")
-    done = run("serve", home=tmp_path)
-    assert f"[servers.a] of {folder}/config.toml has no url and no command" in done.stderr
+LOGINS = {"one": "same origin, sends iss", "other": "same origin", "old": "2025-03-26"}
+LOGINS["oldest"] = "2025-03-26, without metadata"
 
 
 def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
@@ -479,14 +441,6 @@ def test_clients_log_in_to_each_server(tmp_path: Path) -> None:
             # One without a login answers itself.
             documents = ("oauth-protected-resource/free/mcp", "oauth-authorization-server/free")
             assert [it.send("GET", f"/.well-known/{one}").status for one in documents] == [405, 405]
-
-
-LOGINS = {
-    "one": "same origin, sends iss",
-    "other": "same origin",
-    "old": "2025-03-26",
-    "oldest": "2025-03-26, without metadata",
-}
 
 
 async def _show(url: str) -> None:
@@ -539,10 +493,8 @@ deny = ["^env$"]  # not this
         press(page, "Write the file of files")
         page.wait_for("Saved in")
         after = text.replace('["^env$"]', "[\"^env$\", '^read_file$']")
-        after = after.replace(
-            "# the end of files", "# the end of files\nexcept = ['^delete_file$']"
-        )
-        assert it.file.read_text() == after
+        end = "# the end of files"
+        assert it.file.read_text() == after.replace(end, f"{end}\nexcept = ['^delete_file$']")
         it.process.send_signal(signal.SIGHUP)
         it.says("other: SIGHUP: ")
         assert files.tools() == ["write_file", "delete_file"], "as it was saved"
@@ -631,10 +583,8 @@ def test_metrics_name_the_server(tmp_path: Path) -> None:
             client.calls("read_file")
         port = int(it.says(r"Metrics: http://127\.0\.0\.1:(\d+)/metrics")[1])
         at = Served(port, it.client)
-        own, others = (
-            at.send("GET", "/metrics", b"", **headers).body.decode()
-            for headers in ({"authorization": "Bearer t0ken"}, {})
-        )
+        own = at.send("GET", "/metrics", authorization="Bearer t0ken").body.decode()
+        others = at.send("GET", "/metrics").body.decode()
         for line in (
             'calls_total{server="files",tool="read_file"} 1.0',
             'calls_total{server="other",tool="read_file"} 2.0',
@@ -667,19 +617,13 @@ def board_of(it: Serving) -> Callable[..., dict[str, Any]]:
 
 def test_processes_end_with_it(tmp_path: Path) -> None:
     with serving(tmp_path, f"[servers.a]\n{command('a')}") as it:
-        it.at("a")
-        task = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children")
-        (child,) = map(int, task.read_text().split())
+        (child,) = it.at("a").children()
         it.process.terminate()
         assert it.client.ends() == 0
-        with pytest.raises(ProcessLookupError):
-            os.kill(child, 0)
+        assert not is_alive(child)
 
 
-JSON = [
-    (b"content-type", b"application/json"),
-    (b"accept", b"application/json, text/event-stream"),
-]
+JSON = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 
 
 @asynccontextmanager

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_tool_filter.adapters.watch.running import running_filters
-from mcp_tool_filter.cli.launcher import main
-from tests.adapters.watch.test_running import base, eventually
+from tests.adapters.watch.test_running import base
 from tests.browser import browser
+from tests.cli.commands.served_command import Served
 from tests.cli.commands.test_serve import serving
-from tests.cli.launched import RunningLauncher, run, surroundings
+from tests.cli.launched import Typed
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import eventually
 from tests.session_upstream import session_upstream
-from tests.stdio_client import filtered, started, upstream
+from tests.stdio_client import filtered, upstream
 
 MEMBERS = (
     "name", "source", "target", "reachable", "exposed", "hidden", "dead_patterns", "lock", "login",
@@ -35,17 +34,6 @@ MEMBERS = (
 __all__ = ("base",)  # a fixture
 
 
-@pytest.fixture
-def home(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
-        monkeypatch.delenv(variable, raising=False)
-    (tmp_path / "project").mkdir()
-    (tmp_path / "run").symlink_to(base)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path / "project")
-    return tmp_path
-
-
 def write_config(home: Path, text: str) -> Path:
     file = home / ".config" / "mcp-tool-filter" / "config.toml"
     file.parent.mkdir(parents=True)
@@ -53,21 +41,34 @@ def write_config(home: Path, text: str) -> Path:
     return file
 
 
+def ours(*words: str) -> dict[str, object]:
+    return {"command": "mcp-tool-filter", "args": words}
+
+
 def write_cursor(home: Path, file: str, **servers: object) -> None:
     (home / file).parent.mkdir(parents=True, exist_ok=True)
     (home / file).write_text(json.dumps({"mcpServers": servers}))
 
 
-def status_of(home: Path, *words: str) -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
-    ended = run("status", "--json", "--timeout", "3000", *words, home=home)
-    assert ended.stderr == ""
-    assert "s3cret" not in ended.stdout
-    rows = json.loads(ended.stdout)
-    assert all(set(MEMBERS) <= row.keys() for row in rows)
-    return ended.returncode, {(row["name"], row["source"]): row for row in rows}
+type Rows = dict[tuple[str, str], dict[str, Any]]
+type Status = Callable[..., Rows]
 
 
-def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
+@pytest.fixture
+def status_of(home: Path, base: Path, ran: Typed) -> Status:
+    def status_of(*words: object, status: int = 0) -> Rows:
+        out, err = ran("status", "--json", "--timeout", "3000", *words, status=status)
+        assert (err, "s3cret" in out) == ("", False)
+        rows = json.loads(out)
+        assert all(set(MEMBERS) <= row.keys() for row in rows)
+        return {(row["name"], row["source"]): row for row in rows}
+
+    return status_of
+
+
+def test_every_server_is_shown_with_what_is_known_of_it(
+    home: Path, ran: Typed, typed: Typed, status_of: Status
+) -> None:
     command = upstream("--tools", "read_file,delete_file")
     words = [*command, "--page", "0"]
     left, gone = home / "started-by-project", ["/none/such", "--token=s3cret"]
@@ -83,24 +84,16 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
             f'[servers.login]\nurl = "{behind_login.url}"\n',
         )
         write_cursor(home, ".cursor/mcp.json", wrapped={"command": words[0], "args": words[1:]})
-        assert main(["wrap", "cursor", "wrapped", "--deny", "^read_", "--yes"]) == 0
+        typed("wrap", "cursor", "wrapped", "--deny", "^read_", "--yes")
         write_cursor(
-            home,
-            ".codeium/windsurf/mcp_config.json",
-            named={"command": "mcp-tool-filter", "args": ["--server", "files"]},
-            more={"command": "mcp-tool-filter", "args": ["--server", "files", "--deny", "^read_"]},
+            home, ".codeium/windsurf/mcp_config.json", named=ours("--server", "files"),
+            more=ours("--server", "files", "--deny", "^read_"),
             plain={"command": "npx", "args": ["x"]},
-            gone_since_last_week={
-                "command": "mcp-tool-filter",
-                "args": ["--deny", "x", "--", *gone],
-            },
-            unsafe={"command": "mcp-tool-filter", "args": ["--deny", "(a+)+", "--", *command]},
-        )
-        write_cursor(
-            home, "project/.cursor/mcp.json", evil={"command": "mcp-tool-filter", "args": evil}
-        )
-        code, rows = status_of(home)
-        assert code == 1
+            gone_since_last_week=ours("--deny", "x", "--", *gone),
+            unsafe=ours("--deny", "(a+)+", "--", *command),
+        )  # fmt: skip
+        write_cursor(home, "project/.cursor/mcp.json", evil=ours(*evil))
+        rows = status_of(status=1)
         files = rows["files", "config.toml"]
         assert files["file"] == str(file)
         assert files["target"] == shlex.join(command)
@@ -128,34 +121,32 @@ def test_every_server_is_shown_with_what_is_known_of_it(home: Path) -> None:
         assert unsafe["target"] == files["target"]
         assert len(rows) == 11, "an entry without the filter is no concern of ours"
         assert not left.exists()
-        ended = run("status", "--timeout", "3000", home=home)
-        assert (ended.returncode, "s3cret" in ended.stdout + ended.stderr) == (1, False)
-        assert "\ngone_since_last_week\twindsurf (user)\tno\t" in ended.stdout
-        assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in ended.stdout
-        assert 'files: the pattern "^dead" matches no tool' in ended.stderr
-        assert f"login: mcp-tool-filter login {behind_login.url}" in ended.stderr
+        out, err = ran("status", "--timeout", "3000", status=1)
+        assert "s3cret" not in out + err
+        assert "\ngone_since_last_week\twindsurf (user)\tno\t" in out
+        assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in out
+        assert 'files: the pattern "^dead" matches no tool' in err
+        assert f"login: mcp-tool-filter login {behind_login.url}" in err
 
 
 @pytest.mark.rest
-def test_a_server_that_hangs_delays_no_other(home: Path) -> None:
+def test_a_server_that_hangs_delays_no_other(home: Path, status_of: Status) -> None:
     """They are asked at the same time: one after the other would take longer than we wait."""
     tables = [f'[servers.s{n}]\ncommand = ["sleep", "300"]\n' for n in range(24)]
     write_config(home, "".join(tables))
-    code, rows = status_of(home)
-    assert code == 1
+    rows = status_of(status=1)
     assert {row["problem"] for row in rows.values()} == {"Connection timeout after 3000ms"}
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert "sleep 300" not in left.stdout
 
 
-def test_without_servers_all_is_well(home: Path) -> None:
-    assert status_of(home) == (0, {})
-    ended = run("status", home=home)
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "There is no server" in ended.stderr
+def test_without_servers_all_is_well(ran: Typed, status_of: Status) -> None:
+    assert status_of() == {}
+    out, err = ran("status")
+    assert (out, "There is no server" in err) == ("", True)
 
 
-def test_running_filters_are_joined_with_their_servers(home: Path) -> None:
+def test_running_filters_are_joined_with_servers(home: Path, base: Path, status_of: Status) -> None:
     command = upstream("--tools", "read_file,delete_file")
     log = home / "audit.jsonl"
     write_config(home, f"[servers.files]\ncommand = {json.dumps(command)}\n")
@@ -169,8 +160,7 @@ def test_running_filters_are_joined_with_their_servers(home: Path) -> None:
             client.asks("tools/list")
             client.calls("delete_file")
         eventually(lambda: len(running_filters()) == 2)
-        code, rows = status_of(home)
-        assert code == 0
+        rows = status_of()
         [first] = [said] = rows["files", "config.toml"]["running"]
         assert (said["pid"], said["calls"], said["refused"]) == (one.process.pid, 1, 0)
         other = rows["stdio-upstream 1", "running"]
@@ -181,11 +171,11 @@ def test_running_filters_are_joined_with_their_servers(home: Path) -> None:
         assert logs == [str(log), *map(str, home.glob("audit.jsonl.pid*"))], "each its own part"
         two.process.kill()
         two.ends()
-        assert [key for key in status_of(home)[1] if key[1] == "running"] == []
-        assert len(os.listdir(home / "run" / "mcp-tool-filter")) == 1
+        assert [key for key in status_of() if key[1] == "running"] == []
+        assert len(os.listdir(base / "mcp-tool-filter")) == 1
 
 
-def test_what_one_process_serves_is_joined_by_name(home: Path) -> None:
+def test_what_one_process_serves_is_joined_by_name(home: Path, status_of: Status) -> None:
     """Two servers of the file are the same command: their names tell them apart."""
     command = json.dumps(upstream("--tools", "read_file,delete_file"))
     with session_upstream() as server:
@@ -200,7 +190,7 @@ def test_what_one_process_serves_is_joined_by_name(home: Path) -> None:
             served.at("c").calls("read_file")
             served.at("c").calls("nothing")
             eventually(running_filters)
-            _, rows = status_of(home, "--config", str(served.file))
+            rows = status_of("--config", served.file, status=1)
             of = {name: rows[name, served.file.name]["running"] for name in ("a", "b", "c", "lost")}
             assert of["lost"] == []
             said = {name: one[0] for name, one in of.items() if one}
@@ -215,40 +205,29 @@ def test_what_one_process_serves_is_joined_by_name(home: Path) -> None:
 EVIL = "<img/src=x/onerror=document.title='owned'>"
 
 
-async def test_one_page_shows_all_running_filters(home: Path, tmp_path: Path) -> None:
+def test_one_page_shows_all_running_filters(home: Path, base: Path) -> None:
     """Behind a token, like each dashboard; names of tools are text."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mcp_tool_filter", "status", "--open", "--no-browser"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=surroundings(home),
-    )
-    page_of = RunningLauncher(process)
-    page_of.read()
     command = upstream("--tools", f"read_file,{EVIL}")
-    try:
-        url = (await page_of.says(r"Dashboard: (\S+)"))[1]
-        port = int(url.partition("127.0.0.1:")[2].partition("/")[0])
-        with started(sys.executable, "-m", "mcp_tool_filter", "--", *command, home=home) as client:
-            client.opens()
-            client.asks("tools/list")
-            client.calls("read_file")
-            eventually(running_filters)
-            for path, status in (("/mcp/running", 403), (f"/mcp?token={'x' * 32}", 403)):
-                connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
-                connection.request("GET", path)
-                assert connection.getresponse().status == status
-                connection.close()
-            with browser(tmp_path) as page:
-                page.go(url)
-                page.wait_for("Running filters", "stdio-upstream", "2 exposed, 0 hidden")
-                page.find("#running summary").click()
-                page.wait_for(EVIL, "read_file 1")
-                assert page.run("return document.title") == "MCP tool filter"
-                assert page.errors() == []
-                client.leaves()
-                page.wait_for("No filter is running.")
-        process.terminate()
-        assert await process.wait() == 0
-    finally:
-        await page_of.end()
+    with (
+        filtered("status", "--open", "--no-browser", home=home) as shows,
+        filtered("--", *command, home=home) as client,
+    ):
+        found = re.search(r"Dashboard: (http://127.0.0.1:(\d+)/\S+)\n", shows.said_on_stderr("\n"))
+        assert found
+        client.opens()
+        client.asks("tools/list")
+        client.calls("read_file")
+        eventually(running_filters)
+        for path in ("/mcp/running", f"/mcp?token={'x' * 32}"):
+            assert Served(int(found[2]), shows).send("GET", path).status == 403
+        with browser(home) as page:
+            page.go(found[1])
+            page.wait_for("Running filters", "stdio-upstream", "2 exposed, 0 hidden")
+            page.find("#running summary").click()
+            page.wait_for(EVIL, "read_file 1")
+            assert page.run("return document.title") == "MCP tool filter"
+            assert page.errors() == []
+            client.leaves()
+            page.wait_for("No filter is running.")
+        shows.process.terminate()
+        assert shows.ends() == 0

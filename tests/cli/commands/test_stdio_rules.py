@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.commands.relaying import text_in
 from tests.make import asking, calling
-from tests.raw_upstream import TIMEOUT
+from tests.raw_upstream import eventually
 from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
 
@@ -27,7 +27,7 @@ interceptor:
       conditions: [tool_equals: read_file, param_matches: {field: arguments.path, pattern: ^/etc}]
       actions: [block: not there]
     - id: slow
-      conditions: [tool_equals: write_file, param_exists: arguments.slow]
+      conditions: [param_exists: arguments.slow]
       actions: [delay: 300ms]
     - id: ask
       conditions: [param_exists: arguments.ask]
@@ -57,18 +57,29 @@ def rules(home: Path) -> tuple[str, str]:
     return "--rules", str(home / "rules.yaml")
 
 
+@pytest.fixture
+def http() -> Iterator[SessionUpstream]:
+    with session_upstream() as started:
+        yield started
+
+
 IS_URL = pytest.mark.parametrize("is_url", [False, True])
 
 
-def before(is_url: bool, http: SessionUpstream, *flags: str) -> tuple[str, ...]:
+def before(
+    is_url: bool, http: SessionUpstream, *flags: str, journal: Path | None = None
+) -> tuple[str, ...]:
     """Return the words that start the filter before a URL, or before a command."""
-    return ("--stdio", "-u", http.url, *flags) if is_url else (*flags, "--", *upstream())
+    command = upstream(journal=journal)
+    return ("--stdio", "-u", http.url, *flags) if is_url else (*flags, "--", *command)
 
 
-def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    words = ("--deny", "^delete_", *rules(tmp_path), "--", *upstream(journal=journal))
-    with filtered(*words, home=tmp_path) as client:
+@IS_URL
+def test_rules_apply_in_front_of_a_command_and_of_a_url(
+    is_url: bool, http: SessionUpstream, tmp_path: Path
+) -> None:
+    journal, flags = tmp_path / "journal", ("--deny", "^delete_", *rules(tmp_path))
+    with filtered(*before(is_url, http, *flags, journal=journal), home=tmp_path) as client:
         client.opens()
         client.asks("tools/list", id="2")
         blocked = client.calls("read_file", id="3", path="/etc/x")
@@ -77,12 +88,14 @@ def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
         asked = client.calls("read_file", id="5", ask="no")
         assert asked["error"]["message"] == "no"
         assert text_in(client.calls("read_file", id="6", ask="yes")) == "read_***"
-        assert client.calls("delete_file", id="7")["error"]["code"] == -32601
+        assert text_in(client.calls("read_file", id="7", slow=1)) == "read_***"
+        assert client.calls("delete_file", id="8")["error"]["code"] == -32601
         assert "Rules: 5: no-etc, slow" in client.said_on_stderr("Rules:")
         assert client.leaves() == 0
-    said = journal.read_bytes()
-    assert b"/etc/x" not in said
-    assert b'"no"' not in said
+        said = [one.message for one in http.calls()]
+        said += [] if is_url else map(json.loads, journal.read_bytes().splitlines())
+    sent = [one["params"]["arguments"] for one in said if one["method"] == "tools/call"]
+    assert sent == [{}, {"ask": "yes"}, {"slow": 1}]
 
 
 def test_waiting_messages_are_passed_on_after_the_end_of_input(tmp_path: Path) -> None:
@@ -112,8 +125,7 @@ def test_a_signal_does_not_wait_for_a_rule(tmp_path: Path) -> None:
     with filtered(*words, home=tmp_path) as client:
         client.opens()
         client.say(calling("read_file", id="8"))
-        while b"read_file" not in journal.read_bytes():
-            time.sleep(0.01)
+        eventually(lambda: b"read_file" in journal.read_bytes())
         client.process.send_signal(signal.SIGTERM)
         client.ends()
 
@@ -153,26 +165,12 @@ def test_the_answer_to_a_copy_is_dropped(tmp_path: Path) -> None:
     assert journal.read_bytes().count(b"twice") == 2
 
 
-def test_a_bad_rules_file_is_reported_before_the_command_starts(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    path = tmp_path / "bad.yaml"
-    path.write_text("interceptor: {rulez: []}\n")
-    words = ("--rules", str(path), "--", *upstream(journal=journal))
-    with filtered(*words, home=tmp_path) as client:
-        assert client.leaves() == 1
-        assert "unknown key 'rulez'; did you mean 'rules'?" in client.said_on_stderr("rulez")
-    assert not journal.exists()
-
-
 def test_an_edit_of_the_rules_applies_to_the_running_session(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         assert text_in(client.calls("read_file", id="1")) == "read_***"
         (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
-        end = time.monotonic() + TIMEOUT
-        while text_in(client.calls("read_file", id="2")) == "read_***":
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        eventually(lambda: text_in(client.calls("read_file", id="2")) == "read_file")
         assert client.leaves() == 0
 
 
@@ -195,10 +193,8 @@ print('{"jsonrpc":"2.0","method":"told","params":{"lines":[%s,%s]}}' %
 
 
 def test_requests_of_the_command_in_a_batch_are_answered(tmp_path: Path) -> None:
-    rule = (
-        "{id: r, conditions: [from: server, method_equals: sampling/createMessage], "
-        "actions: [block: no]}"
-    )
+    asked = "[from: server, method_equals: sampling/createMessage]"
+    rule = f"{{id: r, conditions: {asked}, actions: [block: no]}}"
     with ruled(tmp_path, ASKING, rule) as client:
         assert client.hears() == [{"jsonrpc": "2.0", "id": 9, "method": "ping"}]
         one, batch = client.hears()["params"]["lines"]
@@ -217,10 +213,8 @@ print('{"jsonrpc":"2.0","id":1,"result":{"t":"secret"}}', flush=True)
 
 def test_an_id_used_twice_does_not_hide_an_answer(tmp_path: Path) -> None:
     """The command gets no second request under the id, so its answer is to the first."""
-    rule = (
-        "{id: r, on: response, conditions: [method_equals: vendor/get], "
-        "actions: [redact: {pattern: secret}]}"
-    )
+    masks = "conditions: [method_equals: vendor/get], actions: [redact: {pattern: secret}]"
+    rule = f"{{id: r, on: response, {masks}}}"
     with ruled(tmp_path, TWICE, rule) as client:
         client.say(asking("vendor/get"))
         assert client.hears()["method"] == "ready"
@@ -250,8 +244,10 @@ def slow_receiver() -> Iterator[tuple[str, list[bytes]]]:
 
 
 @IS_URL
-def test_webhooks_arrive_although_the_session_ends(tmp_path: Path, is_url: bool) -> None:
-    with slow_receiver() as (receiver, received), session_upstream() as http:
+def test_webhooks_arrive_although_the_session_ends(
+    is_url: bool, http: SessionUpstream, tmp_path: Path
+) -> None:
+    with slow_receiver() as (receiver, received):
         hook = f"actions: [webhook: {{url: '{receiver}'}}]"
         flags = ruled_by(tmp_path, f"{{id: r, conditions: [tool_equals: read_file], {hook}}}")
         with filtered(*before(is_url, http, *flags), home=tmp_path) as client:
@@ -274,13 +270,12 @@ shout("while imported")
 
 
 @IS_URL
-def test_what_python_code_prints_goes_to_stderr(tmp_path: Path, is_url: bool) -> None:
+def test_what_python_code_prints_goes_to_stderr(
+    is_url: bool, http: SessionUpstream, tmp_path: Path
+) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     flags = ruled_by(tmp_path, "{id: r, actions: [transform: {python: 'noisy:shout'}]}")
-    with (
-        session_upstream() as http,
-        filtered(*before(is_url, http, *flags), home=tmp_path) as client,
-    ):
+    with filtered(*before(is_url, http, *flags), home=tmp_path) as client:
         client.opens()
         assert client.calls("read_file", id="4")["id"] == 4
         client.said_on_stderr("from a child process")
@@ -288,43 +283,18 @@ def test_what_python_code_prints_goes_to_stderr(tmp_path: Path, is_url: bool) ->
         assert b"from" not in b"".join(client.raw)
 
 
-def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:
-    with (
-        session_upstream() as http,
-        filtered("--stdio", *rules(tmp_path), "-u", http.url, home=tmp_path) as client,
-    ):
-        client.said_on_stderr("Saved:")
-        http.forget()
-        client.opens()
-        blocked = client.calls("read_file", id="3", path="/etc/x")
-        assert blocked["error"]["data"] == {"rule": "no-etc", "action": "block"}
-        assert text_in(client.calls("read_file", id="4")) == "read_***"
-        asked = client.calls("read_file", id="5", ask="no")
-        assert asked["error"]["message"] == "no"
-        assert text_in(client.calls("write_file", id="6", slow=1)) == "write_file"
-        assert client.leaves() == 0
-        assert len(http.calls()) == 2
-
-
 def test_in_front_of_a_url_messages_keep_their_order_and_cancelled_calls_are_not_sent(
-    tmp_path: Path,
+    http: SessionUpstream, tmp_path: Path
 ) -> None:
     rule = "{id: r, conditions: [param_exists: arguments.slow], actions: [delay: 1500ms]}"
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
     slow = '{"slow":1}'
-    with (
-        session_upstream() as http,
-        filtered(*before(True, http, *ruled_by(tmp_path, rule)), home=tmp_path) as client,
-    ):
+    with filtered(*before(True, http, *ruled_by(tmp_path, rule)), home=tmp_path) as client:
         client.opens()
         client.say(
-            calling("read_file", id="1", arguments=slow),
-            calling("read_file", id="2"),
-            cancel % 2,
-            calling("read_file", id="3", arguments=slow),
-            cancel % 3,
-            asking("ping", id="4"),
-        )
+            calling("read_file", id="1", arguments=slow), calling("read_file", id="2"), cancel % 2,
+            calling("read_file", id="3", arguments=slow), cancel % 3, asking("ping", id="4"),
+        )  # fmt: skip
         assert client.leaves() == 0
         assert sorted(json.loads(line)["id"] for line in client.raw[1:]) == [1, 4]
         assert [one.message["id"] for one in http.calls()] == [1]

@@ -13,7 +13,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
-from python_sdk_client import AskedPlayer, command_in, plain
+from python_sdk_client import AskedPlayer, command_in, main, plain
 
 
 class Player(AskedPlayer):
@@ -59,15 +59,7 @@ async def streams(args: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
 async def connect(player: Player) -> None:
     async with (
         streams(player.args) as (read, write, session_id),
-        ClientSession(
-            read,
-            write,
-            sampling_callback=player.on_sampling,
-            elicitation_callback=player.on_elicitation,
-            list_roots_callback=player.on_roots,
-            message_handler=player.on_message,
-            client_info=types.Implementation(name="client-mcp1", version="1.0.0"),
-        ) as session,
+        ClientSession(read, write, **player.callbacks("client-mcp1")) as session,
     ):
         player.session = session
         async with asyncio.timeout(15):
@@ -80,11 +72,5 @@ async def connect(player: Player) -> None:
         await player.play()
 
 
-def main() -> None:
-    parser = scenario.arguments(__doc__ or "")
-    parser.add_argument("--transport", choices=["stdio", "sse", "streamable"], default="streamable")
-    scenario.run(Player(parser.parse_args()), connect)
-
-
 if __name__ == "__main__":
-    main()
+    main(Player, __doc__ or "", connect)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,7 +14,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
-from python_sdk_client import AskedPlayer, command_in, plain
+from python_sdk_client import AskedPlayer, command_in, main, plain
 
 
 class Player(AskedPlayer):
@@ -55,11 +54,7 @@ async def connect(player: Player) -> None:
             mode=args.mode,
             cache=None,  # a list that is asked for shall be asked for
             log_level="debug",
-            sampling_callback=player.on_sampling,
-            elicitation_callback=player.on_elicitation,
-            list_roots_callback=player.on_roots,
-            message_handler=player.on_message,
-            client_info=types.Implementation(name="client-mcp2", version="1.0.0"),
+            **player.callbacks("client-mcp2"),
         )
         async with asyncio.timeout(15):
             await stack.enter_async_context(client)
@@ -73,13 +68,5 @@ async def connect(player: Player) -> None:
         await player.play()
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")  # sampling, roots, logging and ping are deprecated: we know
-    parser = scenario.arguments(__doc__ or "")
-    parser.add_argument("--transport", choices=["stdio", "sse", "streamable"], default="streamable")
-    parser.add_argument("--mode", default="auto", help="auto, legacy, or a modern revision")
-    scenario.run(Player(parser.parse_args()), connect)
-
-
 if __name__ == "__main__":
-    main()
+    main(Player, __doc__ or "", connect)

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,32 +76,25 @@ class Offer:
                 journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
+RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "read_file": lambda given: text(f"contents of {given['path']}"),
+    "write_file": lambda given: text(f"wrote {len(given.get('content', ''))} characters"),
+    "delete_file": lambda given: text(f"deleted {given['path']}"),
+    "list_users": lambda _: structured({"users": USERS}),
+    "query_database": lambda given: structured({"rows": [{"database": given["database"], "n": 1}]}),
+    "drop_database": lambda given: text(f"dropped {given['database']}"),
+    "echo": lambda given: text(json.dumps(given, ensure_ascii=False)),
+    "größe_messen_測る": lambda given: text(f"{len(given['text'].encode())} bytes"),
+    "slow": lambda _: text("done at last"),
+    "fail": lambda _: text("this went wrong") | {"isError": True},
+}
+
+
 async def plain_result(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """The result of a tool that sends no other messages, as JSON; None for other tools."""
-    match name:
-        case "read_file":
-            return text(f"contents of {arguments['path']}")
-        case "write_file":
-            return text(f"wrote {len(arguments.get('content', ''))} characters")
-        case "delete_file":
-            return text(f"deleted {arguments['path']}")
-        case "list_users":
-            return structured({"users": USERS})
-        case "query_database":
-            return structured({"rows": [{"database": arguments["database"], "n": 1}]})
-        case "drop_database":
-            return text(f"dropped {arguments['database']}")
-        case "echo":
-            return text(json.dumps(arguments, ensure_ascii=False))
-        case "größe_messen_測る":
-            return text(f"{len(arguments['text'].encode())} bytes")
-        case "slow":
-            await asyncio.sleep(arguments.get("ms", 1000) / 1000)
-            return text("done at last")
-        case "fail":
-            return text("this went wrong") | {"isError": True}
-        case _:
-            return None
+    if name == "slow":
+        await asyncio.sleep(arguments.get("ms", 1000) / 1000)
+    return RESULTS[name](arguments) if name in RESULTS else None
 
 
 def text(words: str) -> dict[str, Any]:
@@ -112,33 +105,47 @@ def structured(content: dict[str, Any]) -> dict[str, Any]:
     return text(json.dumps(content, ensure_ascii=False)) | {"structuredContent": content}
 
 
-def contents_of(uri: str) -> dict[str, Any] | None:
-    """The contents of a resource; None if there is no such resource."""
+def plain_answer(method: str, asked: Any) -> dict[str, Any] | None:
+    """The result of a request that is about no tool; None if there is no such thing."""
+    match method:
+        case "resources/list":
+            return {"resources": FIXTURES["resources"]}
+        case "resources/templates/list":
+            return {"resourceTemplates": FIXTURES["templates"]}
+        case "resources/read":
+            return _contents_of(str(asked.uri))
+        case "prompts/list":
+            return {"prompts": FIXTURES["prompts"]}
+        case "prompts/get":
+            return _prompt(asked.name, asked.arguments or {})
+        case "completion/complete":
+            known = {"language": FIXTURES["languages"], "name": USERS}[asked.argument.name]
+            values = [value for value in known if value.startswith(asked.argument.value)]
+            return {"completion": {"values": values, "hasMore": False}}
+    return {}
+
+
+def _contents_of(uri: str) -> dict[str, Any] | None:
     if uri.startswith("users://"):
-        name = uri.removeprefix("users://")
-        return {"uri": uri, "mimeType": "application/json", "text": json.dumps({"name": name})}
-    resource = next((r for r in FIXTURES["resources"] if r["uri"] == uri), None)
-    if resource is None:
+        said = {
+            "mimeType": "application/json",
+            "text": json.dumps({"name": uri[len("users://") :]}),
+        }
+    elif resource := next((r for r in FIXTURES["resources"] if r["uri"] == uri), None):
+        said = {"mimeType": resource["mimeType"]} | FIXTURES["contents"][uri]
+    else:
         return None
-    return {"uri": uri, "mimeType": resource["mimeType"]} | FIXTURES["contents"][uri]
+    return {"contents": [{"uri": uri} | said]}
 
 
-def prompt_messages(name: str, arguments: dict[str, str]) -> list[dict[str, Any]] | None:
-    """The messages of a prompt; None if there is no such prompt."""
-    match name:
-        case "summarize":
-            language = arguments.get("language", "English")
-            words = f"Summarize in {language}: {arguments.get('text', '')}"
-        case "drop_database":
-            words = "Which database shall I drop?"
-        case _:
-            return None
-    return [{"role": "user", "content": {"type": "text", "text": words}}]
-
-
-def completions(argument: str, begun: str) -> list[str]:
-    known = {"language": FIXTURES["languages"], "name": USERS}.get(argument, [])
-    return [value for value in known if value.startswith(begun)]
+def _prompt(name: str, arguments: dict[str, str]) -> dict[str, Any] | None:
+    language, given = arguments.get("language", "English"), arguments.get("text", "")
+    words = {
+        "summarize": f"Summarize in {language}: {given}",
+        "drop_database": "Which database shall I drop?",
+    }
+    content = {"type": "text", "text": words.get(name)}
+    return {"messages": [{"role": "user", "content": content}]} if name in words else None
 
 
 class _Announcing(uvicorn.Server):
@@ -148,11 +155,16 @@ class _Announcing(uvicorn.Server):
             print(f"listening on {sockets[0].getsockname()[1]}", flush=True)
 
 
-def serve(app: Any, port: int) -> None:
-    """Serve an ASGI application on loopback until SIGTERM."""
+def listening(port: int) -> socket.socket:
     # With the protocol named, or else asyncio does not set TCP_NODELAY: 40 ms for each message.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
+    return listener
+
+
+def serve(app: Any, port: int | socket.socket) -> None:
+    """Serve an ASGI application on loopback until SIGTERM."""
+    listener = listening(port) if isinstance(port, int) else port
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
     _Announcing(config).run(sockets=[listener])

@@ -13,13 +13,10 @@ import threading
 import time
 from pathlib import Path
 
+from login_visit import tell
 from scripted_browser import ScriptedBrowser
 
-HELLO = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "login", "version": "1"},
-}
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}}
 
 
 def main() -> None:
@@ -30,27 +27,15 @@ def main() -> None:
         opener = Path(home) / "xdg-open"
         opener.write_text("#!/bin/sh\n")  # we read the address from stderr
         opener.chmod(0o700)
+        own = {"PATH": f"{home}:{os.environ['PATH']}", "HOME": home, "MCP_REMOTE_CONFIG_DIR": home}
         process = subprocess.Popen(
-            [node, program, url, "--transport", "http-only", "--allow-http"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "PATH": f"{home}:{os.environ['PATH']}",
-                "HOME": home,
-                "MCP_REMOTE_CONFIG_DIR": home,
-            },
-        )
+            [node, program, url, "--transport", "http-only", "--allow-http"], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | own,
+        )  # fmt: skip
         threading.Thread(target=watch, args=(process, browser), daemon=True).start()
         try:
-            print(
-                json.dumps(
-                    talk(process, seconds)
-                    | {"visited": browser.visited, "iss": browser.said("iss")}
-                )
-            )
+            tell(talk(process, seconds), browser)
         finally:
             process.kill()
             process.wait()
@@ -77,11 +62,10 @@ def talk(process, seconds: float) -> dict:
         process.stdin.flush()
 
     def call(id: int) -> str:
-        return ask(id, "tools/call", name="read_file", arguments={"path": "a"})["content"][0][
-            "text"
-        ]
+        said = ask(id, "tools/call", name="read_file", arguments={"path": "a"})
+        return said["content"][0]["text"]
 
-    ask(1, "initialize", **HELLO)
+    ask(1, "initialize", **HELLO, clientInfo={"name": "login", "version": "1"})
     say({"jsonrpc": "2.0", "method": "notifications/initialized"})
     seen = {"tools": [tool["name"] for tool in ask(2, "tools/list")["tools"]], "called": call(3)}
     time.sleep(seconds)

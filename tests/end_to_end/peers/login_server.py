@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import socket
 import time
 import warnings
 from typing import Any
 
-from fixtures import _Announcing
-from mcp.server.auth.provider import (
-    AccessToken,
-    AuthorizationCode,
-    RefreshToken,
-    TokenError,
-    construct_redirect_uri,
-)
+from fixtures import listening, serve
+from mcp.server.auth import provider
+from mcp.server.auth.provider import AccessToken, AuthorizationCode, RefreshToken
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
 from mcp.shared.auth import OAuthToken
-from uvicorn import Config
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -42,17 +35,14 @@ class Provider:
 
     async def authorize(self, client: Any, params: Any) -> str:
         code = AuthorizationCode(
-            code=secrets.token_urlsafe(32),
-            scopes=params.scopes or ["user"],
-            expires_at=time.time() + 60,
-            client_id=client.client_id,
-            code_challenge=params.code_challenge,
-            redirect_uri=params.redirect_uri,
+            code=secrets.token_urlsafe(32), client_id=client.client_id, resource=params.resource,
+            scopes=params.scopes or ["user"], expires_at=time.time() + 60,
+            code_challenge=params.code_challenge, redirect_uri=params.redirect_uri,
             redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
-            resource=params.resource,
-        )
+        )  # fmt: skip
         self.codes[code.code] = code
-        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+        back = {"code": code.code, "state": params.state}
+        return provider.construct_redirect_uri(str(params.redirect_uri), **back)
 
     async def load_authorization_code(self, client: Any, authorization_code: str) -> Any:
         return self.codes.get(authorization_code)
@@ -66,7 +56,7 @@ class Provider:
 
     async def exchange_refresh_token(self, client: Any, refresh_token: Any, scopes: Any) -> Any:
         if self.refresh.pop(refresh_token.token, None) is None:
-            raise TokenError("invalid_grant", "used before")
+            raise provider.TokenError("invalid_grant", "used before")
         return self.issue(client, scopes, getattr(refresh_token, "resource", None))
 
     async def load_access_token(self, token: str) -> Any:
@@ -78,25 +68,18 @@ class Provider:
         self.refresh.pop(token.token, None)
 
     def issue(self, client: Any, scopes: list[str], resource: str | None) -> OAuthToken:
-        access = AccessToken(
-            token=secrets.token_urlsafe(32),
-            client_id=client.client_id,
-            scopes=scopes,
-            expires_at=int(time.time()) + self.lifetime,
-            resource=resource,
-        )
+        known = {"client_id": client.client_id, "scopes": scopes, "resource": resource}
+        ends = int(time.time()) + self.lifetime
+        access = AccessToken(token=secrets.token_urlsafe(32), expires_at=ends, **known)
         refresh = RefreshToken(
             token=secrets.token_urlsafe(32), client_id=client.client_id, scopes=scopes
         )
         self.access[access.token] = access
         self.refresh[refresh.token] = refresh
         return OAuthToken(
-            access_token=access.token,
-            token_type="Bearer",
-            expires_in=self.lifetime,
-            scope=" ".join(scopes),
-            refresh_token=refresh.token,
-        )
+            access_token=access.token, refresh_token=refresh.token, token_type="Bearer",
+            expires_in=self.lifetime, scope=" ".join(scopes),
+        )  # fmt: skip
 
 
 def main(make: Any) -> None:
@@ -105,18 +88,15 @@ def main(make: Any) -> None:
     parser.add_argument("--journal")
     parser.add_argument("--lifetime", type=int, default=3)
     args = parser.parse_args()
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", args.port))
+    listener = listening(args.port)
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    settings = AuthSettings(
-        issuer_url=origin,
-        resource_server_url=f"{origin}/mcp",
-        required_scopes=["user"],
-        client_registration_options=ClientRegistrationOptions(
-            enabled=True, valid_scopes=["user"], default_scopes=["user"]
-        ),
-        revocation_options=RevocationOptions(enabled=True),
+    clients = ClientRegistrationOptions(
+        enabled=True, valid_scopes=["user"], default_scopes=["user"]
     )
+    settings = AuthSettings(
+        issuer_url=origin, resource_server_url=f"{origin}/mcp", required_scopes=["user"],
+        client_registration_options=clients, revocation_options=RevocationOptions(enabled=True),
+    )  # fmt: skip
     server = make("behind-a-login", auth=settings, auth_server_provider=Provider(args.lifetime))
 
     @server.tool()
@@ -129,5 +109,4 @@ def main(make: Any) -> None:
         """Delete a file."""
         return "gone"
 
-    config = Config(server.streamable_http_app(), log_level="warning", lifespan="on")
-    _Announcing(config).run(sockets=[listener])
+    serve(server.streamable_http_app(), listener)

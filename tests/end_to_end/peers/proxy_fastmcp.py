@@ -31,12 +31,6 @@ if __name__ == "__main__":
     url, port = sys.argv[1:]
     proxy = create_proxy(url, name="bench")
     proxy.add_middleware(WithoutDanger())
-    proxy.run(
-        transport="http",
-        host="127.0.0.1",
-        port=int(port),
-        path="/mcp",
-        show_banner=False,
-        log_level="error",
-        uvicorn_config={"timeout_keep_alive": 3600, "access_log": False},
-    )
+    where = {"host": "127.0.0.1", "port": int(port), "path": "/mcp"}
+    quiet = {"timeout_keep_alive": 3600, "access_log": False}
+    proxy.run(transport="http", **where, show_banner=False, log_level="error", uvicorn_config=quiet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from typing import Any
 
 import scenario
@@ -20,6 +21,16 @@ class AskedPlayer(scenario.Player):
     """Asks through ``session``; answers what a server asks, and remembers it."""
 
     session: Any
+
+    def callbacks(self, name: str) -> dict[str, Any]:
+        """Return what a session of either SDK wants to know of its client."""
+        return {
+            "sampling_callback": self.on_sampling,
+            "elicitation_callback": self.on_elicitation,
+            "list_roots_callback": self.on_roots,
+            "message_handler": self.on_message,
+            "client_info": types.Implementation(name=name, version="1.0.0"),
+        }
 
     async def perform(self, step: scenario.Step, progress: Any) -> dict[str, Any]:
         return plain(await self.request(step, progress))
@@ -59,6 +70,14 @@ class AskedPlayer(scenario.Player):
     async def on_roots(self, _: Any) -> types.ListRootsResult:
         self.asked.append({"method": "roots/list", "params": None})
         return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///home/ada"}]})
+
+
+def main(kind: type[AskedPlayer], description: str, connect: Any) -> None:
+    warnings.simplefilter("ignore")  # sampling, roots, logging and ping are deprecated: we know
+    parser = scenario.arguments(description)
+    parser.add_argument("--transport", choices=["stdio", "sse", "streamable"], default="streamable")
+    parser.add_argument("--mode", default="auto", help="auto, legacy, or a modern revision")
+    scenario.run(kind(parser.parse_args()), connect)
 
 
 def command_in(url: str) -> StdioServerParameters:

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import socket
-from collections.abc import AsyncIterator
-
-from fixtures import _Announcing
+from fixtures import arguments, serve
 from mcp import types
 from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.applications import Starlette
-from starlette.routing import Mount
-from uvicorn import Config
+from server_mcp1 import streamable_app
 
 server: Server[object] = Server("users")
 
@@ -36,20 +28,5 @@ async def call_tool(name: str, _arguments: dict[str, object]) -> list[types.Text
     return [types.TextContent(type="text", text=f"did {name}")]
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--port", type=int, default=0)
-parser.add_argument("--journal")
-args = parser.parse_args()
-listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-listener.bind(("127.0.0.1", args.port))
-manager = StreamableHTTPSessionManager(app=server)
-
-
-@contextlib.asynccontextmanager
-async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-    async with manager.run():
-        yield
-
-
-app = Starlette(routes=[Mount("/", app=manager.handle_request)], lifespan=lifespan)
-_Announcing(Config(app, log_level="warning", lifespan="on")).run(sockets=[listener])
+args = arguments(__doc__ or "", "streamable")
+serve(streamable_app(server, args), args.port)

@@ -31,10 +31,8 @@ def test_calls_refusals_and_errors_are_counted_by_tool() -> None:
     assert (summary.unanswered, summary.saved_bytes, summary.entries) == (1, 400, 9)
     assert (summary.first[11:13], summary.last[11:13]) == ("08", "09")
     assert summary.sessions["127.0.0.1"] == 1
-    assert summary.as_json()["slowest"] == [
-        {"tool": "read", "ms": 5.0},
-        {"tool": "read", "ms": 2.0},
-    ]
+    slowest = [{"tool": "read", "ms": 5.0}, {"tool": "read", "ms": 2.0}]
+    assert summary.as_json()["slowest"] == slowest
 
 
 def test_only_the_slowest_are_kept() -> None:
@@ -50,14 +48,8 @@ def test_lines_about_other_events_are_not_counted_as_messages() -> None:
 
 
 def test_calls_are_counted_for_each_session_and_tool() -> None:
-    entries = [
-        call("read"),
-        call("read"),
-        call("write"),
-        call("read", session="t"),
-        call("rm", verdict="refused"),
-    ]
-    found = summarise(entries).as_json()["calls_by_session"]
+    calls = [call("read"), call("read"), call("write"), call("read", session="t")]
+    found = summarise([*calls, call("rm", verdict="refused")]).as_json()["calls_by_session"]
     assert found == {"s": {"read": 2, "write": 1}, "t": {"read": 1}}
 
 

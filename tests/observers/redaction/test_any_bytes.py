@@ -20,18 +20,12 @@ PIECES = [
 KINDS = ["", "application/json", "text/event-stream", "application/x-www-form-urlencoded",
          "multipart/form-data; boundary=x", "text/plain; charset=latin1", "image/png"]  # fmt: skip
 
-bodies = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=5)), max_size=25).map(
-    b"".join
-)
+pieces, names = st.sampled_from(PIECES), ["password", "code", "state", "name", "value", "a"]
+bodies = st.lists(pieces | st.binary(max_size=5), max_size=25).map(b"".join)
+texts = st.text(max_size=20) | pieces.map(lambda piece: piece.decode("latin-1"))
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=20))
-    | st.sampled_from([piece.decode("latin-1") for piece in PIECES]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["password", "code", "state", "name", "value", "a"]), inner
-        )
-    ),
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(names), inner),
     max_leaves=12,
 )
 

@@ -29,10 +29,8 @@ SECRETS = [
     ('{"a":1}\n{"password":"second line"}', "second line"),
     ("data: {\"password\":\ndata: \"p-1\"}\n\n", "p-1"),
     ("prose {not json} and {\"password\": \"p-1\"}", "p-1"),
-    ("{'password': 'p-1'}", "p-1"),
-    ("password=p-1&user=bob", "p-1"),
-    ("user%5Bpassword%5D=p-1", "p-1"),
-    ("see https://bob:p-1@host/", "p-1"),
+    ("{'password': 'p-1'}", "p-1"), ("password=p-1&user=bob", "p-1"),
+    ("user%5Bpassword%5D=p-1", "p-1"), ("see https://bob:p-1@host/", "p-1"),
     ("see https://ghp-like-token@host/", "ghp-like-token"),
     ("see /callback?code=SplxlOBeZQ&state=1", "SplxlOBeZQ"),
     ("AccountKey=abcDEF123==;EndpointSuffix=x", "abcDEF123=="),
@@ -102,70 +100,47 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "clean"),
-    [
-        (
-            "WWW-Authenticate",
-            'Bearer resource_metadata="https://h/.well-known/x", error="e1"',
-            None,
-        ),
-        ("Authorization", "Bearer abc", "Bearer [secret]"),
-        ("authorization", "abc def", "[secret]"),
-        ("X-Custom-Jwt", "abc", "[secret]"),
-        ("Xauthtoken", "abc", "[secret]"),
-        ("Set-Cookie", "a=b; Path=/; Max-Age=1", "a=[secret]; Path=/; Max-Age=1"),
-        ("Cookie", "a=b; nameless; =c; my sid=d", "a=[secret]; [secret]; [secret]; [secret]"),
-        ("Set-Cookie", "nameless; Path=/; Secure; HttpOnly", "[secret]; Path=/; Secure; HttpOnly"),
-        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", None),
-        ("Access-Control-Allow-Credentials", "true", None),
-        ("Idempotency-Key", "abc123456", None),
-        ("Mcp-Session-Id", "abc", "[secret]"),
-        ("Mcp-Name", "read_token_1234567", None),
-        ("Content-Type", "multipart/form-data; boundary=abc1234567890", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "clean"), [
+    ("WWW-Authenticate", 'Bearer resource_metadata="https://h/.well-known/x", error="e1"', None),
+    ("Authorization", "Bearer abc", "Bearer [secret]"),
+    ("authorization", "abc def", "[secret]"), ("X-Custom-Jwt", "abc", "[secret]"),
+    ("Xauthtoken", "abc", "[secret]"),
+    ("Set-Cookie", "a=b; Path=/; Max-Age=1", "a=[secret]; Path=/; Max-Age=1"),
+    ("Cookie", "a=b; nameless; =c; my sid=d", "a=[secret]; [secret]; [secret]; [secret]"),
+    ("Set-Cookie", "nameless; Path=/; Secure; HttpOnly", "[secret]; Path=/; Secure; HttpOnly"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", None),
+    ("Access-Control-Allow-Credentials", "true", None),
+    ("Idempotency-Key", "abc123456", None), ("Mcp-Session-Id", "abc", "[secret]"),
+    ("Mcp-Name", "read_token_1234567", None),
+    ("Content-Type", "multipart/form-data; boundary=abc1234567890", None),
+])  # fmt: skip
 def test_headers_are_read_by_their_names(name: str, value: str, clean: str | None) -> None:
     found = SecretFinder().in_header(name, value)
     assert replace(value, found.secrets, lambda _: MASK) == (value if clean is None else clean)
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "problem"),
-    [
-        (b"\x89PNG\r\n\x1a\n\0\0", "image/png", "binary data"),
-        (b"\xff\xfea\0b\0", "text/plain", "binary data"),
-        (b"\xe9t\xe9", "text/plain; charset=iso-8859-1", None),
-        (b"abc", "text/plain; charset=utf-7", "text in the charset utf-7"),
-        (b"abc", "multipart/form-data; boundary=x", "multipart without its boundary"),
-        (
-            b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n\0\1\r\n--x--',
-            "multipart/form-data; boundary=x",
-            "binary data",
-        ),
-        (
-            json.dumps({"blob": "gIGCg4SF" * 60}).encode(),
-            "application/json",
-            "binary data in base64",
-        ),
-        ("é".encode(), "", None),
-    ],
-)
+@pytest.mark.parametrize(("body", "content_type", "problem"), [
+    (b"\x89PNG\r\n\x1a\n\0\0", "image/png", "binary data"),
+    (b"\xff\xfea\0b\0", "text/plain", "binary data"),
+    (b"\xe9t\xe9", "text/plain; charset=iso-8859-1", None),
+    (b"abc", "text/plain; charset=utf-7", "text in the charset utf-7"),
+    (b"abc", "multipart/form-data; boundary=x", "multipart without its boundary"),
+    (b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n\0\1\r\n--x--',
+     "multipart/form-data; boundary=x", "binary data"),
+    (json.dumps({"blob": "gIGCg4SF" * 60}).encode(), "application/json", "binary data in base64"),
+    ("é".encode(), "", None),
+])  # fmt: skip
 def test_unreadable_parts_are_named(body: bytes, content_type: str, problem: str | None) -> None:
     assert SecretFinder().in_body(body, content_type).unread == ([problem] if problem else [])
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "eyJ", "eyJhbGciOi.", "sk-", "ghp_", "xox", "Bearer ", "://", "://a@", "?a=", "&code=", "{",
-        "[",
-        '{"', '"a":', '{"a":[', "password=", 'password="', "password: ", "\\", '\\"', "a", "a.",
-        "--a ", "-----BEGIN PRIVATE KEY-----", "data:", "data: {\n\n", "a=b&", "%7B", "%22%3A", "+",
-        "<token>", "<token a", 'name="token" ', "token is ", "//a:",
-        "boundary", "--x\r\n\r\n", "cookie: ", "\n", " ", "é", "1//", "1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("piece", [
+    "eyJ", "eyJhbGciOi.", "sk-", "ghp_", "xox", "Bearer ", "://", "://a@", "?a=", "&code=", "{",
+    "[", '{"', '"a":', '{"a":[', "password=", 'password="', "password: ", "\\", '\\"', "a", "a.",
+    "--a ", "-----BEGIN PRIVATE KEY-----", "data:", "data: {\n\n", "a=b&", "%7B", "%22%3A", "+",
+    "<token>", "<token a", 'name="token" ', "token is ", "//a:", "boundary", "--x\r\n\r\n",
+    "cookie: ", "\n", " ", "é", "1//", "1",
+])  # fmt: skip
 def test_the_time_grows_linearly_with_the_length(piece: str) -> None:
     def seconds(size: int) -> float:
         body = (piece * (size // len(piece))).encode()
@@ -187,15 +162,12 @@ def _keys() -> list[bytes]:
     return [key.private_bytes(Encoding.DER, form, NoEncryption()) for form in forms]
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        gzip.compress(b'{"password":"hunter2"}'),
-        '$env:TOKEN = "ghp_0123456789abcdefABCD"'.encode("utf-16-le"),
-        b"\x00\xff\x00" + b"ghp_0123456789abcdefABCD" + b"\x00\xff",
-        *_keys(),
-    ],
-)
+@pytest.mark.parametrize("hidden", [
+    gzip.compress(b'{"password":"hunter2"}'),
+    '$env:TOKEN = "ghp_0123456789abcdefABCD"'.encode("utf-16-le"),
+    b"\x00\xff\x00" + b"ghp_0123456789abcdefABCD" + b"\x00\xff",
+    *_keys(),
+])  # fmt: skip
 def test_secrets_within_binary_data_in_base64_are_found(hidden: bytes) -> None:
     text = base64.b64encode(hidden).decode()
     assert redact(json.dumps({"x": text})) == '{"x": "[secret]"}'
