@@ -82,7 +82,8 @@ class ClientProgram:
 
     def codex_tools(self, server: str) -> set[str] | None:
         """Return the tools that Codex sees; None if it does not reach the server."""
-        [said] = [json.loads(line) for line in self.visit()[0].splitlines() if '"id":2' in line]
+        lines = self.visit()[0].split("\n")  # a description may hold other ends of a line
+        [said] = [json.loads(line) for line in lines if '"id":2' in line]
         for one in said["result"]["data"]:
             if one["name"] == server and one["serverInfo"]:
                 return set(one["tools"])

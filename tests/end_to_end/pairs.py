@@ -83,7 +83,10 @@ class Pair:
     @property
     def protocol(self) -> str:
         """The revision they agree on."""
-        modern = self.server.speaks_modern and self.client.mode in ("auto", "modern")
+        # A server of mcp2 also speaks it over HTTP+SSE, if a client asks for it: one behind a pipe.
+        is_piped = self.server.name == "mcp2" and self.client.transport == "stdio"
+        speaks = self.server.speaks_modern or is_piped
+        modern = speaks and self.client.mode in ("auto", "modern")
         return MODERN if modern else LEGACY
 
     @property
