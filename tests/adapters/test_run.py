@@ -15,6 +15,7 @@ from mcp_tool_filter.adapters.client_files.entries import wrap
 from mcp_tool_filter.adapters.client_files.files import Surroundings
 from mcp_tool_filter.adapters.run import CannotRun, SeenTraffic, Server, Way, named_server
 from mcp_tool_filter.errors import StartError
+from tests.rows import each_row
 
 
 async def ran(code: str, cwd: str | None = None) -> int:
@@ -143,7 +144,7 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(url: str) -> 
     assert caught.value.what == "The proxy in HTTPS_PROXY cannot be used"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "host", "is_direct"),
     [
         ("*", "a.example", True), ("a.example", "a.example", True),

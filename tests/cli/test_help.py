@@ -25,6 +25,7 @@ from mcp_tool_filter.options import OPTIONS, RETIRED
 from tests.cli.launched import ADDON, Typed, surroundings
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
+from tests.rows import each_row
 
 ALL = list(COMMANDS.values())
 
@@ -135,7 +136,7 @@ def shown_commands() -> Iterator[str]:
             yield from _COMMAND.findall(block)
 
 
-@pytest.mark.parametrize("line", sorted(set(shown_commands())))
+@each_row("line", sorted(set(shown_commands())))
 def test_every_command_line_shown_in_help_is_valid(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     if words[0] in COMMANDS:

@@ -10,6 +10,7 @@ from mcp_tool_filter.cli.config_file import read_file
 from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.settings import Settings, Sources, read_settings, read_sources
 from mcp_tool_filter.errors import StartError, UnsetVariable
+from tests.rows import each_row
 
 URL = "http://localhost:3000/mcp"
 
@@ -103,7 +104,7 @@ def test_a_file_may_contain_numbers_and_switches_without_quotes(tmp_path: Path) 
     assert found.texts["strict"] == "true"
 
 
-@pytest.mark.parametrize(("url", "origin", "endpoint"), [
+@each_row(("url", "origin", "endpoint"), [
     ("http://localhost:3000/mcp", "http://localhost:3000", "/mcp"),
     ("http://localhost:3000", "http://localhost:3000", ""),
     ("http://localhost:3000/", "http://localhost:3000", ""),

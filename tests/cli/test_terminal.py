@@ -36,6 +36,7 @@ from tests.hosts import LAUNCHER, filtering
 from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import post, raw_client
+from tests.rows import each_row
 
 type Captured = pytest.CaptureFixture[str]
 DEMO = [sys.executable, "-m", "mcp_tool_filter", "demo"]
@@ -261,7 +262,7 @@ LINES: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", LINES)
+@each_row("said", LINES)
 def test_a_line_shows_what_became_of_a_message(said: str) -> None:
     line, _ = line_of(entry(LINES[said]))
     assert line == f"09:30:00 127.0.0.1:5 tools/call read: {said}"

@@ -29,6 +29,7 @@ from tests import make
 from tests.conversation.asking_kinds import CHANGED, Http, asked, finished, listed, open_session
 from tests.conversation.test_conversation import LIST, Linked
 from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
+from tests.rows import each_row
 
 MORE = ',"nextCursor":"2"'
 
@@ -352,8 +353,8 @@ def without_list(between: Conversation, raw: bytes, *, is_refusal: bool = False)
     return verdict
 
 
-@pytest.mark.parametrize("name", ["rm", "Rm", "mine", "mine\u200b", " mine", "read"])
-@pytest.mark.parametrize("like_the_fetch", [True, False])
+@each_row("name", ["rm", "Rm", "mine", "mine\u200b", " mine", "read"])
+@each_row("like_the_fetch", [True, False])
 def test_without_a_list_only_a_user_may_have_own_tools(name: str, like_the_fetch: bool) -> None:
     """Anybody else gets the same answer for denied and unknown tools: the upstream's own words for
     an unknown one would tell that the denied one is hidden."""
@@ -368,7 +369,7 @@ def test_without_a_list_only_a_user_may_have_own_tools(name: str, like_the_fetch
 RESULT = '{"isError":%s,"content":[{"type":"text","text":"%s"}]}'
 
 
-@pytest.mark.parametrize(("member", "says_unknown"), [
+@each_row(("member", "says_unknown"), [
     ('"error":{"code":-32602,"message":"Unknown tool: mine"}', True),
     ('"error":{"code":-32602,"message":"MCP error -32602: Tool mine not found"}', True),
     ('"error":{"code":-32601,"message":"Method not found"}', True),
@@ -449,9 +450,9 @@ def test_the_first_list_is_filtered_even_while_waiting(form: bytes, seconds: flo
     assert text_of(verdict) == form % listing("read")
 
 
-@pytest.mark.parametrize("has_own_tools", [True, False])
-@pytest.mark.parametrize("is_listed", [True, False])
-@pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.LEGACY_SSE])
+@each_row("has_own_tools", [True, False])
+@each_row("is_listed", [True, False])
+@each_row("via", [Via.WEBSOCKET, Via.LEGACY_SSE])
 def test_where_we_cannot_ask_no_tool_of_the_clients_own_is_refused(
     via: Via, is_listed: bool, has_own_tools: bool
 ) -> None:

@@ -20,6 +20,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from tests.conversation.asking_kinds import CHANGED, Http, asked, finished, open_session
 from tests.conversation.test_kinds import SHAPES, assert_unknown, without_list
 from tests.make import answering, asking, calling, definition, listing, listing_of, policy, text_of
+from tests.rows import each_row
 
 A, B, OTHER_A = definition("a"), definition("b"), definition("a", ',"title":"x"')
 SAME_A = b'{ "inputSchema":{"type":"obj\\u0065ct"}, "name":"a" }'
@@ -126,7 +127,7 @@ HTTP = sorted(SHAPES.keys() - {"stdio"})
 CASES = [(one, known) for one in HTTP for known in (True, False) if known or "our own" not in one]
 
 
-@pytest.mark.parametrize(("shape", "is_listed"), CASES)
+@each_row(("shape", "is_listed"), CASES)
 def test_a_call_waits_for_the_list_if_that_may_have_changed(shape: str, is_listed: bool) -> None:
     """Before the first list, and after the upstream has said that its list changed."""
     between = in_shape(shape, "a", "b")
@@ -185,8 +186,8 @@ def test_a_list_from_us_has_the_approved_bytes_until_another_one_is_seen() -> No
     assert text_of(asked(between, asking("tools/list"))) == listing("b")
 
 
-@pytest.mark.parametrize("method", ["initialize", "server/discover"])
-@pytest.mark.parametrize("said", ["", ',"instructions":"x"', ',"instructions":"\\u0078"'])
+@each_row("method", ["initialize", "server/discover"])
+@each_row("said", ["", ',"instructions":"x"', ',"instructions":"\\u0078"'])
 def test_other_instructions_get_a_warning(method: str, said: str) -> None:
     config = locked("a")
     assert config.choice.lock

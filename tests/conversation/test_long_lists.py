@@ -20,6 +20,7 @@ from mcp_tool_filter.protocol.messages import Batch, Message
 from tests import make
 from tests.conversation.asking_kinds import Http, asked, finished, open_session
 from tests.make import answering, asking, calling, listing, rewritten, text_of
+from tests.rows import each_row
 
 ALL_NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
 NAMES = ALL_NAMES[:250]
@@ -175,7 +176,7 @@ def after(steps: int, waiting: Decision[Judged], raw: bytes, in_force: PolicyInF
     return verdict
 
 
-@pytest.mark.parametrize("steps", [1, 15, 30, 45, 60, 75, 90])
+@each_row("steps", [1, 15, 30, 45, 60, 75, 90])
 def test_patterns_changed_at_any_step_of_a_list_or_a_call_apply(steps: int) -> None:
     raw = listing(*NAMES)
     for known in (["other"], NAMES):
@@ -190,7 +191,7 @@ def test_patterns_changed_at_any_step_of_a_list_or_a_call_apply(steps: int) -> N
 CHANGED = listing(*NAMES).replace(b'"name"', b'"title":"new","name"')
 
 
-@pytest.mark.parametrize(("steps", "is_call_first"), [
+@each_row(("steps", "is_call_first"), [
     (1, True), (60, True), (120, True), (1, False), (100, False), (150, False), (190, False),
 ])  # fmt: skip
 def test_a_seen_list_stays_when_two_read_the_first_one(steps: int, is_call_first: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcp_tool_filter.conversation.conversation import Exchanges, exchange_for
 from mcp_tool_filter.conversation.memory import HeldRequests, Sessions
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from tests.make import answering, asking, message
+from tests.rows import each_row
 
 ANSWER = answering("{}", id="1")
 
@@ -39,7 +38,7 @@ def test_an_answer_to_the_number_1_does_not_answer_the_string_1() -> None:
     assert method_of(exchanges, answering("{}", id='"1"')) is None
 
 
-@pytest.mark.parametrize(("asked", "answered"), [
+@each_row(("asked", "answered"), [
     ('"\\u0061"', '"a"'), ('"a"', '"\\u0061"'), ("1.0", "1"), ("100", "1e2"), ("-0.50", "-5E-1"),
     ("0", "-0"),
 ])  # fmt: skip

@@ -17,6 +17,7 @@ from mcp_tool_filter.policy.rule_effects import Locally, Measure, WriteLog
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rules.link import RulesLink
 from tests.make import answering, asking, calling, definition, listing, policy
+from tests.rows import each_row
 from tests.rules.judging import Host, rules
 
 RULES = """
@@ -63,8 +64,8 @@ def conversation(told: list[Judged], *, shadow: bool, host: Host | None = None) 
     return between
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("shadow", [False, True])
+@each_row("name", CASES)
+@each_row("shadow", [False, True])
 def test_what_would_be_refused_or_changed_passes_and_is_reported(name: str, shadow: bool) -> None:
     raw, is_of_client, kind, why = CASES[name]
     told: list[Judged] = []
@@ -134,7 +135,7 @@ AUDITED = """
 CALL = calling("read", arguments='{"p": "sk-1"}')
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@each_row("action", ACTIONS)
 def test_a_rule_with_mode_audit_only_reports(action: str) -> None:
     told: list[Judged] = []
     host = Host(objects={"m:f": dict})

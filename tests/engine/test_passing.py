@@ -15,6 +15,7 @@ from tests.engine.table import LIST, Client, Table, call, result
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import post
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, answer, chunk
+from tests.rows import each_row
 
 ODD = b"X-Odd:  two  spaces \r\nx-ODD:\t\xe9\r\nDate: today\r\n"
 EVENT = b"data: %b\n\n"
@@ -228,7 +229,7 @@ Supports content-encoding, says who called it. Transfer-Encoding, too:
 """
 
 
-@pytest.mark.parametrize("body", [
+@each_row("body", [
     b"We use HTTP/2 for this", b"cd /tmp\nls", b"GET", b"x" * 100, b"a b\nc", b"\n\n", HONEST,
     HONEST.replace(b"\n", b"\r\n"),
     b"tools/call and jsonrpc mean nothing without a request",

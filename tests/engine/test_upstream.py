@@ -7,6 +7,7 @@ import pytest
 from tests.engine.table import LIST, PING, PONG, Client, Table, call, result
 from tests.raw_client import get, post
 from tests.raw_upstream import SSE_HEAD, answer, chunk
+from tests.rows import each_row
 
 
 def idle_table() -> tuple[Table, Client]:
@@ -40,7 +41,7 @@ def test_it_is_sent_again_only_once() -> None:
     assert b"-32000" in client.got
 
 
-@pytest.mark.parametrize(("asked", "beginning"), [
+@each_row(("asked", "beginning"), [
     (call(), b""), (b"[" + PING + b"," + call(id="2") + b"]", b""),
     (b'{"jsonrpc":"2.0","method":"x"}', b""),
     (PING, b"H"), (PING, b"HTTP/1.1 200 OK\r\n"), (PING, b"HTTP/1.1 100 C\r\n\r\n"),

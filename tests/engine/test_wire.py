@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.engine import wire as wires
 from mcp_tool_filter.engine.wire import END, AnswerHead, AnswerWire, Fault, RequestHead, RequestWire
 from tests.make import chunks
+from tests.rows import each_row
 
 HOST = b"Host: a\r\n"
 POST = b"POST / HTTP/1.1\r\n" + HOST
@@ -71,7 +72,7 @@ def test_requests_are_read_one_after_the_other() -> None:
     assert targets == [*first, *second, "/", END, "/", END]
 
 
-@pytest.mark.parametrize("raw", [
+@each_row("raw", [
     POST.replace(b"\r\n", b"\n") + b"\n",
     *(POST + field + b"\r\n\r\n12345" for field in (
         b"X: a\n", b"X: a\rb", b"X: a\r\n b", b"X : a", b": a", b"X", b"X: \0", b"X: \x07",
@@ -99,7 +100,7 @@ def test_what_readers_could_read_differently_is_refused(raw: bytes) -> None:
                 read(wire)
 
 
-@pytest.mark.parametrize("beginning", [
+@each_row("beginning", [
     b"POST /mcp\r\n", b"G" * 65, b"\x16\x03\x01\x02\x00", b"{}", b"GET /\n", b"GET / HTTP/3",
     POST + b"X: a\n", POST + b"X: \0",
 ])  # fmt: skip
@@ -131,8 +132,8 @@ def test_a_head_has_at_most_64_kilobytes(raw: bytes) -> None:
         assert fault.value.status == 431
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("status", [200, 204, 304])
+@each_row("method", ["GET", "HEAD"])
+@each_row("status", [200, 204, 304])
 def test_some_answers_have_no_body_whatever_they_announce(method: str, status: int) -> None:
     wire = AnswerWire()
     wire.asked = method

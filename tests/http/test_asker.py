@@ -19,6 +19,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.tools import parse_list_request
 from tests.http.listening import INITIALIZE, answer, ask, asked
 from tests.make import answering, asking, definition, head, listing_of, raw_head, request
+from tests.rows import each_row
 
 OURS = AllowedHosts(frozenset({"https://tools.example"}))
 
@@ -36,7 +37,7 @@ def memory() -> CorsMemory:
     return CorsMemory()
 
 
-@pytest.mark.parametrize(("host", "origins", "sites", "found"), [
+@each_row(("host", "origins", "sites", "found"), [
     ("localhost", [], [], None),
     ("localhost", [], ["None"], None),
     ("localhost", [], ["same-origin", "none"], None),
@@ -71,7 +72,7 @@ def test_a_star_switches_all_checks_off() -> None:
 ORIGIN = "http://localhost:6274"
 
 
-@pytest.mark.parametrize("headers", [
+@each_row("headers", [
     {},
     {"accept": "x", "content_type": "x", "content_length": "1", "host": "h", "user_agent": "u"},
     {"mcp_session_id": "1", "mcp_protocol_version": "x", "mcp_method": "x", "mcp_name": "x"},
@@ -83,7 +84,7 @@ def test_headers_that_every_client_sends_do_not_identify_a_user(headers: dict[st
     assert is_like_the_fetch(head(**headers))
 
 
-@pytest.mark.parametrize("name", [
+@each_row("name", [
     "authorization", "proxy-authorization", "cookie", "x-api-key", "cf-access-jwt-assertion",
     "x-forwarded-user", "x-tenant", "x-anything", "x_real_ip", "forwarded", "via", "from",
     "baggage", "accept-language", "origin", "referer", "mcp-session", "mcp-param-a", "dpop",
@@ -108,7 +109,7 @@ def test_replaced_credentials_do_not_identify_a_user() -> None:
     assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
 
 
-@pytest.mark.parametrize(("params", "is_usual"), [
+@each_row(("params", "is_usual"), [
     ("{}", True), ('{"_meta":{}}', True),
     ('{"_meta":{"progressToken":1}}', True),
     ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"x"}}}', True),
@@ -120,7 +121,7 @@ def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None
     assert asked.is_usual is is_usual
 
 
-@pytest.mark.parametrize("name", [
+@each_row("name", [
     "authorization", "cookie", "x-api-key", "apikey", "x-access-key", "cf-access-jwt-assertion",
 ])  # fmt: skip
 def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
@@ -129,7 +130,7 @@ def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
     assert asker.credentials_in(raw_head("POST", "/mcp", ("X-User", "a"))) == b""
 
 
-@pytest.mark.parametrize(("one", "other", "is_same"), [
+@each_row(("one", "other", "is_same"), [
     (("/mcp",), ("/mcp",), True),
     (("/mcp?token=a",), ("/mcp?token=b",), False),
     (("/mcp",), ("/other/mcp",), False),

@@ -18,6 +18,7 @@ from mcp_tool_filter.http import bodies
 from mcp_tool_filter.http.bodies import could_show_tool, decode_body, refuse_non_text
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from tests.make import definition
+from tests.rows import each_row
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
@@ -52,7 +53,7 @@ def test_an_uncoded_body_is_the_same_object(coding: str) -> None:
     assert decode_body(TEXT, coding, limit=0) is TEXT
 
 
-@pytest.mark.parametrize("coding", [
+@each_row("coding", [
     "utf-7", "utf-16", "unicode_escape", "raw_unicode_escape", "quopri", "base64", "hex", "rot13",
     "bz2", "zip", "uu", "punycode", "idna", "compress", "x-gzip", "gzip, gzip", "gzip,", "gzip;q=1",
     "gzip\0", "none", "aws-chunked", "chunked",
@@ -63,8 +64,8 @@ def test_every_other_coding_is_refused(coding: str) -> None:
         decode_body(TEXT, coding, limit=1000)
 
 
-@pytest.mark.parametrize("coding", CODED)
-@pytest.mark.parametrize("spoil", ["cut", "tail", "twice", "junk", "empty"])
+@each_row("coding", CODED)
+@each_row("spoil", ["cut", "tail", "twice", "junk", "empty"])
 def test_a_body_must_be_whole_and_alone(coding: str, spoil: str) -> None:
     """mitmproxy reads the first gzip member only; upstreams read them all."""
     raw = CODED[coding]
@@ -116,7 +117,7 @@ def test_a_coded_body_that_could_pass_for_json_is_noticed(raw: bytes) -> None:
     assert bodies.looks_like_json(raw)
 
 
-@pytest.mark.parametrize("raw", [*CODED.values(), deflate(TEXT), b"", b"\x1f\x8b{"])
+@each_row("raw", [*CODED.values(), deflate(TEXT), b"", b"\x1f\x8b{"])
 def test_an_honest_coded_body_does_not_pass_for_json(raw: bytes) -> None:
     assert not bodies.looks_like_json(raw)
 
@@ -134,7 +135,7 @@ def test_only_protocol_errors_are_raised(raw: bytes, coding: str) -> None:
 RM = definition("rm")
 
 
-@pytest.mark.parametrize("body", [
+@each_row("body", [
     b"", b"Accepted", b"Not Found: rm", b"<html>rm</html>",
     b"<!DOCTYPE html><script>x={'inputSchema':1}</script>",
     b"\x89PNG\r\n\x1a\n\xff", b'{"error":"invalid_token"}', b'{"name":"rm","description":"a page"}',
@@ -145,7 +146,7 @@ def test_bodies_without_a_hidden_tool_may_pass(body: bytes) -> None:
     assert not could_show_tool(body, {"rm"}, Limits())
 
 
-@pytest.mark.parametrize("body", [
+@each_row("body", [
     b'{"tools":[%s]}' % RM, b"[%s]" % RM, b'{"tools":[%s]' % RM,
     b'{"tools":[{"name":"rm","description":"cut o',
     b" [{'name':'rm'}]", b"\xef\xbb\xbf{'name':'rm'}", b"\0{\0", b"data: %s\n\n" % RM,
@@ -153,7 +154,7 @@ def test_bodies_without_a_hidden_tool_may_pass(body: bytes) -> None:
     b"x" + RM, RM + RM,
     RM.decode().encode("utf-16"),
     b"<!-- %s -->" % RM,
-], ids=ascii)  # fmt: skip
+])  # fmt: skip
 def test_bodies_that_some_client_reads_as_a_hidden_tool_may_not_pass(body: bytes) -> None:
     assert could_show_tool(body, {"rm"}, Limits())
 

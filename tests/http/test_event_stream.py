@@ -17,6 +17,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, render_error
 from mcp_tool_filter.protocol.sse import render_event
 from tests.make import answering, asking, chunks, definition, event, listing, policy
+from tests.rows import each_row
 
 BOTH, READ_ONLY = listing("read", "rm"), listing("read")
 RM = definition("rm").decode()
@@ -49,7 +50,7 @@ def error(id: str) -> bytes:
     return render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER))
 
 
-@pytest.mark.parametrize("stream", [
+@each_row("stream", [
     b": ping\n\n", b"\n\n\r\n", b"id: 1\ndata:\n\n", b"retry: 3000\n\n",
     b"event: ping\ndata: {}\n\n", b'event: heartbeat\ndata: {"ts":1}\n\n',
     b"event: keepalive\ndata: now\n\n",
@@ -77,8 +78,8 @@ FRAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.parametrize("size", [1, 2, 7, 4096])
+@each_row("frame", FRAMES)
+@each_row("size", [1, 2, 7, 4096])
 def test_a_denied_tool_is_hidden_in_every_framing(frame: bytes, size: int) -> None:
     assert b'"rm"' not in through(frame % BOTH, sizes=(size,))
     assert b'"read"' in through(frame % BOTH, sizes=(size,))
@@ -150,7 +151,7 @@ UNREADABLE = b'data: {"jsonrpc":"2.0","id":2,"result":{},"Result":{}}\n\n'
 UNFINISHED = b"data: " + answering("{}", id="2")
 
 
-@pytest.mark.parametrize(("stream", "waiting", "expected"), [
+@each_row(("stream", "waiting", "expected"), [
     (UNREADABLE, "12", error("2") + error("1")),  # at the end nobody else comes
     (b'data: {"id":broken}\n\n', "1", error("1")),  # nobody else waits
     (b'data: {"jsonrpc":"2.0","id":1,"res', "1", error("1")),

@@ -16,12 +16,13 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message
 from tests.http.listening import listener
 from tests.make import answering, asking, calling, definition, head, raw_head
+from tests.rows import each_row
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
 
-@pytest.mark.parametrize("honest", [
+@each_row("honest", [
     head("GET", "/authorize?response_type=code&code_challenge_method=S256&resource=http://h/mcp"),
     head("OPTIONS", "/mcp?"),
     head("POST", "/mcp", content_type='application/json; charset="utf-8"'),
@@ -33,7 +34,7 @@ def test_an_honest_head_is_not_refused(honest: Head) -> None:
     assert problem_in_fields(honest) is None
 
 
-@pytest.mark.parametrize("dubious", [
+@each_row("dubious", [
     head("TRACE"),
     raw_head("POST", "/mcp", ("a", "b\rTransfer-Encoding: chunked")),
     raw_head("POST", "/mcp", ("a\0", "b")),
@@ -95,7 +96,7 @@ def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | 
     return heads.problem_in_body(asked, body, is_endpoint=is_endpoint, limits=Limits())
 
 
-@pytest.mark.parametrize(("asked", "body"), [
+@each_row(("asked", "body"), [
     (head("GET", "/sse"), b""),
     (head("DELETE", "/mcp"), b""),
     (head("POST", "/logout"), b""),
@@ -115,7 +116,7 @@ def test_oauth_requests_are_not_refused(asked: Head, body: bytes) -> None:
     assert refusal_of(asked, body) is None
 
 
-@pytest.mark.parametrize(("asked", "body"), [
+@each_row(("asked", "body"), [
     (head("GET", "/mcp"), calling("rm")),
     (head("HEAD", "/any"), b"x"),
     (head("POST", "/mcp", mcp_method="tools/call"), b""),
@@ -143,7 +144,7 @@ def encoded(name: str) -> str:
     return f"=?base64?{base64.b64encode(name.encode()).decode()}?="
 
 
-@pytest.mark.parametrize(("asked", "raw"), [
+@each_row(("asked", "raw"), [
     (head(), calling("read")),
     (head(mcp_method="tools/call", mcp_name=encoded("l\u00f6sch")), calling("l\u00f6sch")),
     (head(mcp_method="prompts/get", mcp_name="p"), asking("prompts/get", params='{"name":"p"}')),
@@ -155,7 +156,7 @@ def test_headers_that_match_the_body_are_accepted(asked: Head, raw: bytes) -> No
     assert heads.problem_in_mirrored(asked, parse_message(raw)) is None
 
 
-@pytest.mark.parametrize(("asked", "raw"), [
+@each_row(("asked", "raw"), [
     (head(mcp_method="tools/call"), asking("ping")),
     (head(mcp_method=""), calling("read")),
     (head(mcp_method="tools/call", mcp_name="rm"), calling("read")),
@@ -172,7 +173,7 @@ def test_headers_that_contradict_the_body_are_refused(asked: Head, raw: bytes) -
     assert heads.problem_in_mirrored(asked, parse_message(raw)) is not None
 
 
-@pytest.mark.parametrize(("asked", "raw", "changed"), [
+@each_row(("asked", "raw", "changed"), [
     (head(), calling("read"), ()),
     (head(mcp_method="tools/call", mcp_name="read"), calling("read"), ()),
     (head(mcp_name="read"), calling("r\u00e9ad"), (("mcp-name", encoded("r\u00e9ad")),)),
@@ -202,7 +203,7 @@ def test_a_header_that_changes_is_sent_once() -> None:
 AWAY = (b"Location", b"https://other.example/")
 
 
-@pytest.mark.parametrize(("status", "fields", "kept", "stays"), [
+@each_row(("status", "fields", "kept", "stays"), [
     (200, [(b"X", b"y"), (b"Alt-Svc", b"h3")], [(b"X", b"y")], True),
     (200, [(b"A", b'{"inputSCHEMA":{}}'), (b"B", b"input")], [(b"B", b"input")], True),
     *((status, [AWAY], [AWAY], False) for status in (300, 399)),
@@ -224,7 +225,7 @@ def test_the_head_of_an_answer_passes_shortened_or_not_at_all(
     assert notes.reason == b""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header", ["Authorization", "Cookie", "X-API-Key", "X-Api_Key", "apikey", "X-Auth", "My-Token"]
 )
 def test_credential_headers_are_recognised_by_name(header: str) -> None:
@@ -236,7 +237,7 @@ def test_credential_headers_are_recognised_by_name(header: str) -> None:
 UPGRADE = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
 
 
-@pytest.mark.parametrize("asked", [
+@each_row("asked", [
     raw_head("POST", "/ws", *UPGRADE),
     raw_head("GET", "/ws", ("Upgrade", "h2c"), UPGRADE[1]),
     raw_head("GET", "/ws", ("Upgrade", "h2c, websocket"), UPGRADE[1]),
@@ -299,7 +300,7 @@ def after(sent: dict[str, str], name: str, arguments: object, meta: object = MET
     return [*headers_after(asked, parse_message(json.dumps(call).encode()), DEFINITIONS)]
 
 
-@pytest.mark.parametrize(("sent", "name", "arguments", "expected"), [
+@each_row(("sent", "name", "arguments", "expected"), [
     (EU, "read", {"region": "eu", "other": 1}, []),
     (EU, "read", {"region": "us"}, [("mcp-param-region", "us")]),
     (EU, "read", {"region": "ü"}, [("mcp-param-region", "=?base64?w7w=?=")]),

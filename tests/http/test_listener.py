@@ -26,6 +26,7 @@ from tests.conversation.asking_kinds import finished as after_pauses
 from tests.http import listening
 from tests.http.listening import answer, ask, asked, hear, listener, message_of, passed, say, send
 from tests.make import answering, asking, calling, definition, event, head, listing, text_of
+from tests.rows import each_row
 
 
 def test_a_denied_notification_is_dropped() -> None:
@@ -128,15 +129,15 @@ def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener)
 # What a listener does with the upstream's answer
 
 
-@pytest.mark.parametrize("to", [asking("tools/list"), asking("ping"), asking("initialize", id="9")])
-@pytest.mark.parametrize("status", [200, 202, 400, 404, 500])
+@each_row("to", [asking("tools/list"), asking("ping"), asking("initialize", id="9")])
+@each_row("status", [200, 202, 400, 404, 500])
 def test_a_list_is_filtered_in_the_answer_to_any_request(to: bytes, status: int) -> None:
     outcome = hear(listing("read", "rm"), to, status=status)
     assert outcome == Answered(status, listing("read"))
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
-@pytest.mark.parametrize(("text", "is_shown"), [
+@each_row("is_gone", [False, True])
+@each_row(("text", "is_shown"), [
     (f"callback({listening.RM})", False),
     (f"<pre>{listening.RM.replace('"', '&quot;')}</pre>", False),
     ("- name: rm\n  inputSchema:\n    type: object\n", False),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http import login_metadata as metadata
 from mcp_tool_filter.http.login_metadata import LoginPaths, parse_resource_metadata
+from tests.rows import each_row
 
 HOST = "https://example.com"
 
@@ -41,7 +42,7 @@ def test_a_resource_may_be_the_endpoint_or_lie_above_it(name: str) -> None:
     assert parse_resource_metadata(resource(name), f"{HOST}/mcp").resource == name
 
 
-@pytest.mark.parametrize("name", [
+@each_row("name", [
     "https://evil.example/mcp", f"{HOST}/mc", f"{HOST}/mcp/x", f"{HOST}/other", "", "mcp",
     "http://example.com/mcp", f"{HOST}:8443/mcp", "https://example.com:x/mcp", "https://[/mcp",
     f"{HOST}.evil.example/mcp", "https://example.com@evil.example/mcp",
@@ -91,7 +92,7 @@ def paths_after(**document: object) -> LoginPaths:
     return paths
 
 
-@pytest.mark.parametrize("target", [
+@each_row("target", [
     "/.well-known/oauth-protected-resource",
     "/.well-known/oauth-protected-resource/mcp",
     "/.well-known/oauth-authorization-server/tenant/1?x=y",
@@ -102,7 +103,7 @@ def test_metadata_and_the_usual_paths_are_known(target: str) -> None:
     assert LoginPaths(UPSTREAM).has("GET", target)
 
 
-@pytest.mark.parametrize("target", [
+@each_row("target", [
     "/", "/admin", "/oauth/token", "/tokens", "/token/x", "/.well-known/security.txt",
     "/.well-known/oauth-protected-resource/../../admin",
     "/x?/.well-known/jwks",
@@ -128,16 +129,14 @@ def test_documents_name_paths_of_the_upstream() -> None:
         assert not paths.has("GET", other)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"token_endpoint":1}', b"\xff", b"[" * 50_000, b"1" * 5000]
-)
+@each_row("body", [b"", b"[]", b"{", b'{"token_endpoint":1}', b"\xff", b"[" * 50_000, b"1" * 5000])
 def test_other_bodies_name_no_paths(body: bytes) -> None:
     paths = LoginPaths(UPSTREAM)
     paths.learn_document(body)
     assert not paths.has("GET", "/any")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url", ["//evil/x", "http://127.0.0.1:3000/a/../admin", "/a%2fb", "x", "javascript:1", ""]
 )
 def test_a_misleading_url_is_not_learned(url: str) -> None:
@@ -175,7 +174,7 @@ def test_the_memory_is_bounded() -> None:
 # The header WWW-Authenticate
 
 
-@pytest.mark.parametrize(("header", "params"), [
+@each_row(("header", "params"), [
     ("Bearer", {}), ("bearer a=b", {"a": "b"}),
     ('BEARER A = "b, c=d" , e=f', {"a": "b, c=d", "e": "f"}),
     ('Bearer a="\\"x\\\\"', {"a": '"x\\'}),
@@ -209,7 +208,7 @@ def test_no_header_raises(headers: list[str]) -> None:
     metadata.parse_challenges(headers)
 
 
-@pytest.mark.parametrize(("status", "challenge", "scopes"), [
+@each_row(("status", "challenge", "scopes"), [
     (403, 'Bearer error="insufficient_scope", scope="a b"', ("a", "b")),
     (403, "Bearer error=insufficient_scope, scope=a", ("a",)),
     (403, 'Bearer error="insufficient_scope"', ()),

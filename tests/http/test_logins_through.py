@@ -16,6 +16,7 @@ from mcp_tool_filter.http.logins_through import Between, RefusedUri, Registratio
 from mcp_tool_filter.http.mount import Mount
 from mcp_tool_filter.http.urls import UpstreamNames
 from mcp_tool_filter.policy.config import AllowedHosts
+from tests.rows import each_row
 
 OURS, THEIRS = "http://localhost:6273", "https://mcp.example"
 CLIENT = "http://127.0.0.1:49152/callback"
@@ -139,7 +140,7 @@ def test_without_iss_the_callback_is_the_clients_own() -> None:
     assert url == f"{there}&client_id=me&state=s&redirect_uri=x"
 
 
-@pytest.mark.parametrize("uri", [
+@each_row("uri", [
     "https://evil.example/cb", "http://evil.example/cb", "javascript:alert(1)", "data:,x",
     "http://127.0.0.1@evil.example/", "http://127.0.0.1\\@evil.example/", "//evil.example",
     "http://127.0.0.1:1/#x", "http://127.0.0.1:1/a b", "https:evil.example", "/relative", "",
@@ -152,7 +153,7 @@ def test_redirect_uris_that_we_would_refuse_are_not_registered(uri: str) -> None
         Login().between.registration_request(asked)
 
 
-@pytest.mark.parametrize(("uris", "hosts", "may"), [
+@each_row(("uris", "hosts", "may"), [
     (None, "x", False), ([], "x", False), ("http://127.0.0.1/", "x", False), ([1], "x", False),
     ({}, "x", False), ([CLIENT] * 100, "x", False),
     (["https://tools.example/cb", "vscode://x/y"], "tools.example", True),
@@ -186,7 +187,7 @@ def test_a_client_may_authenticate_in_a_header(login: Login) -> None:
     assert fields == [("redirect_uri", callback)]
 
 
-@pytest.mark.parametrize(("resource", "theirs"), [
+@each_row(("resource", "theirs"), [
     (OURS + "/mcp", THEIRS + "/mcp"),
     (OURS + "/mcp/", THEIRS + "/mcp/"),
     (OURS, THEIRS), (OURS + "/", THEIRS + "/"),

@@ -12,6 +12,7 @@ from mcp_tool_filter.http import logins_through
 from mcp_tool_filter.http.login_metadata import metadata_urls_in, parse_server_metadata
 from mcp_tool_filter.http.logins_through import Sides, our_issuer, passes_through
 from mcp_tool_filter.http.urls import UpstreamNames
+from tests.rows import each_row
 
 OURS = "http://localhost:6273"
 SIDES = Sides(OURS, UpstreamNames("http://127.0.0.1:3000"))
@@ -23,7 +24,7 @@ def rewritten(challenge: str) -> str:
     return SIDES.challenge(challenge, OURS + "/usual")
 
 
-@pytest.mark.parametrize("challenge", [
+@each_row("challenge", [
     'Bearer resource_metadata="{}"', "Bearer resource_metadata={}",
     "Bearer realm=x, resource_metadata={}, error=y",
     'Bearer Resource_Metadata = "{}"',
@@ -36,7 +37,7 @@ def test_a_challenge_names_our_metadata(challenge: str) -> None:
     assert set(metadata_urls_in(challenge.format(THEIR_PLACE))) == {THEIR_PLACE}
 
 
-@pytest.mark.parametrize("challenge", [
+@each_row("challenge", [
     'Bearer realm="http://127.0.0.1:3000/mcp"',
     f'Bearer realm="resource_metadata={THEIR_PLACE}"',
     f'Bearer realm="a \\" resource_metadata={THEIR_PLACE}"',

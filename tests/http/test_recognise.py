@@ -20,6 +20,7 @@ from mcp_tool_filter.http.recognise import BodyReader, TrafficKind, Treatment, k
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import chunks as cut
 from tests.make import head, raw_head
+from tests.rows import each_row
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"rm"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -37,7 +38,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("body", [
+@each_row("body", [
     CALL, ANSWER, b"[" + CALL + b"]", b"[1, " + CALL + b"]", b"{}" + CALL, CALL + b"{}",
     CALL + b"garbage", CALL[:-1], b"\xef\xbb\xbf" + CALL,
     CALL.decode().encode("utf-16"),
@@ -62,7 +63,7 @@ def test_any_body_that_a_server_could_read_as_mcp_is_mcp(body: bytes) -> None:
     assert kind_of_body(body) is TrafficKind.MCP
 
 
-@pytest.mark.parametrize("body", [
+@each_row("body", [
     b"", b"   ", b"{}", b"[]", b'"jsonrpc tools/call"',
     b'{"messages":[{"jsonrpc":"2.0","method":"tools/call"}]}',
     json.dumps({"text": CALL.decode()}).encode(),
@@ -98,9 +99,9 @@ def way_of(raw: bytes, coding: str, sizes: list[int]) -> Treatment:
     return reader.finish()
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 10, 20, 10**6])
-@pytest.mark.parametrize("before", [b"", b"\n", b"[", b'{"a":1}'])
-@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "gzip, gzip", "br, identity"])
+@each_row("size", [1, 2, 5, 10, 20, 10**6])
+@each_row("before", [b"", b"\n", b"[", b'{"a":1}'])
+@each_row("coding", ["gzip", "x-gzip", "deflate", "gzip, gzip", "br, identity"])
 def test_a_body_in_a_wrong_coding_is_judged(coding: str, before: bytes, size: int) -> None:
     """It looks like JSON as it is: the server may ignore the coding.
 
@@ -185,8 +186,8 @@ def test_the_watch_finds_a_message_in_any_chunks(at: int) -> None:
     assert not (watch.may_pass(CALL[:at]) and watch.may_pass(CALL[at:]))
 
 
-@pytest.mark.parametrize("word", ["jsonrpc", "tools/call", "tools/list"])
-@pytest.mark.parametrize("coding", ["utf-8", "utf-16-le", "utf-32-be"])
+@each_row("word", ["jsonrpc", "tools/call", "tools/list"])
+@each_row("coding", ["utf-8", "utf-16-le", "utf-32-be"])
 def test_the_watch_finds_each_word_in_its_longest_spelling(word: str, coding: str) -> None:
     said = "".join(f"\\u{ord(sign):04x}" for sign in word).encode(coding)
     watch = recognise.Watch()
@@ -241,7 +242,7 @@ def test_the_first_message_is_found_after_anything(before: list[bytes], sizes: l
     assert fed(cut(start + rest, sizes)) == (start, rest)
 
 
-@pytest.mark.parametrize(("raw", "passes"), [
+@each_row(("raw", "passes"), [
     (b"data: hel", b"data: hel"),
     (b"data: one\ndata: two", b"data: one\ndata: two"),
     (b"id: 1\nevent: token\n", b""),
@@ -257,7 +258,7 @@ def test_lines_that_cannot_be_a_message_do_not_wait(raw: bytes, passes: bytes) -
     assert recognise.EventPeeker(LIMITS).feed(raw) == (passes, None)
 
 
-@pytest.mark.parametrize("event", [
+@each_row("event", [
     MESSAGE, b"event: endpoint\ndata: /m?s=1\n\n", b"data: /m?s=1\nevent: endpoint\n\n",
     b"data: http://x/m\nevent: Endpoint \n\n",
     b"\xef\xbb\xbf" + MESSAGE,

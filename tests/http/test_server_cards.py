@@ -15,6 +15,7 @@ from mcp_tool_filter.http.urls import UpstreamNames
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import Answer, get, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer
+from tests.rows import each_row
 from tests.served import served
 
 OURS = "http://localhost:6273"
@@ -22,7 +23,7 @@ UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
 READ, NO_TOOL = [{"name": "read"}], [{"name": "rm_is_no_tool"}]
 
 
-@pytest.mark.parametrize(("before", "after"), [
+@each_row(("before", "after"), [
     ('{ "url" : "http://127.0.0.1:3000/mcp" , "x":1.0}', '{ "url" : "%s/mcp" , "x":1.0}'),
     ('{"a":[{"b":["HTTP://LOCALHOST:3000"]}]}', '{"a":[{"b":["%s"]}]}'),
     ('{"d":"See http://[::1]:3000/a?b, or not."}', '{"d":"See %s/a?b, or not."}'),
@@ -71,8 +72,8 @@ async def ask(path: str, say: Callable[[str], bytes], method: str = "GET") -> An
         return await it.ask(get(path=path).replace(b"GET", method.encode(), 1))
 
 
-@pytest.mark.parametrize("coding", [b"", b"Content-Encoding: gzip\r\n"])
-@pytest.mark.parametrize(("path", "kind"), [
+@each_row("coding", [b"", b"Content-Encoding: gzip\r\n"])
+@each_row(("path", "kind"), [
     ("/.well-known/mcp/server-card.json", b"application/json"),
     ("/.well-known/mcp.json", b"application/json"),
     ("/mcp/server-card", b"application/mcp-server-card+json"),
@@ -119,7 +120,7 @@ async def test_a_head_tells_nothing_of_the_card_as_it_was() -> None:
     assert_ours(got.head)
 
 
-@pytest.mark.parametrize(("path", "before", "is_changed"), [
+@each_row(("path", "before", "is_changed"), [
     ("/status.json", '{"mcp":"%s/mcp","x":1.0}', True),
     ("/status.json", '{"mcp":"%s\\/mcp","x":1.0}', True),
     ("/status.json", '{"home":"%s/","x":1.0}', False),

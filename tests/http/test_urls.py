@@ -14,12 +14,13 @@ from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http import urls as links
 from mcp_tool_filter.http.urls import UpstreamNames, kept_with_us, may_lead_round, parse_origin
 from mcp_tool_filter.policy.config import AllowedHosts
+from tests.rows import each_row
 
 UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
 HOSTS = AllowedHosts(frozenset({"tools.example", "other.example:99"}))
 
 
-@pytest.mark.parametrize("host", [
+@each_row("host", [
     "localhost", "LOCALHOST:1", "localhost.", "a.localhost:80", "127.0.0.1:8080", "127.9.9.9",
     "[::1]", "[::1]:8080", "192.168.1.5:8080", "tools.example", "Tools.Example:443",
     "other.example:99",
@@ -29,7 +30,7 @@ def test_our_own_host_names_are_accepted(host: str) -> None:
     assert HOSTS.has_host(host, own="192.168.1.5")
 
 
-@pytest.mark.parametrize("host", [
+@each_row("host", [
     "", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
     "localhost@evil.example", "evil.example#localhost", "localhost/", "localhost:80:80",
     "localhost:", "localhost:x", "[::1", "[localhost]", "::1", "2130706433", "0x7f.1", "127.1",
@@ -46,7 +47,7 @@ def test_pages_of_our_own_host_are_accepted(origin: str) -> None:
     assert AllowedHosts().has_origin(origin, own="192.168.1.5")
 
 
-@pytest.mark.parametrize("origin", [
+@each_row("origin", [
     "", "null", "http://evil.example", "file://", "localhost", "ftp://localhost",
     "http://a@localhost",
 ])  # fmt: skip
@@ -59,7 +60,7 @@ def test_an_origin_can_be_allowed_as_it_is_written() -> None:
     assert hosts.has_origin("chrome-extension://ABC")
 
 
-@pytest.mark.parametrize(("url", "kept"), [
+@each_row(("url", "kept"), [
     ("/messages?sessionId=1", "/messages?sessionId=1"),
     ("messages", "messages"), ("?a=1", "?a=1"), ("", ""),
     ("/a?next=http://evil.example/", "/a?next=http://evil.example/"),
@@ -77,7 +78,7 @@ def test_a_url_of_the_upstream_is_rewritten_to_us(url: str, kept: str) -> None:
     assert kept_with_us(url, UPSTREAM) == kept
 
 
-@pytest.mark.parametrize("url", [
+@each_row("url", [
     "http://user@127.0.0.1:3000/m", "http://evil.example\\@127.0.0.1:3000/m", "http://[::1/m",
     "http://127.0.0.1:99999/m", "http://127.0.0.1/m", "http://local\u00adhost:3000/m",
     "\x00\x1f //evil.example/m", "/\t/evil.example/m", "http:evil.example", "x:1",
@@ -86,7 +87,7 @@ def test_a_url_that_may_lead_elsewhere_is_not_made_relative(url: str) -> None:
     assert kept_with_us(url, UPSTREAM) is None
 
 
-@pytest.mark.parametrize("host", [
+@each_row("host", [
     "local\u00adhost", "local\u200bhost", "\ufefflocalhost", "local\u2060host", "local\u034fhost",
     "local\ufe0fhost", "local\u200dhost", "localhost\u180b", "local\U000e0100host",
     "local\u115fhost", "\u24dbocalhost", "\uff2cocalhost", "LOCALHOST", "loc%61lhost",
@@ -100,7 +101,7 @@ def test_a_url_that_may_lead_elsewhere_is_not_made_relative(url: str) -> None:
     "evil.example\uff0f@localhost", "evil.example\\@localhost", "a@b@localhost", "127.0.0.1.nip.io",
     "localtest.me", "xn--localhost-",
 ])  # fmt: skip
-@pytest.mark.parametrize("scheme", ["http", "https", "ws", "HTTP", "x"])
+@each_row("scheme", ["http", "https", "ws", "HTTP", "x"])
 def test_no_spelling_of_the_upstream_passes(host: str, scheme: str) -> None:
     """Soft hyphens, zero-width and other ignored characters, digits of all kinds, escapes."""
     for url in (
@@ -113,7 +114,7 @@ def test_no_spelling_of_the_upstream_passes(host: str, scheme: str) -> None:
         assert may_lead_round(url, UPSTREAM), url
 
 
-@pytest.mark.parametrize("url", [
+@each_row("url", [
     "http://evil.example:3001/", "http://127.0.0.1:3001/", "http://127.0.0.1/",
     "https://login.example/authorize?redirect_uri=http://127.0.0.1:3000/cb",
     "https://login.example/#http://localhost:3000",
@@ -132,7 +133,7 @@ def test_at_a_usual_port_any_other_host_passes(port: str) -> None:
     assert may_lead_round(f"{scheme}://127.1/", upstream)
 
 
-@pytest.mark.parametrize(("host", "is_its_own"), [
+@each_row(("host", "is_its_own"), [
     ("tools.example", True), ("TOOLS.example.", True), ("192.0.2.7", True), ("3221225991", True),
     ("[::ffff:192.0.2.7]", True), ("box.local", True), ("192.0.2.8", False), ("localhost", False),
     ("example", False),
@@ -170,17 +171,17 @@ def kept(name: str, value: str) -> str | None:
     return fields[0][1].decode() if fields else None
 
 
-@pytest.mark.parametrize("value", [
+@each_row("value", [
     "/a", "a/b?c=d#e", "", "?x", "#y", "../z", " /a ", "/a\\b", "/a;b,c", "/\u00e9",
     "https://login.example/authorize?redirect_uri=http%3A%2F%2F127.0.0.1%3A3000%2Fcb",
     "https://other.example/", "vscode://x/y", "http://127.0.0.1:3001/",
 ])  # fmt: skip
-@pytest.mark.parametrize("name", ["Location", "content-location", "SourceMap", "X-Accel-Redirect"])
+@each_row("name", ["Location", "content-location", "SourceMap", "X-Accel-Redirect"])
 def test_relative_and_foreign_urls_stay_unchanged(name: str, value: str) -> None:
     assert kept(name, value) == value
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), [
+@each_row(("name", "value", "expected"), [
     ("Location", "http://127.0.0.1:3000/a?b", "/a?b"),
     ("LOCATION", "http://localhost:3000", "/"),
     ("Location", "http://local\u00adhost:3000/", None),
@@ -314,7 +315,7 @@ def test_a_url_that_a_browser_reads_as_relative_stays_unchanged() -> None:
     assert [links.kept_url(url, UPSTREAM) for url in relative] == relative
 
 
-@pytest.mark.parametrize(("url", "host"), [
+@each_row(("url", "host"), [
     ("http://localhost:3000", "localhost:3000"),
     ("http://localhost:80", "localhost"),
     ("https://example.com", "example.com"),
@@ -334,7 +335,7 @@ def test_an_invalid_origin_is_refused(url: str) -> None:
         parse_origin(url)
 
 
-@pytest.mark.parametrize(("link", "path"), [
+@each_row(("link", "path"), [
     ("messages?a=1", "/v1/messages?a=1"),
     ("/messages", "/messages"), ("?a=1", "/v1/sse?a=1"), ("", "/v1/sse"),
     ("http://localhost:3000", "/"),

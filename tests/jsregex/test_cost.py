@@ -19,6 +19,7 @@ from tests.jsregex.javascript import (
     patterns,
     patterns_that_refer_back,
 )
+from tests.rows import each_row
 
 
 def bound_of(regex: Regex) -> int:
@@ -55,7 +56,7 @@ def test_patterns_that_can_be_judged_in_time_are_accepted(pattern: str) -> None:
     assert Matcher(parse_regex(pattern)).is_affordable()
 
 
-@pytest.mark.parametrize("pattern", [
+@each_row("pattern", [
     r"(\w+).*\1", r"(\w+)_(\w+)_\2_\1", r"^(\w+)_(\w+)_(\w+)_\1$", r"(?:(a)|b)*.*\1c",
     r"(?<=(\w+))\1", r"^(?:(a)|b)*(?=.*\1)(?=.*\1)c",
 ])  # fmt: skip

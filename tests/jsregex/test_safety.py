@@ -10,6 +10,7 @@ from mcp_tool_filter.jsregex.cost import Budget, TooCostly
 from mcp_tool_filter.jsregex.safety import is_safe
 from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
 from tests.jsregex.javascript import backtracker, labelled, parse_safe, patterns
+from tests.rows import each_row
 
 NAMES_OF_TOOLS = [f"{verb}_{noun}" for verb in ("get", "list", "make") for noun in "abcdefgh" * 20]
 
@@ -24,7 +25,7 @@ def test_nested_unbounded_repetition_is_refused(pattern: str) -> None:
     assert not is_pattern_safe(pattern)
 
 
-@pytest.mark.parametrize("pattern", [
+@each_row("pattern", [
     "(a|a)*$", "(a|aa)+$", r"^(?:\w|\d)+x$", r"^(?:.|\s)*x", "^(?:a?b?)*x$", "^(?:ab|abab)*$",
     "^(?:(?:|)a)*$", "^(?:a|a)*?$", "^(?:[a-z_]|_[a-z])*$", "^(?:a|b|ab){13,}c", "^(?:a|aa){40}$",
     "^(?:a{0,40}){0,40}$", "^(?=(?:a|aa)*x)", "(?<!x(?:a|aa)*)$", r"^(a)(?:\1|a)*$",
@@ -36,7 +37,7 @@ def test_exponential_patterns_are_refused(pattern: str) -> None:
     assert not is_pattern_safe(pattern)
 
 
-@pytest.mark.parametrize("pattern", [
+@each_row("pattern", [
     r"^\w*_\w*_\w*_\w*$", "^a*a*a*a*$",
     "a*a*a*$",  # the search is the fourth
     "^.*_.*_.*_.*_.*_.*$", "^(?=a*a*a*a*$)", r"(?:\w+\s?){12}$",
@@ -48,7 +49,7 @@ def test_four_loops_over_the_same_text_are_refused(pattern: str) -> None:
     assert not is_pattern_safe(pattern)
 
 
-@pytest.mark.parametrize("pattern", [
+@each_row("pattern", [
     "^delete_.*$", ".*_database$", "^(?!read_).*$", "^(?:(?!list_|get_).)*$", "^((?!read).)*$",
     "^(?:[a-z]+_)?delete$", "(?<!safe_)delete", "^(?=.*delete)(?=.*file).*$",
     r"^mcp__\w+__delete_\w+$", "^.*(?:delete|drop|truncate).*$", ".*admin.*delete.*",
@@ -62,7 +63,7 @@ def test_common_patterns_are_accepted(pattern: str) -> None:
     assert is_pattern_safe(pattern)
 
 
-@pytest.mark.parametrize("pattern", [
+@each_row("pattern", [
     "^(?:ab|ac)*d", r"^(?:\w|\W)*x$", r"^(?:\d\d|\d-)*$",
     "^(?:a|aa)*",  # ends anywhere
     r"^(?:.|\s)*$",  # matches everything

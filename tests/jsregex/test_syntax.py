@@ -12,6 +12,7 @@ from mcp_tool_filter.jsregex.matcher import Matcher, PatternFinder
 from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
 from mcp_tool_filter.policy.patterns import hint, render_glob
 from tests.jsregex.javascript import Node, names, nonsense, parse_safe, patterns, recorded
+from tests.rows import each_row
 
 
 def is_valid(pattern: str) -> bool:
@@ -48,7 +49,7 @@ def matches(pattern: str, name: str) -> bool:
     return Matcher(parse_regex(pattern, ignore_case=True)).search(name)
 
 
-@pytest.mark.parametrize(("pattern", "name"), [
+@each_row(("pattern", "name"), [
     ("delete", "DeLeTe_file"), ("DELETE", "delete"), ("[a-c]x", "BX"), ("[^a]", "b"),
     (r"(a)\1", "aA"), (r"\x61", "A"), ("é", "É"), ("\u03c3", "\u03c2"),
 ])  # fmt: skip
@@ -83,7 +84,7 @@ def test_node_agrees_on_letters(folding_node: Node, letters: str, name: str, neg
 # For people who think in globs: hints, and regexes that say the same as a glob
 
 
-@pytest.mark.parametrize(("pattern", "advised"), [
+@each_row(("pattern", "advised"), [
     ("*delete*", ": delete"), ("*", ": .*"), ("**", ": .*"), ("*_db", ": _db$"),
     ("delete_*", ": ^delete_"), ("get_*_by_*", ": ^get_.*_by_"), ("*.write", r": \.write$"),
     ("(?i)delete", ": delete"), ("/^delete/i", ": ^delete"), (".*a.*b.*c.*", ": a.*b.*c"),
@@ -98,7 +99,7 @@ def fits(glob: str, name: str) -> bool:
     return Matcher(parse_regex(render_glob(glob))).search(name)
 
 
-@pytest.mark.parametrize(("glob", "name", "expected"), [
+@each_row(("glob", "name", "expected"), [
     ("write_*", "rewrite_file", False), ("WRITE_*", "write_file", False),
     ("*", "anything\nat all", True), ("{read,write}_*", "write_x", True),
     ("{read,write}_*", "delete_x", False), (r"a\*", "a*", True), ("a^b$c|(d)+", "a^b$c|(d)+", True),

@@ -23,6 +23,7 @@ from mcp_tool_filter.observers.shown_changes import (
     width_of,
 )
 from mcp_tool_filter.policy.lock import Json, Lock, parse_json
+from tests.rows import each_row
 
 type Tool = dict[str, Any]
 SCHEMA = {"type": "object"}
@@ -42,7 +43,7 @@ def shown(old: Lock, new: Lock) -> list[str]:
     return "\n".join(map(plain, lines_of(compare(old, new)))).splitlines()
 
 
-@pytest.mark.parametrize(("before", "after", "found"), [
+@each_row(("before", "after", "found"), [
     # a URL
     ({}, {"description": "See https://x.example/a."}, ["a URL: https://x.example/a"]),
     ({}, {"x": [{"y": "www.x.example"}]}, ["a URL: www.x.example"]),
@@ -126,7 +127,7 @@ MAIL = {"name": "send_email", "description": "Sends an email to the address that
 LIST = {"name": "list_dir", "description": "Lists the names in a folder of the disk."}
 
 
-@pytest.mark.parametrize(("old", "new", "found"), [
+@each_row(("old", "new", "found"), [
     ([READ, MAIL], [READ | {"name": "file_read"}, MAIL], ["renamed read_file file_read"]),
     ([READ, MAIL], [{"name": "read", "description": f"{READ['description']} It is fast."}, MAIL],
      ["renamed read_file read"]),
@@ -162,7 +163,7 @@ def test_another_version_alone_is_only_news() -> None:
     ]
 
 
-@pytest.mark.parametrize(("before", "after", "paths"), [
+@each_row(("before", "after", "paths"), [
     ({"a": 1}, {"a": 1, "b": 2}, ["b"]),
     ({"a": {"b c": 1}}, {"a": {"b c": 2}}, ['a["b c"]']),
     ({"a": ["x", "y"]}, {"a": ["y", "z"]}, ["a", "a"]),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.observers.reading import NotReadable, holds_message, render_body, tools_in
+from tests.rows import each_row
 
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
@@ -61,7 +62,7 @@ def test_bodies_are_shown(body: bytes, content_type: str, shown: str) -> None:
     assert render_body(body, content_type) == shown
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a":1}', b"[]x", b"\xff", b"[1]"])
+@each_row("body", [b"", b"{", b'{"a":1}', b"[]x", b"\xff", b"[1]"])
 def test_other_bodies_are_not_readable(body: bytes) -> None:
     with pytest.raises(NotReadable):
         render_body(body, JSON)

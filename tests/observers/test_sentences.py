@@ -21,6 +21,7 @@ from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Response, parse_message
 from tests.make import definition, listing, listing_of, snapshot, snapshot_of
+from tests.rows import each_row
 
 # What people read about a message that rules have decided on
 NO_TOOLS = take_snapshot([])
@@ -167,7 +168,7 @@ def test_the_report_names_tools_that_are_not_exposed(tools: Snapshot, said: str)
 # What people see of a client and of an error
 
 
-@pytest.mark.parametrize(("said", "problem"), [
+@each_row(("said", "problem"), [
     (b'"result":{"isError":true,"content":[{"type":"text","text":" No file\\nline 7"}]}',
      "No file"),
     (b'"result":{"isError":true,"content":[{"type":"image","data":""}]}', ""),
@@ -184,7 +185,7 @@ def test_the_problem_is_the_first_line_of_an_errors_text(said: bytes, problem: s
     assert problem_in(message) == problem
 
 
-@pytest.mark.parametrize(("params", "name"), [
+@each_row(("params", "name"), [
     ('{"clientInfo":{"name":"a\\u001b[2J"}}', r"a\x1b[2J"),
     ('{"clientInfo":{"name":7},"_meta":null}', ""),
     ('{"clientInfo":"x"}', ""), ('{"a":1e400,"clientInfo":{"name":"b"}}', "b"),

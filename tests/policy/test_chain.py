@@ -29,6 +29,7 @@ from tests.make import (
     snapshot,
     text_of,
 )
+from tests.rows import each_row
 
 TOOLS = snapshot("read", "rm", deny="^rm")
 KNOWN = Situation(snapshot=TOOLS, envelope=Envelope('{"tools":', "}"), may_use_cache=True)
@@ -108,8 +109,8 @@ def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
     assert hear(raw) == Forward()
 
 
-@pytest.mark.parametrize(("before", "after"), [("", "\n"), (" \r\n", ""), ("\t", " \n\n")])
-@pytest.mark.parametrize("batch", [False, True])
+@each_row(("before", "after"), [("", "\n"), (" \r\n", ""), ("\t", " \n\n")])
+@each_row("batch", [False, True])
 def test_a_rewritten_list_keeps_its_white_space(before: str, after: str, batch: bool) -> None:
     def written(raw: bytes) -> bytes:
         return before.encode() + (b"[" + raw + b"]" if batch else raw) + after.encode()

@@ -16,6 +16,7 @@ from mcp_tool_filter.policy.effects import at_once
 from mcp_tool_filter.policy.lock import Lacks, Lock
 from mcp_tool_filter.policy.snapshot import Standing, UnlistedTools, take_snapshot
 from tests.make import listing_of, page
+from tests.rows import each_row
 
 HINTS = ("destructive", "open-world", "not-idempotent")
 
@@ -61,10 +62,10 @@ class Approved:
 LOCKS = (None, Approved(), Approved(is_same=False), Approved("other"))
 
 
-@pytest.mark.parametrize("deny", [None, ["^del"], ["^x"]])
-@pytest.mark.parametrize("allow", [None, ["_file$"], ["^x"]])
-@pytest.mark.parametrize("spare", [None, ["file"], ["^x"]])
-@pytest.mark.parametrize("lock", LOCKS, ids=repr)
+@each_row("deny", [None, ["^del"], ["^x"]])
+@each_row("allow", [None, ["_file$"], ["^x"]])
+@each_row("spare", [None, ["file"], ["^x"]])
+@each_row("lock", LOCKS)
 def test_every_combination_of_patterns_hints_lock_and_definitions(
     deny: list[str] | None, allow: list[str] | None, spare: list[str] | None, lock: Approved | None
 ) -> None:

@@ -21,6 +21,7 @@ from mcp_tool_filter.policy.config import (
     parse_paths,
     refuse_to_open,
 )
+from tests.rows import each_row
 
 
 def test_without_options_nothing_is_denied() -> None:
@@ -92,7 +93,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
     assert (limits.message, limits.pending) == (size, 2 * size)
 
 
-@pytest.mark.parametrize("options", [
+@each_row("options", [
     {"max_clients": "0"}, {"message_limit": "1023"}, {"message_limit": "-1MB"},
     {"message_limit": "1.5MB"}, {"connection_timeout": "0"}, {"connection_timeout": "1s"},
     {"tool_list_timeout": "1e3"}, {"endpoint": "//evil.example/mcp"}, {"endpoint": "/m cp"},
@@ -100,13 +101,13 @@ def test_sizes_have_units(text: str, size: int) -> None:
     {"upstream_headers": ["Host: x"]}, {"upstream_headers": ["content-length: 1"]},
     {"upstream_headers": ["X: a\r\nY: b"]}, {"upstream_headers": ["X: \u00e9"]},
     {"upstream_headers": ["X: $NOT_SET"]},
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_an_invalid_value_stops_the_start(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
         parse_config(options, environment={})
 
 
-@pytest.mark.parametrize("key", sorted(KEYS.keys() - {"rules", "lock", "audit_log", "fast"}))
+@each_row("key", sorted(KEYS.keys() - {"rules", "lock", "audit_log", "fast"}))
 def test_every_declared_option_is_read_and_checked(key: str) -> None:
     nonsense = "\0 ([{"
     with pytest.raises(StartError, match="Invalid"):
@@ -144,7 +145,7 @@ def test_errors_never_show_a_headers_value(text: str) -> None:
 PATHS = parse_paths(["/mcp, /files/*", "/v1/"], option="header_paths")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "target",
     ["/mcp", "/mcp/", "/mcp?a=/b", "/files/a", "/files/", "/files/a/b.txt?c", "/v1", "/v1/"],
 )
@@ -152,7 +153,7 @@ def test_a_path_is_in_the_set_with_any_query(target: str) -> None:
     assert PATHS.has(target)
 
 
-@pytest.mark.parametrize("target", [
+@each_row("target", [
     "/", "/mcp/x", "/mcpx", "/MCP", "//mcp", "/%6dcp", "/files", "/v1/x", "*", "/files/../admin",
     "/files/..", "/files/./a", "/files/%2e%2e/admin", "/files/..%2fadmin", "/files/a%5c..",
     "/files/\\..\\admin", "/files//admin", "/files/..;/admin", "/files/%252e%252e/admin",
@@ -162,7 +163,7 @@ def test_other_paths_are_not_in_the_set(target: str) -> None:
     assert not PATHS.has(target)
 
 
-@pytest.mark.parametrize("text", ["mcp", "http://host/mcp", "/a*b", "/a?b", "/a b", "/a#b", "**"])
+@each_row("text", ["mcp", "http://host/mcp", "/a*b", "/a?b", "/a b", "/a#b", "**"])
 def test_an_invalid_path_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="header_paths"):
         parse_paths([text], option="header_paths")

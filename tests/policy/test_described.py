@@ -8,6 +8,7 @@ from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from tests.conversation.test_long_lists import last_of
 from tests.make import answering, asking, at_once, definition
 from tests.policy.talking import Talk, error_code, instead
+from tests.rows import each_row
 
 READ, RM = (f'{{"name":"{name}","inputSchema":{{}}}}' for name in ("read", "rm"))  # as example
 RM_LATER = definition("rm_later").decode()
@@ -25,7 +26,7 @@ def answer(result: str, method: str = "tools/catalog") -> Verdict:
     return talk().hears(result, method)
 
 
-@pytest.mark.parametrize(("method", "params"), [
+@each_row(("method", "params"), [
     ("tools/resolve", '{"name":"%s","arguments":{}}'),
     ("tools/describe", '{"names":["read","%s"]}'),
     ("tools/describe", '{"toolNames":["read","%s"]}'),
@@ -50,16 +51,14 @@ def test_a_request_about_a_hidden_tool_is_answered_as_its_call(method: str, para
     assert request(method, params % "read") == Forward()
 
 
-@pytest.mark.parametrize(
-    "key", ["groups", "servers", "prompts", "resources", "resourceTemplates", "skills"]
-)
+@each_row("key", ["groups", "servers", "prompts", "resources", "resourceTemplates", "skills"])
 def test_names_of_other_things_need_no_tool(key: str) -> None:
     named = f'{{"{key}":[{{"name":"%s"}}]}}'
     assert request("tools/describe", named % "unknown") == Forward()
     assert isinstance(request("tools/describe", named % "rm"), Reply)
 
 
-@pytest.mark.parametrize("key", ["id", "tool_id", "toolIds", "target", "uri", "uris"])
+@each_row("key", ["id", "tool_id", "toolIds", "target", "uri", "uris"])
 def test_an_id_that_is_the_name_of_a_hidden_tool_names_it(key: str) -> None:
     for id, is_refused in (
         ("rm", True), ("tool://a/rm", True), ("rm_later", False), ("17", False), ("rm/x", False)
@@ -68,7 +67,7 @@ def test_an_id_that_is_the_name_of_a_hidden_tool_names_it(key: str) -> None:
         assert isinstance(request("tools/resolve", f'{{"{key}":{value}}}'), Reply) is is_refused
 
 
-@pytest.mark.parametrize(("method", "params"), [
+@each_row(("method", "params"), [
     ("completion/complete", '{"ref":{"type":"ref/prompt","name":"rm"}}'),
     ("tasks/create", '{"method":"rm","params":{"name":"rm"}}'),
     ("tasks/create", '{"method":"tools/list","params":{}}'),
@@ -108,7 +107,7 @@ def test_an_unclear_request_about_tools_is_refused(params: str) -> None:
         assert error_code(answered) == -32600
 
 
-@pytest.mark.parametrize(("before", "after"), [
+@each_row(("before", "after"), [
     ('{"tools":[{"name":"rm","x":1} , {"name":"read" }]}', '{"tools":[{"name":"read" }]}'),
     ('{"tools":[{"name":"new"},{"name":"read"}]}', '{"tools":[{"name":"read"}]}'),
     ('{"entries":[{"name":"read"},{"name":"new"}]}', '{"entries":[{"name":"read"}]}'),
@@ -159,7 +158,7 @@ def test_a_denied_tool_that_was_never_listed_is_shown_nowhere(method: str, resul
     assert error_code(answer(result, method)) == -32603
 
 
-@pytest.mark.parametrize(("before", "after"), [
+@each_row(("before", "after"), [
     ('"more":[{"name":"rm_later"},{"name":"read"}]', '"more":[{"name":"read"}]'),
     ('"names":["rm_later" ,"read"]', '"names":["read"]'),
     ('"a":{"tools":["rm"]},"b":1.0', '"a":{"tools":[]},"b":1.0'),
@@ -168,8 +167,8 @@ def test_a_denied_tool_that_was_never_listed_is_shown_nowhere(method: str, resul
     ('"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"rm"}}', None),
     ('"_meta":{"v/x":[{"name":"a"}]},"server":{"name":"s"}', None),
 ])  # fmt: skip
-@pytest.mark.parametrize("is_long", [False, True])
-@pytest.mark.parametrize("listed", [(READ, READ), (f"{RM},{READ}", READ)])
+@each_row("is_long", [False, True])
+@each_row("listed", [(READ, READ), (f"{RM},{READ}", READ)])
 def test_what_is_beside_the_tools_of_a_list_names_no_hidden_tool(
     listed: tuple[str, str], before: str, after: str | None, *, is_long: bool
 ) -> None:

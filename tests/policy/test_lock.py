@@ -20,6 +20,7 @@ from mcp_tool_filter.policy.lock import (
     parse_lock,
     render_lock,
 )
+from tests.rows import each_row
 
 NUMBERS = st.sampled_from(["0", "-0", "1", "1.0", "1e2", "1E+2", "0.10", "12345678901234567890123"])
 TEXTS = st.text(
@@ -79,7 +80,7 @@ def test_different_definitions_have_different_bytes(one: Tool, other: Tool) -> N
     assert (raw == raw_of_other) is (one == other)
 
 
-@pytest.mark.parametrize(("approved", "sent", "lacks"), [
+@each_row(("approved", "sent", "lacks"), [
     ('{"a":1}', '{"a": 1}', None), ('{"a":1}', '{"a":1.0}', Lacks.CHANGED),
     ('{"a":1}', '{"a":"1"}', Lacks.CHANGED), ('{"a":1}', '{"a":["1"]}', Lacks.CHANGED),
     ('{"a":1}', '{"a":true}', Lacks.CHANGED), ('{"a":0}', '{"a":-0}', Lacks.CHANGED),
@@ -100,7 +101,7 @@ NO_TEXT = "Its server has a name or a version that is not a text"
 DEEP = b'{"version":1,"tools":{"a":{"b":' + b"[" * 400 + b"]" * 400 + b"}}}"
 
 
-@pytest.mark.parametrize(("raw", "why"), [
+@each_row(("raw", "why"), [
     (b"", "Line 1, column 1: Expecting value"), (b"[]", "It is not a JSON object"),
     (b"{}", "It has no version; this release reads version 1"),
     (b'{"version":2,"tools":{}}', "It has version 2; this release reads version 1"),
@@ -143,11 +144,11 @@ def test_a_member_that_is_there_twice_is_found_at_any_depth() -> None:
     assert doubled_in(parse_json('{"a":[{"b":1},{"b":1}]}')) is None
 
 
-@pytest.mark.parametrize("sent", [
+@each_row("sent", [
     b'{"a":' * 10_000 + b"1" + b"}" * 10_000, b'{"name":"t"', b"\xff", b'{"name":"t","x":NaN}',
     b'{"name":"t","x":[-0]}', b'{"name":"t","x":[0],"__proto__":{}}',
     b'{"name":"t","x":[0],"x":[0]}',
-], ids=["deep", "cut off", "not UTF-8", "not JSON", "-0", "__proto__", "twice"])  # fmt: skip
+])  # fmt: skip
 def test_what_cannot_be_read_for_sure_equals_nothing(sent: bytes) -> None:
     lock = parse_lock(b'{"version":1,"tools":{"t":{"name":"t","x":[0]}}}')
     for _ in range(2):  # only what was equal once is remembered

@@ -12,9 +12,10 @@ from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.patterns import MAX_NAME, deny_for, parse_pattern, split_patterns
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from tests.make import listing, page
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(("value", "patterns"), [
+@each_row(("value", "patterns"), [
     ("^file_.*$,.*_database$", ["^file_.*$", ".*_database$"]),
     ("a{1,2},b", ["a{1,2}", "b"]), ("[,],b", ["[,]", "b"]), (r"[\],(],b", [r"[\],(]", "b"]),
     ("(a,b),(?:c,(d,e)),f", ["(a,b)", "(?:c,(d,e))", "f"]),
@@ -99,7 +100,7 @@ def config_of(deny: Texts, spare: Texts, **more: Texts) -> Config:
     return parse_config({"deny": deny or None, "except": spare or None, **more})
 
 
-@pytest.mark.parametrize(("deny", "spare", "hide", "show", "result", "spared"), [
+@each_row(("deny", "spare", "hide", "show", "result", "spared"), [
     (["^rm$"], [], [], ["rm"], [NOTHING], []),  # no pattern at all would be refused
     (["^rm"], [], [], ["rm", "rmdir"], ["^rm"], ["^rm$", "^rmdir$"]),
     ([NOTHING], [], ["read"], [], ["^read$"], []),

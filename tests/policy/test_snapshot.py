@@ -23,6 +23,7 @@ from tests.make import (
     snapshot,
     snapshot_of,
 )
+from tests.rows import each_row
 
 NEW_TOOL = (
     "the upstream has a new tool new: hidden until you restart the filter; "
@@ -77,7 +78,7 @@ def test_an_allowed_tool_may_mention_a_denied_one() -> None:
     assert list(taken.allowed) == ["a"]
 
 
-@pytest.mark.parametrize(("raw", "sentence"), [
+@each_row(("raw", "sentence"), [
     (definition("a"), None), (definition("rm"), None),
     (b'{"inputSchema":{"type":"object"},"name":"\\u0061"}', None),
     (definition("a", ',"x":1'),
@@ -89,7 +90,7 @@ def test_drift_lists_later_differences_from_the_snapshot(raw: bytes, sentence: s
     assert drift_of(one_definition(raw), snapshot("a", "rm", deny="^rm")) == sentence
 
 
-@pytest.mark.parametrize(("name", "text"), [
+@each_row(("name", "text"), [
     ("delete_file", "delete_file"),
     ("l\u00f6schen \U0001f600", "l\u00f6schen \U0001f600"),
     ("a\r\n\x1b[31m", "a\\r\\n\\x1b[31m"), ("\ud800", "\\ud800"),
@@ -102,7 +103,7 @@ def test_shown_names_are_escaped(name: str, text: str) -> None:
 ALLOWED, DENIED, UNKNOWN = Standing
 
 
-@pytest.mark.parametrize(("name", "listed", "by_page", "unlisted"), [
+@each_row(("name", "listed", "by_page", "unlisted"), [
     ("read", ALLOWED, ALLOWED, ALLOWED), ("rm", DENIED, DENIED, DENIED),
     ("rm_other", UNKNOWN, DENIED, DENIED), ("read_other", UNKNOWN, UNKNOWN, ALLOWED),
     ("other", UNKNOWN, DENIED, DENIED), ("", UNKNOWN, DENIED, DENIED),

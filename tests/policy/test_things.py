@@ -26,6 +26,7 @@ from mcp_tool_filter.protocol.limits import R2025_11_25, R2026_07_28
 from tests.conversation.test_long_lists import last_of
 from tests.make import answering, asking, rewritten
 from tests.policy.talking import Talk, error_code, instead, said
+from tests.rows import each_row
 
 URIS = ["^file:///etc/", "^note:hidden", "^ui://secret/", "^https://b\u00fccher\\.x/"]
 DENIED = {
@@ -125,7 +126,7 @@ def test_no_disguise_of_a_denied_uri_passes(disguises: list[tuple[str, str]]) ->
     assert things.denying_uri(uri)
 
 
-@pytest.mark.parametrize(("method", "params", "denied", "allowed"), ASKED)
+@each_row(("method", "params", "denied", "allowed"), ASKED)
 def test_denied_things_are_not_found(method: str, params: str, denied: str, allowed: str) -> None:
     verdict = request(method, params % denied)
     assert isinstance(verdict, Reply)
@@ -140,7 +141,7 @@ RESOURCE = {"message": "Resource not found", "data": {"uri": "file:///etc/a"}}
 NEWER = f'"_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}'
 
 
-@pytest.mark.parametrize(("revision", "method", "params", "error"), [
+@each_row(("revision", "method", "params", "error"), [
     (R2025_11_25, "prompts/get", '{"name":"x"}', PROMPT),
     (R2025_11_25, "resources/read", '{"uri":"file:///etc/a"}', {"code": -32002, **RESOURCE}),
     (R2026_07_28, "resources/read", '{"uri":"file:///etc/a"}', {"code": -32602, **RESOURCE}),
@@ -157,7 +158,7 @@ def test_the_error_is_that_of_the_revision(
     assert said(talking.asks(method, params)) == {"jsonrpc": "2.0", "id": 1, "error": error}
 
 
-@pytest.mark.parametrize(("method", "params"), [
+@each_row(("method", "params"), [
     ("prompts/get", '{"name":"a","name":"secret"}'),
     ("prompts/get", '{"name":"a","Name":"secret"}'),
     ("prompts/get", '["secret"]'), ("prompts/get", '{"name":["secret"]}'),
@@ -194,7 +195,7 @@ LISTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
+@each_row(("method", "member", "denied", "allowed"), LISTED)
 def test_only_denied_things_are_hidden(method: str, member: str, denied: str, allowed: str) -> None:
     def written(listed: str) -> str:
         things = listed % {"a": allowed, "d": denied}
@@ -210,7 +211,7 @@ def test_only_denied_things_are_hidden(method: str, member: str, denied: str, al
         assert isinstance(verdict, Forward) or verdict.reason.why is Why.HIDDEN
 
 
-@pytest.mark.parametrize(("method", "member", "denied", "allowed"), LISTED)
+@each_row(("method", "member", "denied", "allowed"), LISTED)
 def test_odd_things_are_not_listed(method: str, member: str, denied: str, allowed: str) -> None:
     """Nobody can judge them for sure."""
     key = "uri" if member == "contents" else next(iter(json.loads(allowed)))
@@ -343,7 +344,7 @@ def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
         talk().conversation.from_upstream(b"<html>" + b"a" * 300_000)
 
 
-@pytest.mark.parametrize(("method", "before", "after"), [
+@each_row(("method", "before", "after"), [
     ("prompts/list", '{"items":[ {"name":"secret"},{"name":"a"}]}', '{"items":[ {"name":"a"}]}'),
     ("prompts/list", '{"prompts":[{"name":"a","arguments":[{"name":"secret"}]}]}', None),
     ("prompts/list", '{"prompts":[{"name":"a","tags":[{"name":"secret"}]}]}', None),
@@ -411,7 +412,7 @@ PROMPTS, RESOURCES, TEMPLATES, SKILLS = LISTS
 ANYTHING, SKILL_T = page(resourceTemplates=[{"uriTemplate": "{a}"}]), page(skills=[{"name": "t"}])
 
 
-@pytest.mark.parametrize(("answers", "unmatched"), [
+@each_row(("answers", "unmatched"), [
     ({}, []), ({PROMPTS: ()}, ["^p"]),
     ({PROMPTS: (page(prompts=[{"name": "a"}]), page(prompts=[{"name": "p"}]))}, []),
     ({PROMPTS: (b"[]", b"?", page(prompts=1), page(x=1))}, ["^p"]),

@@ -25,6 +25,7 @@ from tests.make import (
     snapshot,
     text_of,
 )
+from tests.rows import each_row
 
 TOOLS = snapshot("read_file", "rm_rf", deny="^rm")
 ENVELOPE = Envelope('{"tools":', ',"ttlMs":5}')
@@ -47,7 +48,7 @@ def test_the_answer_keeps_the_id_byte_for_byte(id: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["", "Read_File", "read_file ", "read_file\0", "read_file\n", "ﬁ"])
+@each_row("name", ["", "Read_File", "read_file ", "read_file\0", "read_file\n", "ﬁ"])
 def test_only_the_exact_name_is_forwarded(name: str) -> None:
     assert isinstance(decide_call(call(name), TOOLS), Reply)
 
@@ -129,7 +130,7 @@ def test_an_unrequested_list_is_filtered(raw: bytes) -> None:
     assert text_of(verdict) == raw % b""
 
 
-@pytest.mark.parametrize("result", [
+@each_row("result", [
     f'{{"structuredContent":{{"tools":[{RM}]}},"content":[]}}',
     f'{{"content":[{{"type":"text","text":"{{\\"tools\\":[]}}"}},{{"resource":{RM}}}]}}',
     f'{{"contents":[{{"uri":"x","text":"x","_meta":{RM}}}]}}',

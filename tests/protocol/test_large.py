@@ -23,6 +23,7 @@ from mcp_tool_filter.protocol.skim import member_reader
 from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 from tests.make import answering, definition, listing, message, page, snapshot
 from tests.protocol.json_texts import NOT_JSON
+from tests.rows import each_row
 
 LIMITS = Limits()
 
@@ -144,7 +145,7 @@ def agree(raw: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("raw", [
+@each_row("raw", [
     EMPTY, b'{"id":"a-1","result":{"content":[{"type":"text","text":"x"}]},"jsonrpc":"2.0"}',
     b'{"jsonrpc":"2.0","result":{"structuredContent":{"a":[1,2]},"content":[]},"id":0}',
     b'\n { "jsonrpc" : "2.0" ,\r\n"id" : 12 , "result" :\t{ "content" : [ ] } } \n',
@@ -160,7 +161,7 @@ def test_results_as_in_the_schema_take_the_fast_path(raw: bytes) -> None:
     assert agree(raw)
 
 
-@pytest.mark.parametrize("raw", [
+@each_row("raw", [
     *map(answering, (
         "{}", "[]", '{"content":[],"content":[]}', '{"c\\u006fntent":[]}', '{"tools":[]}',
         '{"content":[],"Tools":[]}', '{"content":["\\ud800"]}', '{"_meta":"%s"}' % ("x" * 20_000),
@@ -174,7 +175,7 @@ def test_all_other_messages_take_the_slow_path(raw: bytes) -> None:
     assert short_way(raw) is None
 
 
-@pytest.mark.parametrize("value", [raw for raw in NOT_JSON if raw.strip()], ids=ascii)
+@each_row("value", [raw for raw in NOT_JSON if raw.strip()])
 def test_invalid_json_takes_the_slow_path(value: bytes) -> None:
     assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value) is None
 

@@ -12,6 +12,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol import lines
 from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_in_cut, refuse_hidden_line
 from tests.make import chunks
+from tests.rows import each_row
 
 PIECES = st.sampled_from([
     b"", b'{"a":1}', b"\n", b"\r\n", b"\r", b" ", b"\xc3", b"\xa9", b"\xe2\x80\xa8", b"\x85",
@@ -74,7 +75,7 @@ def test_a_dropped_line_takes_no_memory() -> None:
     assert cut == CutLine(b"x" * 4096, b"x" * 4096, 10_000_000)
 
 
-@pytest.mark.parametrize(("message", "ids"), [
+@each_row(("message", "ids"), [
     ('{"jsonrpc":"2.0","id":7,"method":"a","params":{"id":8,"text":"…"}}', ["7"]),
     ('{"method":"a","params":{"id":8,"text":"…"},"jsonrpc":"2.0","id":"x-9"}', ['"x-9"']),
     ('{"params":{"deep":[{"id":1}]},"id":-2.5e1,"text":"…"}', ["-2.5e1"]),
@@ -103,9 +104,7 @@ def test_an_id_that_may_go_on_is_not_taken() -> None:
     assert ids_in_cut(CutLine(b'{"id":12', b"x" * 8, 100)) == []
 
 
-@pytest.mark.parametrize(
-    "piece", [b'"', b'\\"', b'"\\', b'{"id":', b'"id":"', b"\\", b"[", b'"id":1']
-)
+@each_row("piece", [b'"', b'\\"', b'"\\', b'{"id":', b'"id":"', b"\\", b"[", b'"id":1'])
 def test_searching_is_fast_for_any_text(piece: bytes) -> None:
     """All that a cut line keeps is 8 KB; quadratic work on it would still be seconds."""
     text = piece * (200_000 // len(piece))

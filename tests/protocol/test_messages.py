@@ -13,9 +13,10 @@ from mcp_tool_filter.protocol import messages
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, MOST_SEARCHED, OverLimit
 from mcp_tool_filter.protocol.messages import Batch, fold, id_value, ids_in, parse_message
 from tests.make import answering, asking, message, refuses
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("raw", [
+@each_row("raw", [
     b"[]", b"{}", b"null", b"[[]]", b'{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","id":1}',
     b'{"jsonrpc":"2.0","id":1,"method":null}',
     b'{"jsonrpc":"2.0","id":1,"method":{"a":1}}',
@@ -35,7 +36,7 @@ def test_json_without_the_shape_of_a_message_is_refused(raw: bytes) -> None:
 CALL = '"tools/call"'
 
 
-@pytest.mark.parametrize("more", [
+@each_row("more", [
     '"m\\u0065thod":"ping"', f'"method\\u0000":{CALL}', f'"me\\ud800thod":{CALL}',
     f'"\\uff4dethod":{CALL}', '"params\\t":{"name":"x"}', '"ID":2', '"\\u0131d":2',
     '"JsonRpc":"2.0"', '"ERROR":{}', f'"__proto__":{{"method":{CALL}}}', '"0":1', '"-1":1',
@@ -51,7 +52,7 @@ def test_a_key_that_some_reader_takes_for_another_is_refused(more: str) -> None:
     assert refuses(b"[" + raw + b"]")
 
 
-@pytest.mark.parametrize("method", [
+@each_row("method", [
     "Tools/Call", "tools/call\\n", "tools/call\\u0000/x", "tools/call/", "tools//call",
     "tools:call", "toolsCall", "tools\\\\call", "tools%252Fcall", "tools/call?x=1", "tools/call;x",
     "x/../tools/call", "$/tools/call", "tools\\u2215call", "tool\\u017f/call", "too\\u200bls/call",
@@ -120,10 +121,10 @@ def test_a_method_has_at_most_a_thousand_characters() -> None:
         parse_message(asking("x" * 1001))
 
 
-@pytest.mark.parametrize("disguise", [
+@each_row("disguise", [
     "Method", "meth\u00adod", "m\uff45thod", "meth\\u006fd", "metho\\td", "JSONRPC", "json\\rrpc",
 ])  # fmt: skip
-@pytest.mark.parametrize("value", ['{"%s":1}', '[[{"a":{"%s":"x"}}]]', '{"a\u00e9":0,"%s":1}'])
+@each_row("value", ['{"%s":1}', '[[{"a":{"%s":"x"}}]]', '{"a\u00e9":0,"%s":1}'])
 def test_disguised_messages_in_unknown_members_are_refused(disguise: str, value: str) -> None:
     foreign = value % disguise
     with pytest.raises(ProtocolError, match="a message within a message"):
@@ -136,10 +137,10 @@ def test_a_long_key_of_marks_is_not_normalized() -> None:
     assert fold("\u00e9" * 1_000_000) == "\u00e9" * 1_000_000
 
 
-@pytest.mark.parametrize("key", [
+@each_row("key", [
     "NAME", " name ", "name\0", "name\0x", "\uff4e\uff41\uff4d\uff45", "n\u200bame", "na\ud800me",
     "name\u0301", "\x7fname", "na\tme", "name\u00a0", "\ufeffname",
-], ids=ascii)  # fmt: skip
+])  # fmt: skip
 def test_a_key_folds_like_a_lenient_reader_reads_it(key: str) -> None:
     assert fold(key) == "name"
 
@@ -151,7 +152,7 @@ def test_letters_that_fold_only_in_some_languages_fold(key: str) -> None:
     assert fold("\u0131d") == fold("\u0130d") == "id"
 
 
-@pytest.mark.parametrize(("text", "expected"), [
+@each_row(("text", "expected"), [
     (b'{"jsonrpc":"2.0","id":1,"method":"vendor/do"}', True),
     (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', True),
     (b'{"jsonrpc":"2.0","method":"tools/list"}', True),
@@ -166,12 +167,12 @@ def test_a_request_without_its_id_is_still_one(text: bytes, expected: bool) -> N
     assert messages.is_request(message) is expected
 
 
-@pytest.mark.parametrize("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
+@each_row("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
 def test_an_id_is_a_string_or_a_number(id: str) -> None:
     assert refuses(asking("ping", id=id))
 
 
-@pytest.mark.parametrize(("raw", "ids"), [
+@each_row(("raw", "ids"), [
     (b'{"id":1.0,"method":"Tools/Call"}', ["1.0"]),
     (b'{"params":{"id":2},"id":"a"}', ['"a"']),
     (b'[{"id":1},{"id":2},{}]', ["1", "2"]),
@@ -182,7 +183,7 @@ def test_a_refusal_has_an_id_only_if_it_is_certain(raw: bytes, ids: list[str]) -
     assert ids_in(raw) == ids
 
 
-@pytest.mark.parametrize(("raw", "ids"), [
+@each_row(("raw", "ids"), [
     (b'{"id": 1, "x', ["1"]),
     (b'{"id":"a\\"b","x', ['"a\\"b"']),
     (b'{"x":' + b" " * 10_000 + b',"id":-1.5e3}', ["-1.5e3"]),

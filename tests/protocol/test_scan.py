@@ -18,22 +18,23 @@ from mcp_tool_filter.protocol import scan as scanning
 from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, OverLimit
 from mcp_tool_filter.protocol.scan import EACH, Many, Outline, scan
 from mcp_tool_filter.protocol.skim import _levels_exceed
-from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL, short
+from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("raw", ODD_BUT_LEGAL, ids=short)
+@each_row("raw", ODD_BUT_LEGAL)
 def test_odd_but_legal_json_is_read(raw: bytes) -> None:
     text, root = scan(raw, {})
     assert text[slice(*root.span)].encode() == raw.strip(b" \t\r\n")
 
 
-@pytest.mark.parametrize("raw", NOT_JSON, ids=short)
+@each_row("raw", NOT_JSON)
 def test_a_text_that_only_some_readers_accept_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         scan(raw, {"a": {}})
 
 
-@pytest.mark.parametrize("raw", [raw for raw in NOT_JSON if raw.strip()], ids=short)
+@each_row("raw", [raw for raw in NOT_JSON if raw.strip()])
 def test_such_texts_are_refused_outside_the_outline_too(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         scan(b'{"deep":[' + raw + b"]}", {})
@@ -254,8 +255,8 @@ def test_a_too_deep_text_is_reported_as_too_deep_first(raw: bytes) -> None:
         scan(raw + b"[" * 129, {})
 
 
-@pytest.mark.parametrize("outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}], ids=str)
-@pytest.mark.parametrize("text", [b"", b"[" * 20_000])
+@each_row("outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}])
+@each_row("text", [b"", b"[" * 20_000])
 def test_levels_count_alike_inside_and_outside_the_outline(outline: Outline, text: bytes) -> None:
     opening, closing = b'{"x":"' + text + b'","a":[{"b":[{"c":', b"}]}]}"
     scan(opening + b"[" * 123 + b"]" * 123 + closing, outline)

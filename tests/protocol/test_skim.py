@@ -16,6 +16,7 @@ from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
 from mcp_tool_filter.protocol.skim import MemberReader, find_ends
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
 from tests.protocol.test_large import random_message, random_value
+from tests.rows import each_row
 
 NEVER = 1 << 40
 
@@ -66,16 +67,16 @@ def test_random_messages_are_read_alike(seed: int) -> None:
     assert known > 500  # else the test says nothing
 
 
-@pytest.mark.parametrize("value", [*ODD_BUT_LEGAL, *NOT_JSON], ids=ascii)
-@pytest.mark.parametrize("around", ["result", "params", "error", "x"])
+@each_row("value", [*ODD_BUT_LEGAL, *NOT_JSON])
+@each_row("around", ["result", "params", "error", "x"])
 def test_values_of_every_kind_are_read_alike(value: bytes, around: str) -> None:
     agree(b'{"jsonrpc":"2.0","id":1,"%s":{"a":%s,"b":[%s]}}' % (around.encode(), value, value))
     agree(b'{"jsonrpc":"2.0","id":1,"%s":%s}' % (around.encode(), value))
     agree(value)
 
 
-@pytest.mark.parametrize("key", ["result", "params", "error"])
-@pytest.mark.parametrize("text", ["x", "\u00e9", "\u6f22\U0001f600"])
+@each_row("key", ["result", "params", "error"])
+@each_row("text", ["x", "\u00e9", "\u6f22\U0001f600"])
 def test_long_plain_values_have_known_ends(key: str, text: str) -> None:
     """They count characters, not bytes."""
     value = f'"{text * 100_000}"'

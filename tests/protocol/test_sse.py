@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.protocol import sse
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event, render_event
 from tests.make import chunks
+from tests.rows import each_row
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 LINES = st.sampled_from([
@@ -61,8 +62,8 @@ def test_the_length_limit_does_not_depend_on_chunks(stream: bytes, sizes: list[i
     assert finely == said(parse([stream], max_pending=9)[:-1])
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@each_row("end", [b"\n", b"\r", b"\r\n"])
+@each_row("size", [1, 2, 3, 100])
 def test_all_three_line_ends_end_a_line(end: bytes, size: int) -> None:
     stream = end.join([b"event: x", b"data: a", b"data:b", b"", b"data: c", b"", b""])
     events = said(parse(chunks(stream, [size])))
@@ -86,7 +87,7 @@ def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
     assert parser.feed(b"\xef\xbb\xbfdata: b\n\n") == [Event(b"\xef\xbb\xbfdata: b\n\n", None)]
 
 
-@pytest.mark.parametrize(("raw", "data"), [
+@each_row(("raw", "data"), [
     (b"data\n\n", b""), (b"data:\n\n", b""), (b"data:a\n\n", b"a"), (b"data:  a \n\n", b" a "),
     (b"data:\ta\n\n", b"\ta"), (b"data: a:b\n\n", b"a:b"),
     (b"data: a\ndata\ndata: b\n\n", b"a\n\nb"),

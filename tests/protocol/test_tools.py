@@ -16,6 +16,7 @@ from mcp_tool_filter.protocol import tools
 from mcp_tool_filter.protocol.messages import Notification
 from mcp_tool_filter.protocol.tools import ToolCall, parse_list_request, parse_tool_call, shows_tool
 from tests.make import answering, asking, definition, message, one_definition, page, request
+from tests.rows import each_row
 
 NODE = shutil.which("node")
 
@@ -27,7 +28,7 @@ def test_a_notification_call_has_no_id() -> None:
     assert parse_tool_call(called) == ToolCall("a", None)
 
 
-@pytest.mark.parametrize("params", [
+@each_row("params", [
     "null", "{}", '{"name":null}', '{"name":1}', '{"name":"a","n\\u0061me":"b"}',
     '{"name":"a"," name":"b"}', '{"name":"a","name\\u0000":"b"}', '{"name":"a","na\\ud800me":"b"}',
     '{"name":"a","\\uff4eame":"b"}',
@@ -83,7 +84,7 @@ def node_tools_in(raws: list[bytes]) -> list[object]:
     return names
 
 
-@pytest.mark.parametrize(("params", "has_cursor", "revision"), [
+@each_row(("params", "has_cursor", "revision"), [
     ("{}", False, None), ("null", False, None), ('{"cursor":"x"}', True, None),
     ('{"cursor":null}', True, None),
     ('{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}', False, "2026-07-28"),
@@ -138,13 +139,13 @@ PROBLEMS: dict[str | None, list[str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@each_row("problem", PROBLEMS)
 def test_an_ambiguous_definition_has_a_fault(problem: str | None) -> None:
     for raw in PROBLEMS[problem]:
         assert one_definition(raw.encode()).problem == problem, raw
 
 
-@pytest.mark.parametrize("text", [
+@each_row("text", [
     '{"name":"r\\u006d","input\\u0053chema":{}}',
     '{"\\uff4eame":"rm","inputSchema":{}}',
     '[[{"x":{"name":"rm","inputSchema":{}}}]]',
@@ -156,7 +157,7 @@ def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
     assert shows_tool(text, {"rm"})
 
 
-@pytest.mark.parametrize("text", [
+@each_row("text", [
     '{"name":"rm","description":"a prompt may have the name of a tool"}',
     '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
     '{"capabilities":{"tools":{"listChanged":true}}}',

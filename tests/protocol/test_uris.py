@@ -6,6 +6,7 @@ import pytest
 
 from mcp_tool_filter.protocol import uris
 from mcp_tool_filter.protocol.uris import UnclearUri, is_inside, parse_entry, parse_uri
+from tests.rows import each_row
 
 INSIDE = [
     "file:///workspace", "file:///workspace/", "file:///workspace/a/b.txt",
@@ -42,17 +43,17 @@ UNCLEAR = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("uri", INSIDE)
+@each_row("uri", INSIDE)
 def test_uris_inside_an_entry_are_inside(uri: str) -> None:
     assert is_inside(parse_uri(uri), parse_entry("/workspace"))
 
 
-@pytest.mark.parametrize("uri", OUTSIDE)
+@each_row("uri", OUTSIDE)
 def test_uris_outside_all_entries_are_outside(uri: str) -> None:
     assert not is_inside(parse_uri(uri), parse_entry("/workspace"))
 
 
-@pytest.mark.parametrize("uri", UNCLEAR, ids=repr)
+@each_row("uri", UNCLEAR)
 def test_uris_that_two_readers_resolve_differently_are_unclear(uri: str) -> None:
     with pytest.raises(UnclearUri):
         parse_uri(uri)
@@ -69,7 +70,7 @@ def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
         assert not is_inside(parse_uri(uri), entry)
 
 
-@pytest.mark.parametrize(("glob", "inside", "outside"), [
+@each_row(("glob", "inside", "outside"), [
     ("*.key", "/a.key /a.KEY/ /a.key?x=1 /a%2ekey /a.key. /a.key%20 /a.key::$DATA /a.key%3fx",
      "/keys /a.key.txt"),
     ("/secret/*", "/secret/a /secret./a /w%2fx/../secret/a", "/secret"),

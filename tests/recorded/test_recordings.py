@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import AbstractContextManager
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import Document, need, play
 from tests.proxy import REPOSITORY
 from tests.recorded.make import DENY, SESSIONS
+from tests.rows import each_row
 
 RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
 LEGACY = REPOSITORY / "recordings" / "mcp1-sse.flow"
@@ -33,7 +33,7 @@ def test_there_is_a_recording_of_every_session() -> None:
     assert [recording.stem for recording in RECORDINGS] == sorted(SESSIONS)
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+@each_row("recording", RECORDINGS)
 def test_with_the_same_policy_every_client_gets_the_same_answers(recording: Path) -> None:
     """The transcript was written by: python -m tests.recorded.make."""
     recorded = read_recording(recording)
@@ -42,15 +42,15 @@ def test_with_the_same_policy_every_client_gets_the_same_answers(recording: Path
     assert transcript.render() == recording.with_suffix(".transcript.txt").read_text("utf-8")
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+@each_row("recording", RECORDINGS)
 def test_a_denied_tool_leaves_no_trace(recording: Path) -> None:
     transcript = replay(read_recording(recording), deny="^write_")
     assert "write_file" in transcript.before
     assert "write_file" not in transcript.after
 
 
-@pytest.mark.parametrize("deny", POLICIES)
-@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+@each_row("deny", POLICIES)
+@each_row("recording", RECORDINGS)
 def test_other_messages_pass_byte_for_byte_whatever_is_denied(recording: Path, deny: str) -> None:
     transcript = replay(read_recording(recording), deny=deny or (), **options_of(recording))
     assert list(find_leaks(transcript)) == []
@@ -90,7 +90,7 @@ def test_messages_keep_their_order_behind_a_long_one(tmp_path: Path) -> None:
     assert max(len(turn.reached or b"") for turn in transcript.turns) > 3_000_000
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+@each_row("recording", RECORDINGS)
 def test_no_secret_is_in_a_recording(recording: Path) -> None:
     raw = recording.read_bytes()
     assert b"not-really-a-secret" not in raw
@@ -116,7 +116,7 @@ def running(name: str) -> AbstractContextManager[RecordedUpstream]:
     return running_upstream(read_recording(REPOSITORY / "recordings" / f"{name}.flow"))
 
 
-@pytest.mark.parametrize("name", WITH_AN_SDK)
+@each_row("name", WITH_AN_SDK)
 def test_the_recorded_client_can_repeat_its_session(name: str) -> None:
     steps = SESSIONS[name].steps
     with running(name) as upstream:

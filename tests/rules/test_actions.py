@@ -25,6 +25,7 @@ from mcp_tool_filter.rules.policy import Candidates
 from mcp_tool_filter.rules.subject import Circumstances
 from tests.make import answering, asking, listing, policy, replied, text_of
 from tests.make import request as read_request
+from tests.rows import each_row
 from tests.rules.judging import (
     Host,
     call,
@@ -140,7 +141,7 @@ VARIABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("template", "expected"), VARIABLES)
+@each_row(("template", "expected"), VARIABLES)
 def test_templates_insert_fields_of_the_message(template: str, expected: str) -> None:
     text = (
         '{"jsonrpc":"2.0","id":"a\\u00e9","method":"tools/call","params":{"name":"read",'
@@ -270,7 +271,7 @@ def test_a_rate_limit_is_a_sliding_window_that_refused_messages_do_not_fill(host
     assert refused() is None
 
 
-@pytest.mark.parametrize(("result", "expected"), [
+@each_row(("result", "expected"), [
     ("{}", True),
     ('{"isError":false,"resultType":"complete"}', True),
     ('{"isError":true}', False), (r'{"\u0069sError" : true }', False),

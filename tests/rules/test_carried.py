@@ -15,6 +15,7 @@ from mcp_tool_filter.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdi
 from mcp_tool_filter.rules.link import RulesLink
 from mcp_tool_filter.rules.policy import Policy
 from tests.make import replied, rewritten
+from tests.rows import each_row
 from tests.rules.judging import Host, call, error, request, result, rule, rules, single
 
 type Decide = Callable[[str], Verdict]
@@ -55,7 +56,7 @@ def link(policy: Policy) -> tuple[Decide, Decide]:
     return partial(decide, Direction.FROM_CLIENT), partial(decide, Direction.FROM_UPSTREAM)
 
 
-@pytest.mark.parametrize(("conditions", "text", "is_refused"), [
+@each_row(("conditions", "text", "is_refused"), [
     ("method_equals: sampling/createMessage", wanting(a=asking()), True),
     ("{from: server}, {method_starts_with: sampl}", wanting(a=asking()), True),
     ("{from: client}, {method_starts_with: sampl}", wanting(a=asking()), False),
@@ -79,7 +80,7 @@ def test_requests_in_a_result_are_judged(conditions: str, text: str, is_refused:
     assert json.loads(rewritten(verdict)) == {"jsonrpc": "2.0", "id": 1, "error": refused}
 
 
-@pytest.mark.parametrize("text", [
+@each_row("text", [
     wanting(a="x"), result({"inputRequests": [asking()]}),
     result({"InputRequests": {"a": asking()}}), wanting(a={"method": 1}),
     wanting(a={"method": "x", "Method": "sampling/createMessage"}),

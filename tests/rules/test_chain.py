@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Request, Single
 from mcp_tool_filter.rules.policy import load_policy
 from mcp_tool_filter.rules.subject import Circumstances, Evaluated, Subject
+from tests.rows import each_row
 from tests.rules.judging import (
     Host,
     call,
@@ -70,7 +70,7 @@ def test_a_block_of_the_same_rule_wins_over_its_allow() -> None:
 DEFAULT_BLOCK = "chain: {default_action: block}"
 
 
-@pytest.mark.parametrize(("text", "refused"), [
+@each_row(("text", "refused"), [
     (call(), True), (call("ok"), False), (request("initialize"), False), (request("ping"), False),
     (request("server/discover"), False), (request("tools/list"), True),
     ('{"jsonrpc":"2.0","method":"notifications/initialized"}', False),

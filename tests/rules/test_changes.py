@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.policy.rule_effects import Warn
+from tests.rows import each_row
 from tests.rules.judging import Host, call, changed, error, fails, refusal, request, rule
 
 CHANGES = {
@@ -54,7 +55,7 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "params", "expected"),
     [(form % row[0], *row[1:]) for form, listed in CHANGES.items() for row in listed],
 )
@@ -123,7 +124,7 @@ def test_every_merge_patch_does_what_the_rfc_says(params: Members, patch: Member
     assert outcome.get("params", {}) == merged(params, patch)
 
 
-@pytest.mark.parametrize("operation", [
+@each_row("operation", [
     "{op: remove, path: /x}", "{op: replace, path: /x, value: 1}", "{op: test, path: /a, value: 2}",
     "{op: add, path: /x/y, value: 1}", "{op: add, path: /l/3, value: 1}",
     "{op: add, path: /l/01, value: 1}", "{op: move, from: /a, path: /a/b}",
@@ -166,13 +167,13 @@ def test_a_python_callable_sees_the_message_and_may_change_it() -> None:
     assert changed(policy, text, host) == text.replace('"a": 1', '"a": 2')
 
 
-@pytest.mark.parametrize("function", [
+@each_row("function", [
     lambda message: 1 / 0, lambda message: "text", lambda message: {**message, "id": 2},
     lambda message: {"jsonrpc": "2.0", "method": "m"},
     lambda message: {**message, "params": {1, 2}},
     lambda message: {**message, "params": float("nan")},
     lambda message: {},
-], ids=["raises", "text", "other id", "other kind", "a set", "nan", "empty"])  # fmt: skip
+])  # fmt: skip
 def test_a_callable_that_fails_is_a_failing_action(function: object) -> None:
     host = Host(objects={"m:f": function})
     assert fails(rule("", "transform: {python: 'm:f'}", host), request("m", {"a": 1}), host)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.rules.fields import Number
 from mcp_tool_filter.rules.subject import Circumstances
+from tests.rows import each_row
 from tests.rules.judging import call, error, is_unclear, judged, matches, request, result, rule
 
 LOG = 'log: {message: "seen"}'
@@ -74,7 +74,7 @@ REQUESTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("condition", "met", "unmet"), REQUESTS)
+@each_row(("condition", "met", "unmet"), REQUESTS)
 def test_conditions_on_requests(condition: str, met: list[str], unmet: list[str]) -> None:
     policy = rule(_flow(condition), LOG)
     for text in (*met, *unmet):
@@ -95,7 +95,7 @@ RESPONSES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("condition", "met", "unmet"), RESPONSES)
+@each_row(("condition", "met", "unmet"), RESPONSES)
 def test_conditions_on_responses(condition: str, met: list[str], unmet: list[str]) -> None:
     for text in (*met, *unmet):
         assert matches(rule(_flow(condition), LOG), text, asked=call()) is (text in met), text
@@ -110,7 +110,7 @@ ERROR = '{"jsonrpc":"2.0","id":1,"error":{"code":6,"Code":5,"message":"a","MESSA
 ENDLESS = request("m", {"n": 5}).replace("5", "1e" + "9" * 2000)
 
 
-@pytest.mark.parametrize(("condition", "text"), [
+@each_row(("condition", "text"), [
     ("error_code_equals: 5", ERROR), ("error_message_contains: b", ERROR),
     ("param_exists: secret", request("x", {"\u017fecret": 1})),  # a long s counts as an s
     ("param_equals: {field: 'l[*].x', value: 1}", request("m", {"l": [{"x": 1}, {"X": 2}]})),
@@ -149,7 +149,7 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wanted", "given_", "equal"), NUMBERS)
+@each_row(("wanted", "given_", "equal"), NUMBERS)
 def test_numbers_are_compared_and_never_rounded(wanted: str, given_: str, equal: bool) -> None:
     policy = rule(f"{{param_equals: {{field: n, value: {wanted}}}}}", LOG)
     assert matches(policy, request("m", {"n": 5}).replace("5", given_)) == equal

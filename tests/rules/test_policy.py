@@ -7,6 +7,7 @@ import json
 import pytest
 
 from mcp_tool_filter.rules.policy import InvalidRules, Policy, load_policy
+from tests.rows import each_row
 from tests.rules.judging import Host, rules
 
 
@@ -44,7 +45,7 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(("raw", "line"), [
+@each_row(("raw", "line"), [
     (b"", "p.yaml:1:1: the file is empty; it begins with interceptor:"),
     (b"# nothing\n", "p.yaml:1:1: the file is empty; it begins with interceptor:"),
     (b"\xff\xfe", "p.yaml:1:1: the file is not UTF-8"),
@@ -59,7 +60,7 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
     (b"interceptor:\n  rules:\n  chain: {}\n",
      "p.yaml:2:3: interceptor.rules: expected a list of rules, not nothing"),
     (b"a: 1\n---\nb: 2\n", "p.yaml:2:1: a second document"),
-], ids=range(12))  # fmt: skip
+])  # fmt: skip
 def test_an_invalid_text_is_no_policy(raw: bytes, line: str) -> None:
     assert line in mistakes(raw)
 
@@ -154,7 +155,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "expected"), MISTAKES)
+@each_row(("line", "expected"), MISTAKES)
 def test_a_mistake_says_what_would_be_right(line: str, expected: str) -> None:
     assert f"interceptor.rules[0].{expected}" in in_rule(line)
 
@@ -174,7 +175,7 @@ def test_a_rule_on_requests_cannot_read_the_response() -> None:
     assert in_rule("on: response\n      actions: [set_param: {field: a, value: 1}]")
 
 
-@pytest.mark.parametrize(("line", "directions"), [
+@each_row(("line", "directions"), [
     ("actions: [allow]", (True, False)),
     ("conditions: [{any: [{not: {error_code_equals: 1}}]}]\n  actions: [allow]", (False, True)),
     ("actions: [set_result: {field: a, value: 1}]", (False, True)),
@@ -229,7 +230,7 @@ def test_a_class_is_created_once_with_its_config() -> None:
     assert made.instance.config == {"a": [1, 2.5, None, True]}  # type: ignore[union-attr]  # it is ours
 
 
-@pytest.mark.parametrize(("text", "seconds"), [
+@each_row(("text", "seconds"), [
     ("5s", 5), ("200ms", 0.2), ("1m", 60), ("2h", 7200), ("1d", 86400), ("7", 7), ("0.5", 0.5),
     ("1e1", 10),
 ])  # fmt: skip

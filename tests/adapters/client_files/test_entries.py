@@ -15,6 +15,7 @@ from mcp_tool_filter.adapters.client_files.moving import moved_from, with_sectio
 from mcp_tool_filter.cli.config_file import parse_file
 from mcp_tool_filter.cli.settings import Sources, read_settings
 from mcp_tool_filter.policy.config import parse_header
+from tests.rows import each_row
 
 PROGRAM = ["/opt/bin/mcp-tool-filter"]
 FLAGS = ["--deny", "^rm"]
@@ -49,7 +50,7 @@ ENTRIES: dict[str, ServerEntry] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+@each_row("entry", ENTRIES.values())
 def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) -> None:
     """No secret becomes an argument: every user of the machine can list these."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
@@ -66,7 +67,7 @@ def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) ->
     assert isinstance(wrapped["command"], list) == is_list
 
 
-@pytest.mark.parametrize(
+@each_row(
     "entry",
     [
         {}, {"command": ""}, {"command": 3}, {"args": ["x"]}, {"command": "x", "args": "-y z"},
@@ -152,8 +153,8 @@ FILES = {
 WORDS = ["/opt/bin/mcp-tool-filter", "--server", "x", "--config", "/etc/x.toml"]
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+@each_row("text", FILES.values())
+@each_row("entry", ENTRIES.values())
 def test_every_entry_comes_back_and_the_file_stays_as_it_was(entry: ServerEntry, text: str) -> None:
     policy = {"deny": ["^rm", 'a"\\d'], "read-only": True, "message-limit": "1MB"}
     new = with_section(text, "x", entry, policy, ORIGIN)

@@ -16,6 +16,7 @@ from mcp_tool_filter.adapters.client_files.entries import ServerEntry
 from mcp_tool_filter.adapters.client_files.files import ClientFile, ConfigPlace, Surroundings
 from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.cli.table import CLIENTS
+from tests.rows import each_row
 
 JSON = """\
 {
@@ -157,9 +158,9 @@ SAMPLES |= {
 _COMMENT = re.compile(r"(?:#|//|/\*) \w+\b")
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("name", SAMPLES)
+@each_row("mark", ["", "\ufeff"])
+@each_row("end", ["\n", "\r\n"])
+@each_row("name", SAMPLES)
 def test_only_the_entry_changes_and_it_comes_back_as_spelt(name: str, end: str, mark: str) -> None:
     """Comments stay, also those in what is replaced, and so do the ends of the lines."""
     place = parsed(name, "").place
@@ -179,7 +180,7 @@ def test_only_the_entry_changes_and_it_comes_back_as_spelt(name: str, end: str, 
             assert edited.restored(server, before, entry) == before.text + end
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@each_row("name", ARRAYS)
 def test_an_array_keeps_its_form_without_the_first_text(name: str) -> None:
     before = parsed(name, SAMPLES[name])
     entry = before.servers()["files"]
@@ -201,7 +202,7 @@ def test_an_entry_keeps_its_spelling_when_the_file_changes_elsewhere() -> None:
     assert again.restored("linear", before, entry) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "entry"),
     [
         ("cmd: a", {"command": "b", "args": ["c: d", "#", "yes", "\ufeff\x85\u2028", "", "1"]}),
@@ -225,7 +226,7 @@ def test_each_form_of_yaml_can_be_changed(old: str, entry: ServerEntry) -> None:
     assert after.text.endswith("\n  # of b\n  b:\n    cmd: c\n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "extensions: &x\n  a: {cmd: b}\n  c: *x\n", "extensions:\n  a: {cmd: b}\n  a: {cmd: c}\n",

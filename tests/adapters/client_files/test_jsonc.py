@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.client_files.files import merged
 from mcp_tool_filter.adapters.client_files.jsonc import parse, render, with_mapping
 from mcp_tool_filter.adapters.client_files.toml_text import with_comments_of
 from mcp_tool_filter.errors import ProtocolError
+from tests.rows import each_row
 
 _VALUES = st.recursive(
     st.none()
@@ -39,7 +40,7 @@ def test_comments_and_trailing_commas_are_accepted() -> None:
     assert parse(text) == {"a": [1, 2], "url": "http://x"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "{", '{"a" 1}', '{"a": }', '{"a": 1 "b": 2}', "[1 2]", "{a: 1}", "{'a': 1}", "01x",
@@ -72,7 +73,7 @@ def test_any_object_becomes_any_other_and_its_neighbours_stay(
 _TEXT = '{\n\t"a": 1, // one\n\t"b": {"c": [2]},\n\t"d": 3 // three\n}\n'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value", "new"),
     [
         # a member goes with its comma

@@ -40,6 +40,7 @@ from tests.proxy import SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, free_port, raw_upstream, until
+from tests.rows import each_row
 
 TOOLS = [tool("read_file"), tool("rm_rf")]
 FINE = post(call("read_file"))
@@ -48,7 +49,7 @@ NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
 EMPTY = f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), "
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@each_row(("words", "said"), [
     (["deny"], EMPTY),
     (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
     (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
@@ -63,7 +64,7 @@ EMPTY = f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), "
     (["read_only"], "Error: Invalid value for read_only: ''\nWrite read_only=true or"),
     (["strict"], "Error: Invalid value for strict: ''\nWrite strict=true or strict=false"),
     ("deny: []", EMPTY), ("deny: ['']", "Error: "), ("allow: []", "Error: "),
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_an_option_without_its_value_is_an_error(words: list[str] | str, said: str) -> None:
     """In what is typed, and in mitmproxy's configuration file."""
     with pytest.raises((StartError, OptionsError)) as caught:

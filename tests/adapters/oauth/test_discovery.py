@@ -30,6 +30,7 @@ from tests.make import head
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.raw_upstream import Peer, RawUpstream, Script, always, answer, raw_upstream
+from tests.rows import each_row
 
 # How to log in to an upstream, as its answers to requests without credentials say
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -103,7 +104,7 @@ GONE = 'Bearer resource_metadata="/gone"'
 EVIL = resource_of("ORIGIN", resource="https://evil.example/")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("documents", "given", "why"),
     [
         ({}, {"post": "200 OK"}, "It does not ask for a login"),
@@ -153,7 +154,7 @@ async def test_a_resource_that_cannot_be_read_is_a_protocol_error(text: str) -> 
 FAR, NEAR = "https://mcp.example/mcp", "http://localhost:3000/mcp"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "http://mcp.example/x", "http://10.0.0.1/", "ftp://mcp.example/", "file:///etc/passwd", "",
@@ -272,7 +273,7 @@ async def said(through: Through, method: str, target: str, body: bytes = b"") ->
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "url", "body", "status"),
     [
         ("POST", AUTHORIZE, b"", 405), ("GET", TOKEN, b"", 405),

@@ -22,6 +22,7 @@ from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.raw_client import Answer, raw_client
 from tests.raw_upstream import TIMEOUT, RawUpstream, always, answer, free_port, raw_upstream
+from tests.rows import each_row
 
 type How = dict[str, Any]
 
@@ -192,7 +193,7 @@ async def test_a_callback_without_a_login_says_why(query: str, why: str) -> None
         assert str(caught.value) == why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "changes", "status"),
     [
         ("/callback?state=other&code=c", {}, 400),

@@ -27,6 +27,7 @@ from tests.adapters.oauth.test_login import login, saying
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
 from tests.raw_upstream import RawRequest, until
+from tests.rows import each_row
 
 
 # The access token of a stored login: renewed once for all requests that need it
@@ -300,7 +301,7 @@ async def test_an_answer_that_cannot_be_used_has_a_reason(said: object, why: str
         await asked("code", said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "expires"),
     [
         ("60", 1060), (-5, 1000), (None, None), ("soon", None), (True, None), ("nan", None),

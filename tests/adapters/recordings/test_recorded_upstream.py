@@ -35,6 +35,7 @@ from mcp_tool_filter.protocol.sse import Event, EventParser
 from tests.make import answering, asking, calling, event, head, listing, message, snapshot
 from tests.proxy import REPOSITORY
 from tests.raw_client import RawClient, get, post, raw_client
+from tests.rows import each_row
 
 INITIALIZE = asking("initialize", id="0")
 
@@ -144,7 +145,7 @@ def test_ids_are_those_of_requests() -> None:
     assert module.ids_asked(b"no message") == set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "rest"),
     [
         (answering("{}", id="1"), b""), (answering("{}", id="2"), answering("{}", id="2")),
@@ -306,7 +307,7 @@ def test_a_leak_is_found(one: Turn, leaks: list[str]) -> None:
     assert list(checks.find_leaks(replayed(one))) == leaks
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "changes"),
     [
         (turn(), []), (turn(calling("a"), calling("a") + b" "), [CHANGED_REQUEST]),

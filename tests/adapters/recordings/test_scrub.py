@@ -26,6 +26,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import KEY, read_flows, write
 from mcp_tool_filter.adapters.recordings.scrub import Masks, Scrubber
 from mcp_tool_filter.observers.redaction.places import Secret
 from tests.proxy import REPOSITORY
+from tests.rows import each_row
 
 RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
 
@@ -219,7 +220,7 @@ def chosen(*values: str) -> Masks:
     return Masks(dict.fromkeys(values, False))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 9, 10, 11, 40])
+@each_row("length", [1, 2, 3, 5, 9, 10, 11, 40])
 def test_masks_are_as_long_as_their_secrets_and_differ_if_possible(length: int) -> None:
     values = [char * length for char in "abcdefghijklm"]
     masks = chosen(*values)

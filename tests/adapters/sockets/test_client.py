@@ -34,6 +34,7 @@ from tests.adapters.upstream.fetching import get, got, saying
 from tests.proxy import certified
 from tests.raw_client import trusting
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, free_port, raw_upstream
+from tests.rows import each_row
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EARLY = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
@@ -45,7 +46,7 @@ def coded(coding: str, body: bytes) -> bytes:
     return answer(body, kind=f"a/b\r\nContent-Encoding: {coding}")
 
 
-@pytest.mark.parametrize("response", [
+@each_row("response", [
     answer(b"hello"),
     CHUNKED + chunk(b"hel") + chunk(b"lo") + LAST_CHUNK,
     b"HTTP/1.1 200 OK\r\n\r\nhello", b"HTTP/1.0 200 OK\r\n\r\nhello",
@@ -57,7 +58,7 @@ async def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
     assert await got(saying(response)) == b"hello"
 
 
-@pytest.mark.parametrize(("response", "said"), [
+@each_row(("response", "said"), [
     (answer(b"x" * 1001), TOO_LONG),
     (coded("gzip", gzip.compress(b"x" * 10_000_000)), TOO_LONG),
     (coded("gzip", gzip.compress(b"x" * 10_000)), f"{UNREADABLE}longer than 1000 bytes when"),
@@ -233,7 +234,7 @@ def tls_error() -> ssl.SSLError:
     return error
 
 
-@pytest.mark.parametrize(("error", "said"), [
+@each_row(("error", "said"), [
     (certificate_error(), "certificate verify failed: self-signed certificate"),
     (tls_error(), "TLS error: wrong version number"),
     (socket.gaierror(-2, "Name or service not known"), "Host not found: upstream.example"),
@@ -273,7 +274,7 @@ async def test_an_upstream_that_listens_is_reachable() -> None:
     assert await found(free_port()) is Reach.LOST
 
 
-@pytest.mark.parametrize(("errors", "reach"), [
+@each_row(("errors", "reach"), [
     ([OSError(errno.EMFILE, "")], Reach.UNKNOWN),
     ([OSError(errno.ENFILE, ""), OSError(errno.ENETUNREACH, "")], Reach.UNKNOWN),
     ([OSError(errno.EHOSTUNREACH, "")], Reach.DOUBTFUL),

@@ -21,6 +21,7 @@ from mcp_tool_filter.adapters.sockets.server import (
 )
 from tests.raw_client import RawClient, get, post, raw_client
 from tests.raw_upstream import TIMEOUT, until
+from tests.rows import each_row
 
 TEXT = [(b"content-type", b"text/plain")]
 CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -149,7 +150,7 @@ async def test_an_error_is_answered_and_reveals_nothing(caplog: pytest.LogCaptur
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
-@pytest.mark.parametrize(("request_", "status"), [
+@each_row(("request_", "status"), [
     (post(b"x" * 101), 413),
     (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999999999999999\r\n\r\n", 413),
     (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),

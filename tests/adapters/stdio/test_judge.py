@@ -19,6 +19,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
 from tests.make import answering, asking, at_once, calling, definition, error_in, listing, text_of
+from tests.rows import each_row
 
 FORWARDED = Forward()
 
@@ -58,14 +59,14 @@ def test_a_too_deep_line_is_refused_with_its_id() -> None:
     assert json.loads(text_of(verdict))["id"] == 7
 
 
-@pytest.mark.parametrize("line", [
+@each_row("line", [
     b'{"jsonrpc":"2.0","id":1,"result":{},"result":{}}',
     b'{"jsonrpc":"2.0","id":1,"result":{}} {}', b'{"jsonrpc":"2.0","id":1,\r"result":{}}',
     b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 130 + b"]" * 130 + b"}}",
     CutLine(b'{"jsonrpc":"2.0","id":1,"result":{"a":"xx', b"x" * 100, 30_000_000),
     CutLine(b'{"result":{"a":"xx', b'xxx"},"jsonrpc":"2.0","id":1}', 30_000_000),
     CutLine(b"x" * 4096, b"x" * 4096, 30_000_000),
-], ids=repr)  # fmt: skip
+])  # fmt: skip
 def test_an_answer_that_must_not_pass_is_replaced_by_an_error(line: bytes | CutLine) -> None:
     judged = Judged()
     judged.client(asking("resources/list"))

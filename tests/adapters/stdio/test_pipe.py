@@ -21,6 +21,7 @@ from mcp_tool_filter.protocol.limits import Limits
 from tests.adapters.stdio.test_judge import Judged
 from tests.make import answering, asking, calling
 from tests.raw_upstream import SSE_HEAD, Peer, RawUpstream, Script, answer, chunk, raw_upstream
+from tests.rows import each_row
 from tests.session_upstream import session_upstream
 
 META = (
@@ -173,7 +174,7 @@ def compressed(response: bytes) -> bytes:
 NO_ANSWER = "The server sent no answer"
 
 
-@pytest.mark.parametrize(("responses", "code", "said"), [
+@each_row(("responses", "code", "said"), [
     ([answer(ANSWER)], None, ""), ([stream(b"data: " + ANSWER)], None, ""),
     ([status(f"{MOVED}/there"), answer(ANSWER)], None, ""),
     ([status(f"{MOVED}{ELSEWHERE}")], -32603, f"HTTP 307 Go: redirected to {ELSEWHERE}"),

@@ -66,6 +66,7 @@ from tests.raw_upstream import (
     raw_upstream,
     until,
 )
+from tests.rows import each_row
 
 METHODS = ("initialize", "notifications/initialized", "tools/list")
 
@@ -306,7 +307,7 @@ WANTED, REFUSED = "the upstream wants credentials", "does not accept the credent
 OWN = (("Authorization", "Bearer x"),)
 
 
-@pytest.mark.parametrize(("status", "document", "headers", "said"), [
+@each_row(("status", "document", "headers", "said"), [
     (f"401 Unauthorized{CHALLENGE}", "", (), ""), (f"403 Forbidden{CHALLENGE}", "", (), ""),
     ("401 Unauthorized", f"{WELL_KNOWN}/mcp", (), ""),
     ("401 Unauthorized", WELL_KNOWN, (), ""),
@@ -386,7 +387,7 @@ async def test_all_pages_are_fetched() -> None:
     assert cursors == [None, "1", "2"]
 
 
-@pytest.mark.parametrize(("meta", "sent"), [
+@each_row(("meta", "sent"), [
     ("null", b"{}"), ("[]", b"{}"), ('"x"', b"{}"), ('{"x":1}', b"{}"),
     ('{"io.modelcontextprotocol/a":{"name":"x"},"progressToken":1}',
      b'{"_meta":{"io.modelcontextprotocol/a":{"name":"x"}}}'),
@@ -403,7 +404,7 @@ async def test_what_a_client_says_of_itself_is_sent_as_written(meta: str, sent: 
     assert upstream.requests[0].body.endswith(b'"params":' + sent + b"}")
 
 
-@pytest.mark.parametrize(("status", "headers", "is_refusal"), [
+@each_row(("status", "headers", "is_refusal"), [
     ("401 Unauthorized", HEADERS, True), ("404 Not Found", HEADERS, True),
     ("404 Not Found", (), False), ("403 Forbidden", HEADERS, False),
     ("403 Forbidden\r\nWWW-Authenticate: Bearer", HEADERS, True),
@@ -579,7 +580,7 @@ NOWHERE = f"no MCP found at {PATHS}: set its path with the endpoint option"
 ELSEWHERE = "https://elsewhere.example/mcp"
 
 
-@pytest.mark.parametrize(("script", "endpoint", "said"), [
+@each_row(("script", "endpoint", "said"), [
     (refusing(f"307 To\r\nLocation: {ELSEWHERE}"), "/mcp",
      f"HTTP 307 To: redirected to {ELSEWHERE}"),
     (refusing("302 Found\r\nLocation: /login"), "/mcp", "HTTP 302 Found, to /login"),

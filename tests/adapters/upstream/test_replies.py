@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.adapters.upstream import replies
 from mcp_tool_filter.adapters.upstream.replies import Refused, ResultReply, only_reply
 from mcp_tool_filter.errors import ProtocolError
+from tests.rows import each_row
 
 LONG = b"x" * 1000
 NO_JSON, NO_MESSAGE = "The answer is not valid JSON", "The answer is not a JSON-RPC 2.0 message"
@@ -20,7 +21,7 @@ OTHER_ID = "The answer does not have the id of the request"
 NEITHER = "The answer has neither a result nor an error"
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@each_row(("body", "said"), [
     (b"{nonsense", NO_JSON), (b"", NO_JSON), (b'{"a":' * 100_000, NO_JSON),
     (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', NO_JSON),
     (b'"text"', NO_MESSAGE), (b'{"id":3,"result":{}}', NO_MESSAGE),

@@ -27,6 +27,7 @@ from tests.programs import need_program
 from tests.proxy import REPOSITORY
 from tests.raw_client import post, raw_client
 from tests.raw_upstream import TIMEOUT, eventually, free_port
+from tests.rows import each_row
 from tests.stdio_client import filtered
 
 DASHBOARD = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
@@ -101,7 +102,7 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
         assert (await read(metrics, "/nothing"))[0] == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("head", "statuses"),
     [
         ("Host: evil.example", {"/metrics": 403, "/livez": 200}),

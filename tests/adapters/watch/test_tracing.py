@@ -27,6 +27,7 @@ from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request, Response
 from tests.make import answering, asking, calling, message, request
+from tests.rows import each_row
 
 # Which spans become of which messages, with an exporter that keeps them in memory
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -213,7 +214,7 @@ def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -
     return Judged(Direction.FROM_CLIENT, message, verdict, client, take_snapshot([]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "verdict", "name"),
     [
         (asking_for("tools/call", name="read"), Forward(), "tools/call read"),

@@ -18,6 +18,7 @@ from mcp_tool_filter.rules.policy import InvalidRules, Policy, json_schema, load
 from mcp_tool_filter.rules.source import YamlNode, read_source
 from mcp_tool_filter.rules.subject import Evaluated
 from tests.cli.launched import Typed
+from tests.rows import each_row
 from tests.rules.judging import call, request, rules, single
 
 SEED = "tests/rules/seed.yaml"
@@ -51,14 +52,14 @@ def test_the_schema_is_printed(typed: Typed) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("file", [Path(SEED), *COOKBOOK], ids=lambda file: file.stem)
+@each_row("file", [Path(SEED), *COOKBOOK])
 def test_the_schema_accepts_what_the_reader_accepts(file: Path) -> None:
     root, mistakes = read_source(file.read_bytes())
     assert not mistakes
     jsonschema.validate(plain(root), SCHEMA)
 
 
-@pytest.mark.parametrize("said", [
+@each_row("said", [
     "rules: [{id: a, actions: [{blok: x}]}]",
     "rules: [{id: a, actions: [{redact: {pattern: a, feld: b}}]}]",
     "rules: [{id: a, actions: [{cache: {key: a}}]}]",

@@ -28,6 +28,7 @@ from mcp_tool_filter.protocol.large import find_result_envelope, read_tool_resul
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
 from tests.make import answering, asking, calling
+from tests.rows import each_row
 
 DENIED = {"deny_prompts": ["^secret"], "deny_resources": ["^a:h"], "deny_skills": ["^refunds"]}
 USUAL = Wanted()
@@ -91,8 +92,8 @@ def test_a_call_is_entered_with_its_answer(audited: Audited, size: int) -> None:
     assert arguments["bytes"] == len(asked) - asked.index(b'{"name"') - 1
 
 
-@pytest.mark.parametrize("filler", ["x", "é", "😀"])
-@pytest.mark.parametrize("how", [Arguments.HASH, Arguments.FULL])
+@each_row("filler", ["x", "é", "😀"])
+@each_row("how", [Arguments.HASH, Arguments.FULL])
 def test_a_secret_where_a_long_text_is_cut_is_not_shown(how: Arguments, filler: str) -> None:
     token = "ghp_0123456789abcdefABCD0123"
     for longest in (16 * 1024, 64 * 1024):
@@ -114,8 +115,8 @@ def made(part: object) -> Entry:
     return shown
 
 
-@pytest.mark.parametrize("shadow", ["false", "true"])
-@pytest.mark.parametrize(("method", "params", "kind", "pattern"), [
+@each_row("shadow", ["false", "true"])
+@each_row(("method", "params", "kind", "pattern"), [
     ("tools/call", {"name": "rm"}, "tool", "^rm"),
     ("tools/resolve", {"name": "rm"}, "tool", "^rm"),
     ("prompts/get", {"name": "secret"}, "prompt", "^secret"),

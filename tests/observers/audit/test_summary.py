@@ -6,6 +6,7 @@ import pytest
 
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.audit.summary import summarise
+from tests.rows import each_row
 
 
 def call(tool: str, **more: object) -> Entry:
@@ -53,8 +54,8 @@ def test_calls_are_counted_for_each_session_and_tool() -> None:
     assert found == {"s": {"read": 2, "write": 1}, "t": {"read": 1}}
 
 
-@pytest.mark.parametrize("number", [10**400, -1, float("nan"), float("inf"), True, "7", [], {}])
-@pytest.mark.parametrize("name", ["upstream_ms", "saved_bytes", "count"])
+@each_row("number", [10**400, -1, float("nan"), float("inf"), True, "7", [], {}])
+@each_row("name", ["upstream_ms", "saved_bytes", "count"])
 def test_numbers_that_we_never_write_are_left_out(name: str, number: object) -> None:
     """A crafted line must not make a log unreadable."""
     entry: Entry = {"method": "tools/call", "tool": "read", name: number}

@@ -19,6 +19,7 @@ from mcp_tool_filter.observers.redaction.finder import (
     redacted_beginning,
 )
 from mcp_tool_filter.observers.redaction.places import replace
+from tests.rows import each_row
 
 SECRETS = [
     ('{"a": {"Client-Secret": "s3"}}', "s3"),
@@ -89,18 +90,18 @@ def test_a_text_is_cut_after_secrets_are_found() -> None:
         assert len(cut) <= 101
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS)
+@each_row(("text", "secret"), SECRETS)
 def test_a_secret_is_found(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact(text)
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@each_row("text", ORDINARY)
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize(("name", "value", "clean"), [
+@each_row(("name", "value", "clean"), [
     ("WWW-Authenticate", 'Bearer resource_metadata="https://h/.well-known/x", error="e1"', None),
     ("Authorization", "Bearer abc", "Bearer [secret]"),
     ("authorization", "abc def", "[secret]"), ("X-Custom-Jwt", "abc", "[secret]"),
@@ -119,7 +120,7 @@ def test_headers_are_read_by_their_names(name: str, value: str, clean: str | Non
     assert replace(value, found.secrets, lambda _: MASK) == (value if clean is None else clean)
 
 
-@pytest.mark.parametrize(("body", "content_type", "problem"), [
+@each_row(("body", "content_type", "problem"), [
     (b"\x89PNG\r\n\x1a\n\0\0", "image/png", "binary data"),
     (b"\xff\xfea\0b\0", "text/plain", "binary data"),
     (b"\xe9t\xe9", "text/plain; charset=iso-8859-1", None),

@@ -18,6 +18,7 @@ from mcp_tool_filter.observers.redaction.shown import (
     shown_command,
     shown_url,
 )
+from tests.rows import each_row
 
 SECRET = [
     "api_key", "apiKey", "API-KEY", "apikey", "X-Api-Key", "client_secret", "clientSecret",
@@ -40,7 +41,7 @@ ORDINARY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SECRET)
+@each_row("name", SECRET)
 def test_a_secret_name_is_known(name: str) -> None:
     assert is_secret_name(name)
     assert is_secret_parameter(name)
@@ -48,20 +49,18 @@ def test_a_secret_name_is_known(name: str) -> None:
         assert is_secret_header(name.replace("_", "-"))
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+@each_row("name", ORDINARY)
 def test_an_ordinary_name_is_no_secret_name(name: str) -> None:
     assert not is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["code", "key", "sid", "session_id", "sig", "X-Amz-Signature"])
+@each_row("name", ["code", "key", "sid", "session_id", "sig", "X-Amz-Signature"])
 def test_some_names_are_secret_in_urls_and_forms_only(name: str) -> None:
     assert is_secret_parameter(name)
     assert name == "X-Amz-Signature" or not is_secret_name(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["state", "page", "q", "redirect_uri", "scope", "zip_code", "sort"]
-)
+@each_row("name", ["state", "page", "q", "redirect_uri", "scope", "zip_code", "sort"])
 def test_ordinary_parameters_are_not_secret(name: str) -> None:
     assert not is_secret_parameter(name)
 
@@ -76,7 +75,7 @@ ORDINARY_HEADERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*SECRET_HEADERS, *ORDINARY_HEADERS])
+@each_row("name", [*SECRET_HEADERS, *ORDINARY_HEADERS])
 def test_secret_headers_are_recognised(name: str) -> None:
     assert is_secret_header(name) == (name in SECRET_HEADERS)
 
@@ -84,7 +83,7 @@ def test_secret_headers_are_recognised(name: str) -> None:
 # Secrets that are known by what they look like
 
 
-@pytest.mark.parametrize(("text", "secret"), [
+@each_row(("text", "secret"), [
     ("a glpat-0123456789abcdefXYZ b", "glpat-0123456789abcdefXYZ"),
     ("AKIAABCDEFGHIJKLMNOP.", "AKIAABCDEFGHIJKLMNOP"),
     ("Bearer abc123def", "abc123def"),
@@ -110,8 +109,8 @@ def test_only_basic_credentials_have_a_user() -> None:
 HEX = "0123456789abcdef"
 
 
-@pytest.mark.parametrize("around", ["use %s now", '{"x":"%s"}', "a=%s&b", "https://h/%s"])
-@pytest.mark.parametrize("secret", [
+@each_row("around", ["use %s now", '{"x":"%s"}', "a=%s&b", "https://h/%s"])
+@each_row("secret", [
     f"SK{HEX * 2}", "dckr_pat_AbCdEf0123456789abcdefGHIJK", f"PMAK-{HEX}{HEX[:8]}-{HEX * 2}ab",
     "glsa_AbCdEf0123456789AbCdEf0123456789_1a2b3c4d",
     f"pul-{HEX * 2}{HEX[:8]}", "NRAK-ABCDEFGHIJKLMNOPQRSTUVWXYZ0", "sq0atp-AbCdEf0123456789abcdef",
@@ -124,7 +123,7 @@ def test_makers_say_in_a_prefix_that_a_text_is_a_secret(secret: str, around: str
     assert secret in [text[start:end] for start, end in shapes_in(text)]
 
 
-@pytest.mark.parametrize("text", [
+@each_row("text", [
     "toolu_01A09q90qw90lq917835lq9", "chatcmpl-9aBc1234567890abcdef", "api-reference-version-2",
     "0f8fad5b-d9cb-469f-a165-70867728950e", "mcp-server-key-value-store", "live_2026_11_18_logs",
     "machine h login bob", "curl -u http://localhost", "oauth-2025-06-18",
@@ -141,7 +140,7 @@ def test_passwords_of_other_programs_are_found() -> None:
 # Commands and URLs as people see them: no secret is left, and the rest stays readable
 
 
-@pytest.mark.parametrize(("command", "shown"), [
+@each_row(("command", "shown"), [
     ("npx -y @scope/server-filesystem /home/bob/project", None),
     ("uvx mcp-server-fetch@2025.4.7 --port 3000", None),
     ("python3 /tmp/pytest-of-root/pytest-1/test_x0/server.py", None),
@@ -165,7 +164,7 @@ def test_a_command(command: str, shown: str | None) -> None:
     assert shown_command(words).count("***") >= len(list(secrets_in_words(words)))
 
 
-@pytest.mark.parametrize(("url", "shown"), [
+@each_row(("url", "shown"), [
     ("http://[::1]:3000/mcp/2024-11-05", None),
     ("https://mcp.example/modelcontextprotocol/sse", None),
     ("https://mcp.example/s/Zk3v9QpX7d/mcp", "https://mcp.example/s/…/mcp"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from mcp_tool_filter.observers.redaction.places import (
     unescape_json,
     unescape_percent,
 )
+from tests.rows import each_row
 
 # A text that was unescaped still knows where each of its characters stood
 ASCII = st.text(st.characters(max_codepoint=127))
@@ -128,7 +128,7 @@ def test_every_string_that_is_a_value_has_a_place(document: object) -> None:
     assert {json.dumps(text)[1:-1] for text in strings_in(document)} <= places
 
 
-@pytest.mark.parametrize(("document", "secrets"), [
+@each_row(("document", "secrets"), [
     ({"password": "p"}, ["p"]), ({"password": 123456}, ["123456"]),
     ({"password": {"type": "string", "value": "p"}}, ["p"]),
     ({"tokens": {"access": "a", "kind": "x"}}, ["a"]),
@@ -159,7 +159,7 @@ def test_secrets_are_recognised_by_their_names(document: object, secrets: list[s
 
 
 # Values in free text that are secret by the name before them
-@pytest.mark.parametrize(("text", "values"), [
+@each_row(("text", "values"), [
     ("password=p-1&x=2", ["p-1"]), ('api_key: "two words"', ["two words"]),
     ("--api-key k3yk3y next", ["k3yk3y"]), ("password=$PASSWORD", []), ("token=args.token", []),
     ("password: please", []), ("Cookie: a=1; b=2", ["a=1; b=2"]),
