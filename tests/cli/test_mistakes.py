@@ -54,7 +54,7 @@ def test_a_mistake_is_told_and_changes_nothing(
     said, _, status = said.partition("\nstatus ")
     before = contents(home)
     words = shlex.split(line)
-    while words[0].startswith("MCP_TOOL_FILTER_"):
+    while re.match("[A-Z_]+=", words[0]):
         name, _, os.environ[name] = words.pop(0).partition("=")
     assert type_in(*words, status=int(status or 2)).err == f"{said}\n"
     assert contents(home) == before

@@ -61,7 +61,8 @@ async def ask(path: str, say: Callable[[str], bytes], method: str = "GET") -> An
     """Ask for a document; ``say`` writes the upstream's answer, given its URL."""
 
     async def respond(request: RawRequest, peer: Peer) -> None:
-        await peer.say(say(upstream.url))
+        is_probe = request.line.startswith("POST")
+        await peer.say(answer(b"", status="404 Not Found") if is_probe else say(upstream.url))
 
     options: dict[str, Any] = {"deny": ["^rm"], "deny_prompts": ["^secret"], "endpoint": ["/mcp"]}
     async with (

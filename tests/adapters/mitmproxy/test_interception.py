@@ -496,6 +496,7 @@ async def speaking_h2_alone(
                             there.send_data(number, piece)
                         there.send_headers(number, [(b"grpc-status", b"0")], end_stream=True)
                 await peer.say(there.data_to_send())
+        peer.close()
 
     tls = certified(home)
     tls.set_alpn_protocols(["h2"])

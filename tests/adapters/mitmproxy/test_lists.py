@@ -347,6 +347,7 @@ async def check(port: int, stderr: Callable[[], str]) -> None:
 @pytest.mark.parametrize("more", [(), ("-q",), ("-v",)], ids=["usual", "quiet", "verbose"])
 @pytest.mark.parametrize("host", HOSTS)
 async def test_hidden_tools_are_named(host: str, more: tuple[str, ...], tmp_path: Path) -> None:
-    words = (*more, "deny=^delete_", "tools_list=upstream")
+    words = (*more, "deny=^delete_,^none", "tools_list=upstream")
     async with filtering(host, tmp_path, *words, lists=lists, port=free_port()) as it:
         await check(it.port, lambda: it.stderr)
+        assert it.stderr.count('Warning: the pattern "^none" matches no tool\n') == 1

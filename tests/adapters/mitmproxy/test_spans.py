@@ -146,3 +146,10 @@ async def test_a_span_continues_the_trace_of_the_header_if_it_names_one(
         assert not span.parent_span_id
     (ours,) = seen.all("traceparent")
     assert ours.split("-")[1:3] == [span.trace_id.hex(), span.span_id.hex()]
+
+
+async def test_nothing_is_traced_unless_it_is_on(sent_to: Collector, tmp_path: Path) -> None:
+    async with filtered(tmp_path) as between:
+        await between.ask(CALL, f"traceparent: {CLIENTS}\r\n".encode())
+        (seen,) = between.upstream.asked
+    assert (seen.body, seen.all("traceparent"), sent_to.spans) == (CALL, [CLIENTS], [])
