@@ -16,6 +16,7 @@ from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.served import served
+from tests.waiting import PATIENT, patience
 
 READ, DELETE = tool("read_file"), tool("delete_file", ', "description":"gone \\u00e9"')
 ENDPOINT = ["/mcp"]
@@ -53,7 +54,8 @@ class Filtered:
 
     async def exposed(self) -> list[str]:
         """Wait until the tools are fetched; return those that the start has pinned."""
-        await self.addon.proxy.ready.wait()
+        async with patience():
+            await self.addon.proxy.ready.wait()
         [listener] = self.addon.proxy.listeners.values()
         return list(listener.snapshot.allowed)
 
@@ -77,7 +79,8 @@ async def filtered(
 
     ``to`` are modes, if mitmproxy is no reverse proxy.
     """
-    all_given = {"deny": ["^delete_"], "endpoint": None if to else ENDPOINT, **options}
+    usual = {"deny": ["^delete_"], "endpoint": None if to else ENDPOINT, **PATIENT}
+    all_given = {**usual, **options}
     given = {name: value for name, value in all_given.items() if value is not None}
     upstreams = mcp_upstream(tools=tools, respond=respond, lists=lists, session=session, tls=tls)
     async with upstreams as upstream:

@@ -26,6 +26,7 @@ from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client
 from tests.raw_upstream import TIMEOUT, RawRequest, answer, hang_up
 from tests.served import RunningSockets, served
+from tests.waiting import PATIENT, patience
 
 DENIED = "wipe_disk"
 
@@ -326,7 +327,7 @@ async def listening() -> AsyncIterator[Upstream]:
         await hang_up(link.writer for link in upstream.links)
 
 
-_USUAL = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+_USUAL = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"], **PATIENT}
 
 
 @asynccontextmanager
@@ -339,7 +340,8 @@ async def raised(
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
         for addon in chosen:
             if isinstance(addon, ToolFilter):
-                await addon.proxy.ready.wait()
+                async with patience():
+                    await addon.proxy.ready.wait()
         upstream.forget()
         yield upstream, it
 
