@@ -357,9 +357,9 @@ PARSERS = [
       for method, before, after in (
         ("prompts/list", '{"prompts":[{"name":"', '"}]'), ("resources/list", '{"resources":["', '"]'))),
     Parser("judge_answer: tools/catalog", partial(judge_answer, to=asking("tools/catalog")), all_within(
-        b'{"jsonrpc":"2.0","id":1,"result":{"found":', b"}}"), BODY),
+        b'{"jsonrpc":"2.0","id":1,"result":{"found":', b"}}"), 40_000),
     Parser("judge_answer: beside a list", partial(judge_answer, to=asking("tools/list")), all_within(
-        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[],"x":', b"}}"), BODY),
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[],"x":', b"}}"), 40_000),
     Parser("introduced", lambda raw: introduced("", text(raw), Names([])), ANY, 30_000),
     Parser("render_body", lambda raw: render_body(raw, "application/json"), (*LISTS, *all_within(RESULT, b"}}")), 30_000),
     Parser("render_body: stream", lambda raw: render_body(raw, "text/event-stream"), STREAMS, 30_000),

@@ -384,8 +384,10 @@ async def test_the_manifests_start_a_filter_and_name_its_probes(tmp_path: Path) 
         flags = ["--config", str(file), "-u", f"{raw.url}/mcp", "--metrics-port", str(metrics)]
         env = {"METRICS_TOKEN": "t0ken"}
         async with launched(*flags, "--port", "0", home=tmp_path, environment=env) as it:
-            await it.says("MCP tool filter: ")
-            assert (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] == 200
+            await it.says("MCP tool filter: ")  # it is ready a moment later
+            async with asyncio.timeout(TIMEOUT):
+                while (await asyncio.to_thread(fetched, metrics, "/readyz"))[0] != 200:
+                    await asyncio.sleep(0.02)
 
 
 def test_the_manifests_and_the_containerfile_are_valid() -> None:
