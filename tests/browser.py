@@ -24,7 +24,7 @@ from typing import Any
 
 from tests.programs import need_program
 from tests.raw_upstream import TIMEOUT, free_port
-from tests.waiting import wait_until
+from tests.waiting import eventually
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12.1
 # Without the last ones it asks for the world outside at every start.
@@ -124,7 +124,7 @@ class Page:
         self.until(lambda: all(text in self.text for text in texts), f"{texts}")
 
     def until(self, ready: Callable[[], Any], what: str) -> Any:
-        return wait_until(ready, lambda: f"there is no {what} in:\n{self.text}")
+        return eventually(ready, lambda: f"there is no {what} in:\n{self.text}")
 
     def prefer(self, scheme: str) -> None:
         """Set the colour scheme that the browser prefers, ``light`` or ``dark``."""
@@ -165,7 +165,7 @@ def browser(home: Path) -> Iterator[Page]:
     )  # fmt: skip
     page = None
     try:
-        wait_until(lambda: listens_on(port), lambda: "chromedriver does not start")
+        eventually(lambda: listens_on(port), lambda: "chromedriver does not start")
         page = Page(port, [*_FLAGS, f"--user-data-dir={home / 'profile'}"])
         page.resize(1280, 860)
         yield page

@@ -18,7 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from tests.http_server import Handler, serving
-from tests.waiting import wait_until
+from tests.waiting import eventually
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Collector:
         }
 
     def until(self, is_enough: Callable[[Collector], bool]) -> None:
-        wait_until(lambda: is_enough(self))
+        eventually(lambda: is_enough(self))
 
     @property
     def services(self) -> set[str]:

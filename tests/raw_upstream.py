@@ -17,7 +17,6 @@ import re
 import socket
 import ssl
 import struct
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -224,12 +223,3 @@ async def until(is_true: Callable[[], object]) -> None:
     async with asyncio.timeout(TIMEOUT):
         while not is_true():
             await asyncio.sleep(0.005)
-
-
-def eventually[Found](look: Callable[[], Found]) -> Found:
-    """Look until something is found, where nothing else has to go on meanwhile."""
-    end = time.monotonic() + TIMEOUT
-    while not (found := look()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from tests.raw_upstream import TIMEOUT
 
 
-def wait_until[T](ready: Callable[[], T], what: Callable[[], str] = str) -> T:
-    """Wait until something is true, and return it, in a test that is no coroutine; ``what`` says
-    what is missing."""
+def eventually[T](ready: Callable[[], T], what: Callable[[], str] = str) -> T:
+    """Look until something is found, and return it, where nothing else has to go on meanwhile;
+    ``what`` says what is missing."""
     end = time.monotonic() + TIMEOUT
     while not (found := ready()):
         assert time.monotonic() < end, what()
-        time.sleep(0.02)
+        time.sleep(0.01)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import eventually
 
 from .filtering import mitmdump
 from .peer import Client, Outcome, Step, client, upstream
@@ -29,7 +29,7 @@ def tools_of(player: Client) -> dict[str, Outcome]:
 
 def tools_without(player: Client, gone: str) -> dict[str, Outcome]:
     """List until a tool is gone: the notification may arrive after what it is about."""
-    wait_until(lambda: gone not in tools_of(player), lambda: f"{gone} is still listed")
+    eventually(lambda: gone not in tools_of(player), lambda: f"{gone} is still listed")
     return tools_of(player)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.browser import listens_on
 from tests.raw_upstream import free_port
 from tests.stdio_client import started
-from tests.waiting import wait_until
+from tests.waiting import eventually
 
 from .filtering import mitmdump
 from .peer import NODE, SERVERS, Document, Step, client, need, play, upstream
@@ -36,7 +36,7 @@ def everything() -> Iterator[str]:
         tempfile.TemporaryDirectory() as home,
         started(*words, home=Path(home), environment=env) as it,
     ):
-        wait_until(lambda: listens_on(port), it.stderr)
+        eventually(lambda: listens_on(port), it.stderr)
         yield f"http://127.0.0.1:{port}"
 
 

@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.watch import audit_log as module
 from mcp_tool_filter.adapters.watch.audit_log import AuditWriter
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.entry import START, LazyValue, check, link, render
-from tests.raw_upstream import eventually
+from tests.waiting import eventually
 
 
 @pytest.fixture

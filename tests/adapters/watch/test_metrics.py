@@ -26,9 +26,10 @@ from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import TIMEOUT, eventually, free_port
+from tests.raw_upstream import TIMEOUT, free_port
 from tests.rows import each_row
 from tests.stdio_client import filtered
+from tests.waiting import eventually
 
 DASHBOARD = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
 

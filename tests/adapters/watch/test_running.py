@@ -21,9 +21,9 @@ from mcp_tool_filter.adapters.watch.running import announce, own_folder, running
 from tests.cli.launched import launched
 from tests.make import calling
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import eventually
 from tests.session_upstream import session_upstream
 from tests.stdio_client import filtered, upstream
+from tests.waiting import eventually
 
 
 @pytest.fixture

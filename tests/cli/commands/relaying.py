@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.raw_upstream import eventually
 from tests.stdio_client import is_alive
+from tests.waiting import eventually
 
 DENY = ("--deny", "^delete_")
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.make import asking, calling
-from tests.raw_upstream import TIMEOUT, eventually
+from tests.raw_upstream import TIMEOUT
 from tests.stdio_client import StdioClient, filtered, is_alive, upstream
+from tests.waiting import eventually
 
 DENY = ("--deny", "^delete_")
 

@@ -16,8 +16,8 @@ from mcp_tool_filter.cli.commands.audit import _entries, paths_of
 from mcp_tool_filter.observers.audit.entry import START, hash_of, link, render
 from tests.cli.launched import Typed
 from tests.mcp_upstream import mcp_upstream, tool
-from tests.raw_upstream import eventually
 from tests.stdio_client import filtered, upstream
+from tests.waiting import eventually
 
 
 def entry(tool: str, time: str, **more: object) -> dict[str, object]:

@@ -15,10 +15,10 @@ from tests.cli.commands.relaying import DENY, names_in, text_in
 from tests.cli.commands.served_command import META
 from tests.cli.launched import ADDON
 from tests.make import asking, calling
-from tests.raw_upstream import eventually
 from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered
 from tests.stdio_client import upstream as command
+from tests.waiting import eventually
 
 OF_2026 = META % ""
 

@@ -21,9 +21,9 @@ from tests.cli.commands.served_command import Served
 from tests.cli.commands.test_serve import serving
 from tests.cli.launched import Typed
 from tests.oauth_upstream import oauth_upstream
-from tests.raw_upstream import eventually
 from tests.session_upstream import session_upstream
 from tests.stdio_client import filtered, upstream
+from tests.waiting import eventually
 
 MEMBERS = (
     "name", "source", "target", "reachable", "exposed", "hidden", "dead_patterns", "lock", "login",

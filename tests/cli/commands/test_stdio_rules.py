@@ -16,9 +16,9 @@ import pytest
 
 from tests.cli.commands.relaying import text_in
 from tests.make import asking, calling
-from tests.raw_upstream import eventually
 from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
+from tests.waiting import eventually
 
 RULES = """
 interceptor:
