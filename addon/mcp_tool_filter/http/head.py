@@ -618,10 +618,11 @@ _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
     b"content-length", b"upgrade", b"http2-settings",
 })  # fmt: skip
-_NOT_SENT = frozenset({
+NOT_SENT = frozenset({
     *_HOP_BY_HOP, b"host", b"accept-encoding", b"proxy-authorization", b"range", b"if-range",
     b"expect", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions",
 })  # fmt: skip
+"""Headers of a client that no upstream gets, with any message."""
 _NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
 _CONTROL = re.compile(rb"[\r\n\0]")
 _SCHEMA = b"inputschema"  # every tool has one
@@ -697,7 +698,7 @@ def fields_for_upstream(
     head: Head, passed: Passed, *, host: bytes, added: Fields, is_socket: bool
 ) -> Fields:
     """Return the fields that the upstream gets: the client's, as far as they may pass, and ours."""
-    gone = {*_NOT_SENT, *(name.lower() for name, _ in added)}
+    gone = {*NOT_SENT, *(name.lower() for name, _ in added)}
     gone.update(name.encode() for name, _ in passed.headers)
     if passed.body is not None:
         gone.add(b"content-encoding")

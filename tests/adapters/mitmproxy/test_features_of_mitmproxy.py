@@ -64,6 +64,14 @@ async def test_stickyauth_repeats_the_credentials(tmp_path: Path) -> None:
     assert b"Bearer real" not in Path(file).read_bytes()
 
 
+async def test_upstream_auth_is_sent_and_not_shown(tmp_path: Path) -> None:
+    file = str(tmp_path / "all.flow")
+    async with hosted(tmp_path, upstream_auth="me:secret", save_stream_file=file) as it:
+        await it.ask(call("read_file"))
+        assert got(it, basic("me:secret"))
+    assert basic("me:secret").split()[-1] not in Path(file).read_bytes()
+
+
 async def test_the_operators_headers_do_not_follow_map_remote(tmp_path: Path) -> None:
     ours = {"upstream_headers": ["X-Team: ours"]}
     async with mcp_upstream(tools=[READ]) as other, hosted(tmp_path, **ours) as it:

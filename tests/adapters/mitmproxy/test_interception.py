@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +20,6 @@ import h2.events
 import h2.exceptions
 import pytest
 from mitmproxy.addons.proxyauth import ProxyAuth
-from mitmproxy.addons.upstream_auth import UpstreamAuth
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
 
@@ -336,6 +336,7 @@ async def test_the_older_transport_needs_no_list(tmp_path: Path, way: str, lists
 # A forward proxy in front of another proxy: requests in tunnels go through tunnels of that one.
 
 LOGIN = b"Proxy-Authorization: Basic dTpw\r\n"
+_LOGIN = re.compile(re.escape(LOGIN), re.IGNORECASE)
 
 
 @dataclass
@@ -354,7 +355,7 @@ class Behind:
             if head.startswith(b"CONNECT"):
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             else:
-                there[1].write(head.replace(target, b"/" + path))
+                there[1].write(_LOGIN.sub(b"", head.replace(target, b"/" + path)))
             await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
         writer.close()
 
@@ -369,14 +370,17 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 @pytest.mark.parametrize("is_direct", [False, True])
 @ways
 async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_path: Path) -> None:
-    behind = Behind()
+    behind, urls = Behind(), list[str]()
     async with await asyncio.start_server(behind.serve, "127.0.0.1", 0) as server:
         how: dict[str, Any] = {
             "mode": f"upstream:http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
             "upstream_auth": "u:p",
             "keep_host_header": not is_direct,  # for reverse proxies only
+            "host": "dump",
         }
-        async with between(tmp_path, way, UpstreamAuth(), **how) as it:
+        async with between(
+            tmp_path, way, Hook("request", lambda flow: urls.append(flow.request.url)), **how
+        ) as it:
             it.addon.interception.is_direct = lambda _host: is_direct
             assert (await it.ask(b"other", path="/other")).status == 200
             assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
@@ -386,8 +390,10 @@ async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_pa
     assert sum(b"tools/list" in one.body for one in requests) == 1  # our own
     assert is_direct or len(behind.heads) == len(peers)
     assert all(LOGIN.lower() in head.lower() for head in behind.heads)
-    # Requests of plain HTTP have it, too: they are in the proxy's form.
-    assert way != "tls" or all(b"roxy-auth" not in one.head for one in requests)
+    # Those in the proxy's form have it, too, if it does not look at each request.
+    logins = {(" http:" in one.line, len(one.all("proxy-authorization"))) for one in requests}
+    assert logins <= {(False, 0), (True, 1)}
+    assert {one.partition(":")[0] for one in urls} == {"https" if way == "tls" else "http"}
 
 
 @pytest.mark.parametrize("login", [b"", LOGIN])
@@ -400,10 +406,11 @@ async def test_clients_need_the_login_of_mitmproxy(way: str, login: bytes, tmp_p
         head = await it.client.head()
         assert head.split(b" ")[1] == (b"200" if login else b"407")
         assert (b"Proxy-Authenticate: Basic realm=" in head) is not bool(login)
-        if login and way == "tunnel":
-            it.prefix = ""
-            assert (await it.ask(call("read_file"))).status == 200
-        assert not any(b"roxy-auth" in one.head for one in it.upstream.raw.requests)
+        if login:  # we also ask for the list
+            headers = JSON + login if way == "absolute" else JSON
+            it.prefix = it.prefix if way == "absolute" else ""
+            assert (await it.ask(call("read_file"), headers)).status == 200
+        assert not any(one.all("proxy-authorization") for one in it.upstream.raw.requests)
 
 
 # Forward proxies: bytes that only some servers read as a request, or no HTTP at all.

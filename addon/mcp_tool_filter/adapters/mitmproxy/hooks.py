@@ -30,9 +30,10 @@ type Hook = Callable[[Any], object]
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 """How often an intercepted flow is checked for having been killed, which wakes nobody."""
-_NEED_SECRETS = ("proxyauth", "stickyauth", "stickycookie")
+_NEED_SECRETS = ("proxyauth", "stickyauth", "stickycookie", "upstream_auth")
 _GROUPS = {
-    **dict.fromkeys(_NEED_SECRETS, "secrets"),  # they get a flow before it is masked
+    # They get a flow before it is masked.
+    **{option.replace("_", ""): "secrets" for option in _NEED_SECRETS},
     **dict.fromkeys(("save", "savehar", "dumper"), "writers"),  # they get an answer as it was sent
     **dict.fromkeys(("nextlayer", "interception"), "ours"),  # what they do is our choice
 }

@@ -36,6 +36,7 @@ from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import ClientTLSLayer, ServerTLSLayer
+from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.websocket import WebSocketMessage
 
@@ -436,8 +437,8 @@ def upstream_of(context: Context) -> Address:
     """Return where a connection's requests go."""
     address = context.server.address
     assert address
-    scheme = getattr(context.client.proxy_mode, "scheme", None)
-    is_tls = scheme == "https" if scheme is not None else context.server.tls
+    mode = context.client.proxy_mode
+    is_tls = mode.scheme == "https" if isinstance(mode, ReverseMode) else context.server.tls
     return Address(address[0], address[1], is_tls)
 
 

@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.serving.site import Site, head_of, site_of
 from mcp_tool_filter.adapters.upstream.target import open_client
 from mcp_tool_filter.engine.exchange import Exchange
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.http.head import headers_after
+from mcp_tool_filter.http.head import NOT_SENT, headers_after
 from mcp_tool_filter.policy.exchange import Client, Via
 from mcp_tool_filter.protocol.messages import parse_message
 
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 # Headers of the client's connection or framing, which differ for our message.
-_NOT_COPIED = frozenset({
-    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
-    b"transfer-encoding", b"content-length", b"content-encoding", b"accept-encoding", b"expect",
-    b"last-event-id", b"origin",
-})  # fmt: skip
+_NOT_COPIED = frozenset({*NOT_SENT, b"content-encoding", b"last-event-id", b"origin"})
 _FOR_STRANGERS = frozenset({
     b"content-type", b"accept", b"mcp-protocol-version", b"mcp-method", b"mcp-name",
 })  # fmt: skip

@@ -57,7 +57,7 @@ from mcp_tool_filter.errors import (
     StartError,
 )
 from mcp_tool_filter.http.exchange import HttpExchange
-from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.head import NOT_SENT, Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_metadata import (
     parse_resource_metadata,
@@ -265,10 +265,8 @@ async def _get(http: HttpClient, url: str) -> bytes | None:
 
 
 _OURS = frozenset({
-    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
-    b"transfer-encoding", b"content-length", b"content-type", b"content-encoding", b"accept",
-    b"accept-encoding", b"expect", b"mcp-method", b"mcp-name", b"last-event-id", b"range",
-    b"if-range", b"http2-settings",
+    *NOT_SENT, b"content-type", b"content-encoding", b"accept", b"mcp-method", b"mcp-name",
+    b"last-event-id",
 })  # fmt: skip
 """Headers that describe a request, not its client."""
 _ABOUT_CLIENT = "io.modelcontextprotocol/"
