@@ -525,6 +525,21 @@ async def test_grpc_passes_with_its_trailers(tmp_path: Path) -> None:
         assert (heard.data, heard.trailers) == (GRPC, {b"grpc-status": b"0"})
 
 
+async def test_what_speaks_only_http2_goes_to_the_proxy_behind(tmp_path: Path) -> None:
+    """MCP or not."""
+    behind = Behind()
+    async with await asyncio.start_server(behind.serve, "127.0.0.1", 0) as server:
+        mode = f"upstream:http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        upstream = filtered(tmp_path, to=[mode], tls=certified(tmp_path), host="dump")
+        async with upstream as it:
+            await tunnel(it.client, it.upstream.url.partition("//")[2], offering("h2"))
+            client = H2Client(it.client.reader, it.client.writer)
+            client.start()
+            for body in (GRPC, call("read_file")):
+                assert (await client.over(client.ask(body=body))).data == RESULT
+            assert len(behind.heads) == len(it.upstream.raw.peers) > 1
+
+
 def stream_all(flow: HTTPFlow) -> None:
     flow.request.stream = True
 

@@ -11,7 +11,7 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -334,14 +334,15 @@ class ToolFilter:
         if flow.is_replay == "request" and (found := site_for(flow, self.proxy.sites.values())):
             site, address = found
             [mode] = parse_modes([site.name])
-            layer = layer_for_replay(site, mode, self._flows, mode.address)
+            layer = layer_for_replay(
+                partial(EngineLayer, service=site, flows=self._flows), mode, mode.address
+            )
         elif flow.is_replay is None and (
             # of a client that speaks only HTTP/2
             judging := self.interception.judging(flow) if self.interception else None
         ):
-            service, address = judging
-            of_client, upstream = flow.client_conn.proxy_mode, (address.host, address.port)
-            layer = layer_for_replay(service, of_client, self._flows, upstream)
+            make, address = judging
+            layer = layer_for_replay(make, flow.client_conn.proxy_mode, address[:2])
         else:
             return
         self._layers[layer.context.client.id] = layer
@@ -448,7 +449,7 @@ def site_for(flow: HTTPFlow, sites: Iterable[Site]) -> tuple[Site, Address | Non
 
 
 def layer_for_replay(
-    service: Service, mode: ProxyMode, flows: Flows, upstream: tuple[str, int]
+    make: Callable[[Context], EngineLayer], mode: ProxyMode, upstream: tuple[str, int]
 ) -> EngineLayer:
     """Return a layer for one replayed request."""
     client = Client(
@@ -460,7 +461,7 @@ def layer_for_replay(
     )
     context = Context(client, ctx.options)
     context.server = Server(address=upstream)
-    layer = EngineLayer(context, service, flows)
+    layer = make(context)
     layer.point = None  # mitmproxy runs the hooks of a replay
     return layer
 

@@ -105,9 +105,13 @@ class ForwardLayer(EngineLayer):
     """A client's connection to us as a proxy, or a tunnel through it."""
 
     def __init__(
-        self, context: Context, interception: Interception, tunnel: Address | None
+        self,
+        context: Context,
+        interception: Interception,
+        tunnel: Address | None,
+        service: Service | None = None,
     ) -> None:
-        super().__init__(context, interception.places.others, interception.flows)
+        super().__init__(context, service or interception.places.others, interception.flows)
         self._interception, self._tunnel = interception, tunnel
         self._via = partial(interception.via, context.client.proxy_mode)
         self._places = Connection(
@@ -135,6 +139,7 @@ class ForwardLayer(EngineLayer):
             and self.context.client.alpn == b"h2"
         ):
             self._interception.keep_seat(self.context)
+            self._lead_through_proxy(self.context.server)
             self.context.options = cast("Options", _H2Options(self.context.options))
             yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
         else:
@@ -200,14 +205,12 @@ class ForwardLayer(EngineLayer):
 
     def _wrap(self, server: Server) -> None:
         """Ask the proxy for a tunnel, unless it gets the request itself."""
-        host = str((server.address or ("",))[0])
         if server.tls and self._tunnel is not None and self.context.client.sni:
             server.sni = self.context.client.sni  # a client may know the name, and we the address
-        if self._tunnel is None or (via := self._via(host)) is None:
+        if self._tunnel is None or not self._lead_through_proxy(server):
             return super()._wrap(server)
         context = self.context.fork()
         context.server = server
-        server.via = "https" if via.origin.tls else "http", (via.origin.host, via.origin.port)
         stack = HttpUpstreamProxy.make(context, True)[0]
         assert isinstance(stack, TunnelLayer)
         inner: TunnelLayer = stack
@@ -220,6 +223,13 @@ class ForwardLayer(EngineLayer):
             tls.child_layer = seat
         self._tls[server] = self._tls[stack.tunnel_connection] = stack, seat
         return None
+
+    def _lead_through_proxy(self, server: Server) -> bool:
+        """Name the proxy behind us that leads to a server; False if we reach it without one."""
+        via = self._via(str((server.address or ("",))[0]))
+        if via is not None:
+            server.via = "https" if via.origin.tls else "http", (via.origin.host, via.origin.port)
+        return via is not None
 
     # Tunnels
 
@@ -436,8 +446,8 @@ class Interception:
         coding = coding_in(flow.request.headers.fields)
         return BodyReader(coding, self.places.others.listener.config.limits)
 
-    def judging(self, flow: HTTPFlow) -> tuple[Service, Address] | None:
-        """Return the service for a complete request if it is MCP, and where it goes.
+    def judging(self, flow: HTTPFlow) -> tuple[Callable[[Context], EngineLayer], Address] | None:
+        """Return what makes the layer for a complete request if it is MCP, and where it goes.
 
         A request that must not pass gets an answer here.
         """
@@ -453,8 +463,11 @@ class Interception:
             if way is Treatment.REFUSED:
                 flow.response = Response.make(403)
             is_mcp = way is Treatment.MCP
+        if not is_mcp:
+            return None
         via = partial(self.via, flow.client_conn.proxy_mode)
-        return (Connection(self.places, at, via=via).service_of(at, head), at) if is_mcp else None
+        service = Connection(self.places, at, via=via).service_of(at, head)
+        return partial(ForwardLayer, interception=self, tunnel=at, service=service), at
 
     def responseheaders(self, flow: HTTPFlow) -> None:
         """Let answers pass as streams; an event stream only while it is not MCP."""
