@@ -500,7 +500,7 @@ class Exchange:
         listener, elsewhere = self.service.listener, self.address
         host = self.authority
         if host is None and elsewhere is not None:
-            host = elsewhere.authority
+            host = self.service.authority if listener.is_forward else elsewhere.authority
         elif host is None and listener.keeps_host:
             host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
         ours = () if elsewhere is not None else listener.headers_for(head)

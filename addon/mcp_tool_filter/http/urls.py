@@ -30,7 +30,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -354,6 +354,13 @@ class Origin:
     host: str
     port: int
     tls: bool
+    address: str = ""
+    """Where it is, if not where its name leads."""
+
+    @property
+    def place(self) -> Origin:
+        """Where to connect: the origin that has the address as its name."""
+        return replace(self, host=self.address, address="") if self.address else self
 
     @property
     def url(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.adapters.serving import endpoints as module
 from mcp_tool_filter.adapters.serving.endpoints import Connection, Endpoints
 from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.site import Surroundings
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings
 from mcp_tool_filter.engine.passing import ForwardClient
 from mcp_tool_filter.engine.service import Address
 from mcp_tool_filter.engine.wire import RequestHead
@@ -21,6 +21,7 @@ from tests.engine.table import LIST, Client, Table, call
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import post
 from tests.raw_upstream import answer
+from tests.rows import each_row
 
 AT = Address("upstream", 3000, is_tls=False)
 
@@ -55,10 +56,31 @@ async def test_a_url_to_which_mcp_is_sent_is_an_endpoint(tunnel: Address | None)
     assert [*scene.endpoints._proxy.sites] == ["http://upstream:3000/mcp"]
 
 
-async def test_a_server_without_a_name_has_that_of_the_request() -> None:
-    scene = Scene(opened(), Address("127.0.0.1", 3000, is_tls=False))
-    scene.client.says(post(LIST).replace(b"localhost", b"Name.example:99"))
-    assert scene.endpoints.urls == {"http://name.example:3000/mcp"}
+@each_row(("at", "in_tls", "host", "url", "address"), [
+    ("upstream", None, b"a.test", "http://upstream:3000", ""),
+    ("127.0.0.1", None, b"A.test:99", "http://a.test:3000", "127.0.0.1"),
+    ("127.0.0.1", None, b"127.0.0.1", "http://127.0.0.1:3000", ""),
+    ("127.0.0.1", None, b"[", "http://127.0.0.1:3000", ""),
+    ("127.0.0.1", "a.test", b"b.test", "https://a.test:3000", ""),
+    ("upstream", "a.test", b"b.test", "https://a.test:3000", ""),
+])  # fmt: skip
+async def test_a_server_has_the_name_that_the_client_uses(
+    at: str, in_tls: str | None, host: bytes, url: str, address: str
+) -> None:
+    """Anybody can send a Host: so with one, another address is another server, with other tools.
+    We ask where the client does, and name the server as the client does."""
+    to = Address(at, 3000, is_tls=in_tls is not None)
+    connection, scene = Connection(opened(), to, name=in_tls), Scene(opened(), to)
+    site = connection.service_of(to, RequestHead("POST", "/mcp", ((b"Host", host),)))
+    assert isinstance(site, Site)
+    assert (site.target.url, site.target.address) == (url, address)
+    if in_tls is None:
+        scene.client.says(post(LIST).replace(b"localhost", host))
+        assert f"\r\nhost: {url.partition('//')[2]}\r\n".encode() in scene.table.link.got
+
+
+async def test_a_stored_login_is_not_for_the_clients_of_a_forward_proxy() -> None:
+    assert not opened().site_of(Origin("upstream", 3000, False), "/mcp").target.uses_login
 
 
 @pytest.mark.parametrize("target", [b"/mcp", b"https://upstream/mcp", b"ftp://x/", b"*"])

@@ -33,7 +33,7 @@ from mcp_tool_filter.http.urls import Origin, parse_origin
 from tests.adapters.upstream.fetching import get, got, saying
 from tests.proxy import certified
 from tests.raw_client import trusting
-from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, free_port, raw_upstream
+from tests.raw_upstream import LAST_CHUNK, Peer, always, answer, chunk, free_port, raw_upstream
 from tests.rows import each_row
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -166,6 +166,22 @@ async def test_a_reset_connection_has_a_reason() -> None:
 
     with pytest.raises(HttpFailed, match="Connection reset by upstream"):
         await got(script)
+
+
+async def test_a_server_may_be_elsewhere_than_its_name_leads() -> None:
+    async with (
+        raw_upstream(always(answer(b"hello"))) as there,
+        raw_upstream(always(answer(b""))) as behind,
+    ):
+        at = Origin("a.invalid", there.port, False, "127.0.0.1")
+        client = HttpClient(at)
+        assert await get(client) == b"hello"
+        await client.close()
+        assert there.requests[0].all("host") == [f"a.invalid:{there.port}"]
+        client = HttpClient(at, via=Via(parse_origin(behind.url), None, None))
+        await get(client)
+        await client.close()
+    assert behind.requests[0].line == f"GET {there.url}/ HTTP/1.1"
 
 
 async def get_by(via: Via, *, is_tls: bool) -> bytes:

@@ -120,6 +120,7 @@ class ForwardLayer(EngineLayer):
             open_tunnel=self._open_tunnel,
             via=self._via,
             admit=self._admit,
+            name=context.client.sni if tunnel is not None and tunnel.is_tls else None,
         )
         self.inner: layer.Layer | None = None
         self._to: Address | None = None
@@ -466,7 +467,8 @@ class Interception:
         if not is_mcp:
             return None
         via = partial(self.via, flow.client_conn.proxy_mode)
-        service = Connection(self.places, at, via=via).service_of(at, head)
+        name = flow.client_conn.sni
+        service = Connection(self.places, at, via=via, name=name).service_of(at, head)
         return partial(ForwardLayer, interception=self, tunnel=at, service=service), at
 
     def responseheaders(self, flow: HTTPFlow) -> None:

@@ -15,6 +15,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -53,10 +54,10 @@ class Endpoints:
         self.origins: set[str] = set()
         """The origins to which anything was sent."""
         self._proxy = proxy
-        self._sites: OrderedDict[tuple[str, str, Via | None], Site] = OrderedDict()
+        self._sites: OrderedDict[tuple[Origin, str, Via | None], Site] = OrderedDict()
         """By origin, target and the proxy behind us."""
-        self._at: dict[str, list[Site]] = {}  # by origin
-        self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._at: dict[Origin, list[Site]] = {}
+        self._answered: OrderedDict[tuple[Origin, str], None] = OrderedDict()
         self._closed = Once(MOST_URLS)
         self._others: Service | None = None
 
@@ -75,7 +76,7 @@ class Endpoints:
 
     def has(self, origin: Origin, target: str) -> bool:
         """Tell whether a URL is an MCP endpoint, as far as answers have shown."""
-        is_known = (origin.url, _plain(target)) in self._answered
+        is_known = (origin, _plain(target)) in self._answered
         return is_known or self._named_by_stream(origin, target) is not None
 
     def note_request(self, origin: Origin) -> None:
@@ -86,7 +87,7 @@ class Endpoints:
     def note_answer(self, origin: Origin, target: str, status: int) -> None:
         """Note the answer to a request of MCP: if it succeeded, its URL is an endpoint."""
         if status < 300:
-            key = origin.url, _plain(target)
+            key = origin, _plain(target)
             self._answered[key] = None
             self._answered.move_to_end(key)
             while len(self._answered) > MOST_URLS:
@@ -105,7 +106,7 @@ class Endpoints:
         another proxy."""
         if (site := self._named_by_stream(origin, target)) is not None:
             return site
-        key = origin.url, target, via
+        key = origin, target, via
         if key not in self._sites:
             self._sites[key] = self._open(origin, target, via)
         self._sites.move_to_end(key)
@@ -113,7 +114,7 @@ class Endpoints:
 
     def _named_by_stream(self, origin: Origin, target: str) -> Site | None:
         """Return the site whose stream has named this endpoint."""
-        for site in self._at.get(origin.url, ()):
+        for site in self._at.get(origin, ()):
             if target in site.listener.legacy.endpoints:
                 return site
         return None
@@ -130,13 +131,14 @@ class Endpoints:
         tls = proxy.around.make_tls() if origin.tls else None
 
         def find_target(config: Config) -> Target:
-            return replace(target_for(config, origin.url, tls), via=via)
+            target = target_for(config, origin.url, tls)
+            return replace(target, address=origin.address, via=via, uses_login=False)
 
         site = proxy.add(self._name(origin, target), listener, find_target)
         site.suspect = site.note_end_of_stream = nothing  # there are others
         if len(self.urls) < MOST_URLS:
             self.urls.add(origin.url + _plain(target))
-        self._at.setdefault(origin.url, []).append(site)
+        self._at.setdefault(origin, []).append(site)
         return site
 
     def _name(self, origin: Origin, target: str) -> str:
@@ -160,12 +162,13 @@ class Connection:
         open_tunnel: Callable[[Address, bytes], None] | None = None,
         via: Callable[[str], Via | None] = lambda _host: None,
         admit: Callable[[RequestHead], None] = lambda _head: None,
+        name: str | None = None,
     ) -> None:
         """``tunnel`` is where the connection leads; None if each request names its server. Then
         ``open_tunnel`` gets where a tunnel is to lead, and what came ahead. ``via`` returns
         the proxy behind us that leads to a host. ``admit`` raises Fault for a client that may not
-        use us."""
-        self._admit, self._via = admit, via
+        use us. ``name`` is the server's name in TLS."""
+        self._admit, self._via, self._name = admit, via, name
         self.others = endpoints.others
         self._endpoints, self._tunnel, self._open_tunnel = endpoints, tunnel, open_tunnel
 
@@ -180,7 +183,7 @@ class Connection:
             if named.tls:
                 raise Fault("a URL that needs a tunnel")
             at = Address(named.host, named.port, named.tls)
-        self._endpoints.note_request(_origin_of(at, head))
+        self._endpoints.note_request(self._origin_of(at, head))
         return at
 
     def open_tunnel(self, head: RequestHead, ahead: bytes) -> None:
@@ -198,30 +201,34 @@ class Connection:
         return None if via is None else (head.target, via.login)
 
     def is_endpoint(self, at: Address, head: RequestHead) -> bool:
-        return self._endpoints.has(_origin_of(at, head), path_of(head.target))
+        return self._endpoints.has(self._origin_of(at, head), path_of(head.target))
 
     def service_of(self, at: Address, head: RequestHead) -> Service:
         via = self._via(at.host)
-        return self._endpoints.site_of(_origin_of(at, head), path_of(head.target), via)
+        return self._endpoints.site_of(self._origin_of(at, head), path_of(head.target), via)
 
     def note_answer(self, at: Address, head: RequestHead, status: int) -> None:
-        self._endpoints.note_answer(_origin_of(at, head), path_of(head.target), status)
+        self._endpoints.note_answer(self._origin_of(at, head), path_of(head.target), status)
+
+    def _origin_of(self, at: Address, head: RequestHead) -> Origin:
+        """Return the origin of a request, by the name that the client uses.
+
+        Where a tunnel leads to an address, the name is that of its certificate, or without TLS that
+        of the request: anybody can send such a name, so another address is another origin.
+        """
+        host, address = at.host, ""
+        if self._name:
+            host = self._name
+        elif self._tunnel is not None and _is_address(host):
+            written = [value for name, value in head.fields if name.lower() == b"host"]
+            if len(written) == 1:
+                with suppress(InvalidOption):
+                    host = parse_origin(f"http://{written[0].decode('latin-1')}").host
+            address = at.host if host != at.host else ""
+        return Origin(host.lower(), at.port, at.is_tls, address)
 
     def note_closed(self, why: str) -> None:
         self._endpoints.note_closed(self._tunnel.host if self._tunnel else "a proxy's client", why)
-
-
-def _origin_of(at: Address, head: RequestHead) -> Origin:
-    """Return the origin of a request, by the name that the client uses."""
-    host = at.host
-    if _is_address(host):  # the connection has no name, but the request may
-        written = [value for name, value in head.fields if name.lower() == b"host"]
-        if len(written) == 1:
-            try:
-                host = parse_origin(f"http://{written[0].decode('latin-1')}").host
-            except InvalidOption:
-                host = at.host
-    return Origin(host.lower(), at.port, at.is_tls)
 
 
 def _is_address(host: str) -> bool:

@@ -181,7 +181,7 @@ class HttpClient:
         if self._answer is not None:
             return await _Answering(self._answer).send(method, target, fields, body)
         if self._via is not None and not self.origin.tls:  # a proxy needs the URL
-            target, fields = self.origin.url + target, (*fields, *self._via.login_field)
+            target, fields = self.origin.place.url + target, (*fields, *self._via.login_field)
         request = b"%b\r\n%b" % (render_request(method.decode(), target, fields), body)
         while self._idle:
             connection = self._idle.pop()

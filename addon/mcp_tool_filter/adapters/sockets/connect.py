@@ -97,7 +97,7 @@ async def connect[P: asyncio.BaseProtocol](
         # The types of event loops leave out ``all_errors``.
         return await asyncio.get_running_loop().create_connection(  # type: ignore[call-overload,no-any-return]
             make,
-            origin.host,
+            origin.place.host,
             origin.port,
             ssl=tls,
             server_hostname=origin.host if tls else None,
@@ -146,8 +146,8 @@ async def _begin_tunnel(
     via: Via,
 ) -> None:
     """Ask a proxy for a tunnel, and speak TLS in it. Raises NotConnected."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    at = f"{host}:{origin.port}"
+    host = origin.place.host
+    at = f"[{host}]:{origin.port}" if ":" in host else f"{host}:{origin.port}"
     try:
         fields = ((b"host", at.encode()), *via.login_field)
         writer.write(render_request("CONNECT", at, fields) + b"\r\n")

@@ -16,7 +16,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,8 @@ class Target:
 
     url: str
     """Scheme, host and port."""
+    address: str = ""
+    """Where it is, if not where its name leads."""
     endpoint: str | None
     """Path and query, if the user has configured them."""
     headers: tuple[tuple[str, str], ...]
@@ -96,8 +98,8 @@ def open_client(
     if headers is None:
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
     return HttpClient(
-        parse_origin(target.url), headers=headers, tls=target.tls, login=login, room=room,
-        answer=target.answer, via=target.via,
+        replace(parse_origin(target.url), address=target.address), headers=headers, tls=target.tls,
+        login=login, room=room, answer=target.answer, via=target.via,
     )  # fmt: skip
 
 
