@@ -63,6 +63,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
         ("received_at", "1.0", '"now"'), ("received_at", "1.0", "1e999"),
         ("expires_at", "null", "[]"), ("client_id", '"me"', "null"),
         ("refresh_token", '"b"', '"\\ud800"'), ("endpoint", f'"{HERE}"', '"http://["'),
+        ("endpoint", f'"{HERE}"', '"https://other.example/mcp"'),
         ("token_endpoint", '"https://example.com/token"', "{}"), ("wanted_scopes", "[]", "[1]"),
     ],
 )  # fmt: skip

@@ -266,7 +266,7 @@ class LoginStore:
         self.folder = folder or default_folder(os.environ)
 
     def path_of(self, endpoint: str) -> Path:
-        return self.folder / f"{sha256(key_of(endpoint).encode()).hexdigest()[:32]}.json"
+        return self.folder / _file_name(endpoint)
 
     def stamp_of(self, endpoint: str) -> Stamp | None:
         """Return a stamp that differs between versions of a login; None if there is none."""
@@ -340,6 +340,10 @@ def key_of(endpoint: str) -> str:
     return parse_origin(endpoint).url + plain_path(urlsplit(endpoint).path or "/")
 
 
+def _file_name(endpoint: str) -> str:
+    return f"{sha256(key_of(endpoint).encode()).hexdigest()[:32]}.json"
+
+
 def _load(path: Path) -> LoginState | None:
     try:
         found = json.loads(path.read_bytes())
@@ -347,7 +351,8 @@ def _load(path: Path) -> LoginState | None:
             raise StoreFailed(path, "It was written by another version: log in again")
         if found.get("in_keyring"):
             _put_together(found, keyring_take(key_of(found["endpoint"])))
-        parse_origin(found["endpoint"])
+        if path.name != _file_name(found["endpoint"]):
+            raise ValueError("the login to another endpoint")
         registration, tokens = found.pop("registration"), found.pop("tokens")
         return LoginState(
             **_checked(found),
