@@ -137,11 +137,14 @@ def test_a_login_is_unquoted_and_in_no_repr() -> None:
     assert "p@ss" not in repr(found)
 
 
-@pytest.mark.parametrize("url", ["socks5://a:1", "http://a:port", "http://"])
+@each_row("url", [
+    "socks5://a:1", "http://a:port", "http://", "http://a b:1", "http://a..b", "http://:secret@a:1",
+])  # fmt: skip
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(url: str) -> None:
     with pytest.raises(StartError) as caught:
         run.find_proxy({"HTTPS_PROXY": url})
     assert caught.value.what == "The proxy in HTTPS_PROXY cannot be used"
+    assert "secret" not in caught.value.one_line
 
 
 @each_row(

@@ -228,7 +228,10 @@ def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> Proxy:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if host is None or parts.scheme not in ("http", "https"):
+    from mitmproxy.net.check import is_valid_host  # only a client behind a proxy needs it
+
+    is_usable = host and is_valid_host(host) and parts.scheme in ("http", "https")
+    if not host or not is_usable or parts.username == "":  # mitmproxy's logins have a name
         why = "It must be an http or https proxy; unset it to connect directly"
         raise StartError(f"The proxy in {name.upper()} cannot be used", why=why)
     where = f"[{host}]" if ":" in host else host
