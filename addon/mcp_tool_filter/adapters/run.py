@@ -230,8 +230,8 @@ def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> Proxy:
         host, port = None, None
     from mitmproxy.net.check import is_valid_host  # only a client behind a proxy needs it
 
-    is_usable = host and is_valid_host(host) and parts.scheme in ("http", "https")
-    if not host or not is_usable or parts.username == "":  # mitmproxy's logins have a name
+    is_web = parts.scheme in ("http", "https") and parts.username != ""  # mitmproxy needs a name
+    if not host or not is_valid_host(host) or not is_web:
         why = "It must be an http or https proxy; unset it to connect directly"
         raise StartError(f"The proxy in {name.upper()} cannot be used", why=why)
     where = f"[{host}]" if ":" in host else host

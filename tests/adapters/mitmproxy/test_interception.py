@@ -25,7 +25,18 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.serving import endpoints
-from tests.filtered import DELETE, INITIALIZE, LIST, READ, Filtered, Hook, call, filtered, not_found
+from tests.filtered import (
+    DELETE,
+    INITIALIZE,
+    LIST,
+    READ,
+    Filtered,
+    Hook,
+    call,
+    filtered,
+    lost,
+    not_found,
+)
 from tests.make import listing
 from tests.mcp_upstream import RESULT, McpUpstream
 from tests.proxy import SCRIPT, certified, proxy
@@ -394,6 +405,21 @@ async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_pa
     logins = {(" http:" in one.line, len(one.all("proxy-authorization"))) for one in requests}
     assert logins <= {(False, 0), (True, 1)}
     assert {one.partition(":")[0] for one in urls} == {"https" if way == "tls" else "http"}
+
+
+async def test_what_comes_with_the_tunnel_of_the_proxy_behind_is_no_answer(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(b"HTTP/1.1 200 OK\r\n\r\n" + answer(b"early"))
+
+    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    async with (
+        raw_upstream(script) as behind,
+        between(tmp_path, mode=f"upstream:{behind.url}") as it,
+    ):
+        assert (await it.ask(ping)).body == lost("1")
+        [outside] = it.addon._layers.values()
+        assert not outside.inner._tls
 
 
 @pytest.mark.parametrize("login", [b"", LOGIN])

@@ -234,9 +234,11 @@ class EngineLayer(layer.Layer):
                 continue
             stack, seat = inner
             seat.orders.append(command)
+            server = command.connection
             yield from self._through_tls(stack, _Carry())
             if isinstance(command, commands.CloseConnection):
-                del self._tls[command.connection]
+                for one in (server, command.connection):  # a tunnel puts its own one there
+                    self._tls.pop(one, None)
 
     def order(self, command: commands.Command, go_on: _GoOn) -> None:
         """Carry out a command, then go on with its reply."""
@@ -360,7 +362,9 @@ class EngineLayer(layer.Layer):
                 self._upstreams.pop(server, None)
                 self._tls.pop(server, None)
                 exchange.unreachable(error)
-            elif exchange.is_over or server not in self._upstreams:
+            elif not exchange.is_over and server not in self._upstreams:
+                exchange.unreachable("the upstream spoke first")  # through a tunnel; it is closed
+            elif exchange.is_over:
                 self._upstreams.pop(server, None)
                 self._orders.append(commands.CloseConnection(server))
             else:
