@@ -277,8 +277,8 @@ async def test_a_client_secret_is_sent_where_the_server_wants_it(method: str) ->
 )
 async def test_a_refusal_says_whether_the_login_is_over(error: str, is_final: bool) -> None:
     """A server may repeat what it was sent: that is for no log."""
-    said = {"error": error, "error_description": "so\x1b it is: geheim and refresh-0"}
-    tokens = replace(TOKENS, refresh_token="refresh-0")
+    said = {"error": error, "error_description": "so\x1b it is: geheim and refresh%2F0"}
+    tokens = replace(TOKENS, refresh_token="refresh/0")
     state = replace(STATE, tokens=tokens, registration=replace(SECRET, client_secret="geheim"))
     with pytest.raises(TokenRefused) as caught:
         await asked("renew", said, status="400 Bad Request", state=state)

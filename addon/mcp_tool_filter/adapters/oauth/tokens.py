@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from mcp_tool_filter.adapters.background import look_at
 from mcp_tool_filter.adapters.oauth.discovery import Web, WebAnswer, WebFailed
@@ -131,7 +131,7 @@ def _without(secrets: Sequence[str], text: object) -> object:
     """Return a text of the server without the secrets that it repeats: people see it, and logs."""
     for secret in secrets:
         if isinstance(text, str) and len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "***")
+            text = text.replace(secret, "***").replace(quote_plus(secret), "***")
     return text
 
 
