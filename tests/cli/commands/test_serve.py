@@ -7,6 +7,7 @@ import json
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -20,7 +21,12 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
+from mcp_tool_filter.adapters.serving.proxy import Proxy
+from mcp_tool_filter.adapters.serving.site import Surroundings, TargetFinder
+from mcp_tool_filter.adapters.upstream.target import target_for
 from mcp_tool_filter.cli.commands.serve import _plans as plans_of
+from mcp_tool_filter.http.urls import UpstreamNames
+from mcp_tool_filter.policy.config import parse_config
 from tests.browser import Page, browser
 from tests.cli.commands.relaying import text_in
 from tests.cli.commands.served_command import INITIALIZE, READY, Answer, Served
@@ -33,6 +39,7 @@ from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, tool
 from tests.oauth_upstream import oauth_upstream
 from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port
+from tests.rows import each_row
 from tests.session_upstream import session_upstream
 from tests.stdio_client import StdioClient, filtered, is_alive, upstream
 from tests.websocket import accept, connect
@@ -263,6 +270,22 @@ def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
             it.reads(file.replace('deny = "^delete_"', 'deny = "^read_"'), "one: SIGHUP: ")
             assert (one.tools(), two.tools()) == (["delete_file"], ["b"])
             assert it.send("POST", "/two/one/mcp", INITIALIZE).status == 404
+            locked = file.replace('deny = "^delete_"', 'lock = "none"')
+            it.reads(locked, "SIGHUP: one stays as it was")
+            assert it.send("POST", "/two/one/mcp", INITIALIZE).status == 404
+
+
+@each_row("path, more", [
+    ("/b", "lock = 'no.lock'"), ("/b", "header = 'X-Key: $NOT_SET'"), ("/b?key=$NOT_SET", ""),
+])  # fmt: skip
+def test_a_server_that_cannot_run_is_not_reached_through_another_one_of_its_origin(
+    path: str, more: str, tmp_path: Path
+) -> None:
+    """It may still run with the settings that it had before."""
+    gateway = "http://localhost:3000"
+    text = f"[servers.a]\nurl = '{gateway}/a'\n[servers.b]\nurl = '{gateway}{path}'\n{more}"
+    a, b = plans_of(sources(tmp_path, text))
+    assert (a.config.only_mcp, a.problem is None, b.problem is None) == (True, True, False)
 
 
 def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Path) -> None:
@@ -403,6 +426,50 @@ def test_a_slow_start_delays_no_other_server(tmp_path: Path) -> None:
             it.says("  slow: it is still starting")
             assert it.at("near").tools() == ["a"]
             assert "read_file" in it.at("far").tools()
+
+
+def test_a_changed_policy_counts_at_once_whatever_other_servers_do(tmp_path: Path) -> None:
+    """It counts for a server that starts, too, and no list has to come first."""
+    go = tmp_path / "go"
+    waits = ["sh", "-c", 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"', str(go)]
+    near = f"[servers.near]\n{command('read_file,delete_file')}"
+    slow = f"[servers.slow]\ncommand = {json.dumps([*waits, *upstream()])}\n"
+    slow += "connection-timeout = 900000\ntool-list-timeout = 900000\n"
+    with serving(tmp_path, near) as it:
+        client = it.at("near")
+        it.reads(near + slow, "near: SIGHUP: took a new list")
+        it.reads(f"deny = '^delete_'\n{near}{slow}", "near: SIGHUP: .*; by the new policy 1 are")
+        assert hidden_in(client.calls("delete_file"))
+        it.reads(f"deny = '^read_'\n{near}{slow}", "near: SIGHUP: .*; by the new policy 1 are")
+        go.touch()
+        it.says("slow: http.*[1-9] hidden")
+        assert "read_file" not in it.at("slow").tools()
+        assert hidden_in(it.at("slow").calls("read_file"))
+
+
+async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
+    async with mcp_upstream(tools=[tool("a"), tool("b")]) as upstream:
+
+        async def find_names(url: str) -> UpstreamNames:
+            proxy.adopt(parse_config(deny=["^b$"]))
+            return UpstreamNames(url)
+
+        around = Surroundings(
+            warn=print, report=print, leave=print, make_tls=ssl.create_default_context,
+            find_names=find_names,
+        )  # fmt: skip
+        proxy = Proxy(around)
+        find_target: TargetFinder = lambda config: target_for(config, upstream.url, None)  # noqa: E731
+        site = await proxy.open("it", find_target, address="")
+        assert [*site.listener.snapshot.allowed] == ["a"]
+
+
+def test_sighup_changes_how_much_a_command_may_be_sent(tmp_path: Path) -> None:
+    server = f"[servers.a]\n{command('read_file')}"
+    with serving(tmp_path, f"message-limit = '1KB'\n{server}") as it:
+        assert "too large" in it.at("a").calls("read_file", text="x" * 9999)["error"]["message"]
+        it.reads(f"message-limit = '1MB'\n{server}", "a: ")
+        assert "result" in it.at("a").calls("read_file", text="x" * 9999)
 
 
 LOGINS = {"one": "same origin, sends iss", "other": "same origin", "old": "2025-03-26"}

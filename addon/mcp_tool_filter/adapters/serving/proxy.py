@@ -313,11 +313,12 @@ class Proxy:
         fetched = await fetch_or_wait(
             self.around.fetch, target, requires_list=self.config.requires_list
         )
+        names = None if command else await self.around.find_names(target.url)
         listener = open_listener(
             upstream=target.url,
-            config=self.config,
+            config=self.config,  # now: it may have changed while we waited
             fetched=fetched,
-            names=None if command else await self.around.find_names(target.url),
+            names=names,
             keeps_host=keeps_host,
             prefix=prefix,
         )

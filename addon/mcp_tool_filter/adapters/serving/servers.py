@@ -89,7 +89,6 @@ class Servers:
         self.is_strict = is_strict
         self.address = ""
         self._table = object()
-        self._turn = asyncio.Lock()
         self._has_reported = False
         self._at: dict[str, Running] = {}
         whole.runs = lambda: {name: one.site is not None for name, one in list(self._at.items())}
@@ -211,27 +210,26 @@ class Servers:
     async def change(self, plans: Sequence[Plan]) -> None:
         """Run these servers from now on. Those that are the same keep their sessions. One whose new
         lock is broken keeps the old one, and all its settings."""
-        async with self._turn:
-            before, self._at = self._at, {}
-            work: list[Awaitable[object]] = []
-            for plan in plans:
-                known = before.pop(plan.name, None)
-                if known and isinstance(plan.problem, LockError) and not known.plan.problem:
-                    self._at[plan.name] = known
-                    why = plan.problem.one_line
-                    self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
-                elif known and known.can_become(plan):
-                    self._at[plan.name] = known
-                    work.append(known.change(plan))
-                else:
-                    work += [known.end("the server has changed")] if known else []
-                    self._at[plan.name] = new = Running(plan, self)
-                    work.append(new.start())
-            for one in before.values():
-                self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
-                work.append(one.end("the server was removed"))
-            self.note_change()
-            await asyncio.gather(*work)
+        before, self._at = self._at, {}
+        work: list[Awaitable[object]] = []
+        for plan in plans:
+            known = before.pop(plan.name, None)
+            if known and isinstance(plan.problem, LockError) and not known.plan.problem:
+                self._at[plan.name] = known
+                why = plan.problem.one_line
+                self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
+            elif known and known.can_become(plan):
+                self._at[plan.name] = known
+                work.append(known.change(plan))
+            else:
+                work += [known.end("the server has changed")] if known else []
+                self._at[plan.name] = new = Running(plan, self)
+                work.append(asyncio.wait([new.start()]))
+        for one in before.values():
+            self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
+            work.append(one.end("the server was removed"))
+        self.note_change()
+        await asyncio.gather(*work)
 
     def edit(self, plan: Plan) -> None:
         """Use another policy for a server, with the list that is known. Raises StartError."""
@@ -260,6 +258,7 @@ class Running:
         self._opened = AsyncExitStack()
         self._waiting = servers.open_service(plan.name, self._wait)
         self._has_ended = False
+        self._turn = asyncio.Lock()
 
     @property
     def service(self) -> Service:
@@ -375,23 +374,30 @@ class Running:
         has_rules = plan.config.rules or not before.config.rules
         return bool(not plan.problem and before.identity == plan.identity and has_rules)
 
-    async def change(self, plan: Plan) -> None:
-        """Use a changed policy, and take a new list."""
+    def change(self, plan: Plan) -> Awaitable[None]:
+        """Use a changed policy at once, even while it starts; return what takes a new list."""
         before, self.plan = self.plan, plan
-        if (site := self.site) is None or self.proxy is None:
-            await self.start()
-            return
-        try:
-            self.proxy.adopt(plan.config)
-        except StartError as error:
-            self.plan = before
-            self.proxy.warn(f"Warning: the old policy stays: {error.one_line}")
-            return
-        said = await self.proxy.changes.take_and_describe(site)
-        if before.config != plan.config and (snapshot := self.snapshot):
-            said += f"; by the new policy {len(snapshot.denied)} are hidden"
-            said += f", {len(snapshot.allowed)} exposed"
-        self.proxy.warn(said)
+        if self.proxy is not None:
+            try:
+                self.proxy.adopt(plan.config)
+            except StartError as error:
+                self.plan = before
+                self.proxy.warn(f"Warning: the old policy stays: {error.one_line}")
+        return self._renew(is_new=before.config != self.plan.config)
+
+    async def _renew(self, *, is_new: bool) -> None:
+        """Take a new list; or start, if it does not run."""
+        async with self._turn:  # a second SIGHUP must wait for the first
+            if self._has_ended:
+                return
+            if (site := self.site) is None or (proxy := self.proxy) is None:
+                await asyncio.wait([self.start()])
+                return
+            said = await proxy.changes.take_and_describe(site)
+            if is_new and (snapshot := self.snapshot):
+                said += f"; by the new policy {len(snapshot.denied)} are hidden"
+                said += f", {len(snapshot.allowed)} exposed"
+            proxy.warn(said)
 
     async def end(self, why: str) -> None:
         """End it: what its clients wait for is answered with an error."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -112,6 +113,7 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
             config=Config(strict=sources.is_strict),
             find_target=lambda config: target_for(config, OF_COMMAND, None),
             identity=None,
+            names=_names_despite(sources, name),
             problem=problem,
         )
     check(settings)
@@ -129,11 +131,32 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
     )
 
 
+def _names_despite(sources: Sources, name: str) -> UpstreamNames | None:
+    """Return the names of a server that cannot run as things are: it may still run with its old
+    settings, and others of its origin must not lead to it."""
+    despite = replace(sources, ignored=("header", "lock"), environment=_AllSet(sources.environment))
+    with suppress(StartError):
+        settings = despite.of_server(name)
+        return None if settings.command else UpstreamNames(settings.origin)
+    return None
+
+
+class _AllSet(dict[str, str]):
+    """An environment in which every variable is set."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    def __missing__(self, _name: str) -> str:
+        return "0"
+
+
 def _identity(settings: Settings, config: Config) -> object:
     """Return what a running server cannot change."""
     if settings.command:
         has_rules = bool(config.rules)  # their state is for each command
-        return settings.command, dict(settings.env), settings.cwd, settings.max_children, has_rules
+        bridge = settings.cwd, settings.max_children, config.limits
+        return settings.command, dict(settings.env), bridge, has_rules
     tls = settings.insecure, settings.ca, settings.client_cert
     logins = config.uses_login, config.login_through, config.only_mcp, config.requires_list
     return settings.origin, settings.endpoint, tls, logins, config.upstream_headers
