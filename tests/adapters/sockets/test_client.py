@@ -14,8 +14,11 @@ import socket
 import ssl
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -33,7 +36,9 @@ from mcp_tool_filter.http.urls import Origin, parse_origin
 from tests.adapters.upstream.fetching import get, got, saying
 from tests.proxy import certified
 from tests.raw_client import trusting
-from tests.raw_upstream import LAST_CHUNK, Peer, always, answer, chunk, free_port, raw_upstream
+from tests.raw_upstream import (
+    LAST_CHUNK, TIMEOUT, Peer, always, answer, chunk, free_port, raw_upstream,
+)  # fmt: skip
 from tests.rows import each_row
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -429,3 +434,32 @@ def test_a_key_must_belong_to_its_certificate(tmp_path: Path) -> None:
     bad.write_text(certificate + key[key.index("-----BEGIN") :])
     with pytest.raises(InvalidOption, match="The key does not belong to the certificate"):
         check_cert(str(bad))
+
+
+async def test_a_name_found_slowly_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the calls of one server would stop those of all servers that have names."""
+    may_answer, asked, find = Event(), list[str](), socket.getaddrinfo
+
+    def find_slowly(host: str, *how: Any, **more: Any) -> Any:
+        asked.append(host)
+        if host == "slow.example":
+            may_answer.wait(TIMEOUT)
+        return find("127.0.0.1", *how, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
+    async with raw_upstream(saying(answer(b""))) as upstream:
+        origin = parse_origin(upstream.url)
+
+        async def reach(host: str) -> Reach:
+            return await connect.probe(replace(origin, host=host), None, TIMEOUT)
+
+        slow = asyncio.gather(*(reach("slow.example") for _ in range(50)))
+        while not asked:
+            await asyncio.sleep(0.01)
+        assert await reach("fast.example") is Reach.REACHED
+        assert not slow.done()
+        may_answer.set()
+        assert set(await slow) == {Reach.REACHED}
+    assert asked == ["slow.example", "fast.example"]

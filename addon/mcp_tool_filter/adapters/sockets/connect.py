@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mcp_tool_filter.adapters.background import look_at
 from mcp_tool_filter.engine.wire import render_request
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.urls import Origin
@@ -92,23 +94,53 @@ async def connect[P: asyncio.BaseProtocol](
 ) -> tuple[asyncio.Transport, P]:
     """Open a connection. Raises NotConnected, or HttpFailed if that says nothing about the
     upstream."""
-    errors: Sequence[Exception]
+    errors: list[Exception] = []
     try:
-        # The types of event loops leave out ``all_errors``.
-        return await asyncio.get_running_loop().create_connection(  # type: ignore[call-overload,no-any-return]
-            make,
-            origin.place.host,
-            origin.port,
-            ssl=tls,
-            server_hostname=origin.host if tls else None,
-            all_errors=True,
-        )
-    except ExceptionGroup as group:
-        errors = group.exceptions
+        for address in await addresses_of(origin.place.host):
+            try:
+                return await asyncio.get_running_loop().create_connection(
+                    make,
+                    address,
+                    origin.port,
+                    ssl=tls,
+                    server_hostname=origin.host if tls else None,
+                )
+            except OSError as error:
+                if isinstance(error, ssl.SSLError):
+                    raise
+                errors.append(error)
     except (OSError, ssl.CertificateError) as error:
-        errors = (error,)
+        errors = [error]
     reason, reach = why_none(errors, origin), reach_in(errors)
     raise HttpFailed(reason) if reach is Reach.UNKNOWN else NotConnected(reason, reach)
+
+
+_lookups: dict[object, asyncio.Task[list[str]]] = {}
+
+
+async def addresses_of(host: str) -> list[str]:
+    """Return the addresses of a host. Raises OSError, UnicodeError.
+
+    Who asks while it is looked up waits for the same answer: all lookups share a few threads, and
+    a name that is found slowly must not take them all.
+    """
+    try:
+        ipaddress.ip_address(host)
+        return [host]
+    except ValueError:
+        pass
+    key = loop, _ = asyncio.get_running_loop(), host
+    if (lookup := _lookups.get(key)) is None:
+        lookup = _lookups[key] = loop.create_task(_look_up(host))
+        lookup.add_done_callback(lambda _: _lookups.pop(key))
+        lookup.add_done_callback(look_at)  # all who asked may be gone
+    return await asyncio.shield(lookup)
+
+
+async def _look_up(host: str) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 @dataclass(frozen=True, slots=True)

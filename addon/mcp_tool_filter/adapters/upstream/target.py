@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.sockets.client import Headers, HttpClient, Login, Room
+from mcp_tool_filter.adapters.sockets.connect import addresses_of
 from mcp_tool_filter.http.urls import UpstreamNames, parse_origin, plain_hosts
 from mcp_tool_filter.policy.config import Config
 
@@ -171,13 +172,11 @@ def _can_bind(family: socket.AddressFamily, address: str) -> bool:
 
 
 async def _resolve(host: str) -> set[str]:
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_PATIENCE):
-            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            return set(await addresses_of(host))
     except (OSError, UnicodeError):  # includes TimeoutError
         return set()
-    return {str(address[0]) for *_, address in found}
 
 
 def _own_addresses() -> Iterator[str]:
