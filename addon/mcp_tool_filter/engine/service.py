@@ -185,7 +185,7 @@ class Service:
     """If there are several upstreams: returns the service of a request, and makes its head the
     one for that upstream."""
     is_ending: bool = False
-    """True once the upstream is lost: what is asked from now on is answered as lost."""
+    """True once the upstream is lost or removed: what is asked from now on is answered as lost."""
     is_draining: bool = False
     """True once the process ends: each answer is the last one on its connection."""
     learns_logins: bool = False

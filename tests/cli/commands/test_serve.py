@@ -22,11 +22,11 @@ import pytest
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.site import Surroundings, TargetFinder
+from mcp_tool_filter.adapters.serving.site import Site, Surroundings, TargetFinder
 from mcp_tool_filter.adapters.upstream.target import target_for
 from mcp_tool_filter.cli.commands.serve import _plans as plans_of
 from mcp_tool_filter.http.urls import UpstreamNames
-from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.config import Config, parse_config
 from tests.browser import Page, browser
 from tests.cli.commands.relaying import text_in
 from tests.cli.commands.served_command import INITIALIZE, READY, Answer, Served
@@ -462,6 +462,35 @@ async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
         find_target: TargetFinder = lambda config: target_for(config, upstream.url, None)  # noqa: E731
         site = await proxy.open("it", find_target, address="")
         assert [*site.listener.snapshot.allowed] == ["a"]
+
+
+async def test_a_lost_server_that_was_removed_is_not_asked_any_more() -> None:
+    said: list[str] = []
+    around = Surroundings(
+        warn=said.append, report=print, leave=print, make_tls=ssl.create_default_context,
+    )  # fmt: skip
+    async with mcp_upstream(tools=[tool("a")]) as upstream:
+        find_target: TargetFinder = lambda config: target_for(config, upstream.url, None)  # noqa: E731
+        sites: list[Site] = []
+        for name in ("kept", "removed"):
+            proxy = Proxy(around, Proxy(around))
+            proxy.adopt(Config(fail_fast=False))
+            sites.append(await proxy.open(name, find_target, address="", prefix=f"/{name}"))
+            proxy.changes.lose(sites[-1])
+        kept, removed = sites
+        proxy.end("removed")
+        for site in (removed, kept):
+            site.reached.set()  # both look at once whether it is back
+        async with asyncio.timeout(TIMEOUT):
+            while kept.is_lost:
+                await asyncio.sleep(0.01)
+        assert removed.is_lost
+        proxy.changes.lose(removed)
+        assert [one.partition(":")[0] for one in said] == [
+            "Warning",
+            "Warning",
+            "The upstream is back",
+        ]
 
 
 def test_sighup_changes_how_much_a_command_may_be_sent(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from mcp_tool_filter.adapters.serving.site import (
 from mcp_tool_filter.adapters.serving.watchers import Watchers
 from mcp_tool_filter.adapters.upstream.fetch import asked_by, fetch_as_client
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.service import nothing
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, StartError
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.observers.sentences import (
@@ -373,7 +372,7 @@ class Proxy:
         """End one server of several: what its clients wait for is answered with an error."""
         assert self._whole is not None
         for name, site in self.sites.items():
-            site.suspect = site.note_end_of_stream = nothing  # nobody asks any more
+            site.is_ending = True
             for exchange in list(site.exchanges):
                 exchange.lose(why)
                 exchange.down.host.wake()

@@ -227,7 +227,7 @@ class Changes:
 
     def suspect(self, site: Site) -> None:
         """Probe an upstream, because something with it has failed."""
-        if site.listener.is_forward or self._proxy.has_failed:
+        if site.listener.is_forward or site.is_ending:
             return
         if site.name in self._suspected:
             self._suspected[site.name] = True
@@ -269,6 +269,8 @@ class Changes:
 
     def lose(self, site: Site) -> None:
         """End the process, or wait until a lost upstream is back."""
+        if site.is_ending:
+            return
         if site.listener.config.fail_fast:
             self._proxy.lose_all()
         elif not site.is_lost:
@@ -288,6 +290,8 @@ class Changes:
                 async with asyncio.timeout(_BACK_PAUSE):
                     await site.reached.wait()
             site.reached.clear()
+            if site.is_ending:
+                return
             if await site.probe() is not Reach.REACHED:
                 end = None
                 continue
