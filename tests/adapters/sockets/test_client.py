@@ -37,7 +37,14 @@ from tests.adapters.upstream.fetching import get, got, saying
 from tests.proxy import certified
 from tests.raw_client import trusting
 from tests.raw_upstream import (
-    LAST_CHUNK, TIMEOUT, Peer, always, answer, chunk, free_port, raw_upstream,
+    LAST_CHUNK,
+    TIMEOUT,
+    Peer,
+    always,
+    answer,
+    chunk,
+    free_port,
+    raw_upstream,
 )  # fmt: skip
 from tests.rows import each_row
 
