@@ -719,6 +719,20 @@ def test_processes_end_with_it(tmp_path: Path) -> None:
         assert not is_alive(child)
 
 
+def test_a_process_of_a_server_that_was_removed_ends_with_it_too(tmp_path: Path) -> None:
+    """It does not end when its input does."""
+    stays = ["sh", "-c", '"$@"; sleep 300', "sh", *upstream()]
+    other = f"[servers.b]\n{command('b')}"
+    with serving(tmp_path, f"[servers.a]\ncommand = {json.dumps(stays)}\n{other}") as it:
+        client = it.at("a")
+        assert client.has_children(1)
+        (child,) = client.children()
+        it.reads(other, "a is not in the config file any more")
+        it.process.terminate()
+        assert it.client.ends() == 0
+        assert not is_alive(child)
+
+
 JSON = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 
 

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.background import in_background
+from mcp_tool_filter.adapters.background import in_background, keep
 from mcp_tool_filter.adapters.serving.proxy import Proxy
 from mcp_tool_filter.adapters.serving.site import Site, Surroundings, TargetFinder
 from mcp_tool_filter.conversation.memory import unlisted
@@ -90,6 +90,7 @@ class Servers:
         self.address = ""
         self._table = object()
         self._has_reported = False
+        self._ends: set[asyncio.Task[None]] = set()
         self._at: dict[str, Running] = {}
         whole.runs = lambda: {name: one.site is not None for name, one in list(self._at.items())}
         self.listener = open_listener(
@@ -222,14 +223,17 @@ class Servers:
                 self._at[plan.name] = known
                 work.append(known.change(plan))
             else:
-                work += [known.end("the server has changed")] if known else []
+                work += [self._end(known, "the server has changed")] if known else []
                 self._at[plan.name] = new = Running(plan, self)
                 work.append(asyncio.wait([new.start()]))
         for one in before.values():
             self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
-            work.append(one.end("the server was removed"))
+            work.append(self._end(one, "the server was removed"))
         self.note_change()
         await asyncio.gather(*work)
+
+    def _end(self, one: Running, why: str) -> asyncio.Task[None]:
+        return keep(self._ends, asyncio.get_running_loop().create_task(one.end(why)))
 
     def edit(self, plan: Plan) -> None:
         """Use another policy for a server, with the list that is known. Raises StartError."""
@@ -242,7 +246,7 @@ class Servers:
 
     async def close(self) -> None:
         """End all servers, because the process ends."""
-        await asyncio.gather(*(one.close() for one in self._at.values()))
+        await asyncio.gather(*self._ends, *(one.close() for one in self._at.values()))
 
 
 class Running:
