@@ -132,12 +132,13 @@ def test_every_server_is_shown_with_what_is_known_of_it(
 @pytest.mark.rest
 def test_a_server_that_hangs_delays_no_other(home: Path, status_of: Status) -> None:
     """They are asked at the same time: one after the other would take longer than we wait."""
-    tables = [f'[servers.s{n}]\ncommand = ["sleep", "300"]\n' for n in range(24)]
+    time = f"300.{os.getpid()}"  # no other process sleeps so long
+    tables = [f'[servers.s{n}]\ncommand = ["sleep", "{time}"]\n' for n in range(24)]
     write_config(home, "".join(tables))
     rows = status_of(status=1)
     assert {row["problem"] for row in rows.values()} == {"Connection timeout after 3000ms"}
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    assert "sleep 300" not in left.stdout
+    assert f"sleep {time}" not in left.stdout
 
 
 def test_without_servers_all_is_well(ran: Typed, status_of: Status) -> None:
