@@ -447,6 +447,10 @@ def test_a_changed_policy_counts_at_once_whatever_other_servers_do(tmp_path: Pat
         assert hidden_in(it.at("slow").calls("read_file"))
 
 
+def at(url: str) -> TargetFinder:
+    return lambda config: target_for(config, url, None)
+
+
 async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
     async with mcp_upstream(tools=[tool("a"), tool("b")]) as upstream:
 
@@ -459,8 +463,7 @@ async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
             find_names=find_names,
         )  # fmt: skip
         proxy = Proxy(around)
-        find_target: TargetFinder = lambda config: target_for(config, upstream.url, None)  # noqa: E731
-        site = await proxy.open("it", find_target, address="")
+        site = await proxy.open("it", at(upstream.url), address="")
         assert [*site.listener.snapshot.allowed] == ["a"]
 
 
@@ -470,12 +473,11 @@ async def test_a_lost_server_that_was_removed_is_not_asked_any_more() -> None:
         warn=said.append, report=print, leave=print, make_tls=ssl.create_default_context,
     )  # fmt: skip
     async with mcp_upstream(tools=[tool("a")]) as upstream:
-        find_target: TargetFinder = lambda config: target_for(config, upstream.url, None)  # noqa: E731
         sites: list[Site] = []
         for name in ("kept", "removed"):
             proxy = Proxy(around, Proxy(around))
             proxy.adopt(Config(fail_fast=False))
-            sites.append(await proxy.open(name, find_target, address="", prefix=f"/{name}"))
+            sites.append(await proxy.open(name, at(upstream.url), address="", prefix=f"/{name}"))
             proxy.changes.lose(sites[-1])
         kept, removed = sites
         proxy.end("removed")
