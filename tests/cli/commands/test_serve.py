@@ -275,6 +275,25 @@ def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
             assert it.send("POST", "/two/one/mcp", INITIALIZE).status == 404
 
 
+def test_a_server_whose_lock_breaks_does_not_stay_where_another_one_is_now(tmp_path: Path) -> None:
+    """The other one could be reached through it, past its own policy; or it through the other."""
+    text = f"[servers.one]\n{command('read_file')}[servers.two]\n{command('b')}"
+    with serving(tmp_path, text) as gateway:
+        (folder := tmp_path / "front").mkdir()
+        url = f"http://127.0.0.1:{gateway.port}"
+        alone = f"[servers.one]\nurl = '{url}/one/mcp'\n"
+        other = f"[servers.two]\nurl = '{url}/two/mcp'\n"
+        with serving(folder, alone) as it:
+            assert it.at("one").tools() == ["read_file"]
+            it.reads(f"{alone}lock = 'none'\n{other}", "one is not available: .*none")
+            assert it.at("two").tools() == ["b"]
+            assert b"-32000" in it.send("POST", "/one/two/mcp", INITIALIZE).body
+            it.reads(f"{alone}{other}", "one: http")
+            moved = alone.replace("127.0.0.1", "localhost.invalid")
+            it.reads(f"{moved}lock = 'none'\n{other}", "one is not available: .*none")
+            assert b"-32000" in it.send("POST", "/one/mcp", INITIALIZE).body
+
+
 @each_row("path, more", [
     ("/b", "lock = 'no.lock'"), ("/b", "header = 'X-Key: $NOT_SET'"), ("/b?key=$NOT_SET", ""),
 ])  # fmt: skip

@@ -210,12 +210,12 @@ class Servers:
 
     async def change(self, plans: Sequence[Plan]) -> None:
         """Run these servers from now on. Those that are the same keep their sessions. One whose new
-        lock is broken keeps the old one, and all its settings."""
+        lock is broken keeps the old one, and all its settings, if it may."""
         before, self._at = self._at, {}
         work: list[Awaitable[object]] = []
         for plan in plans:
             known = before.pop(plan.name, None)
-            if known and isinstance(plan.problem, LockError) and not known.plan.problem:
+            if known and known.can_stay(plan):
                 self._at[plan.name] = known
                 why = plan.problem.one_line
                 self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
@@ -371,6 +371,14 @@ class Running:
         return [(self.plan.name, one) for one in found]
 
     # Changes
+
+    def can_stay(self, plan: Plan) -> bool:
+        """Tell whether it may keep its settings because its new lock is broken: as the file is now,
+        no other server may be reached through it, nor it through another one."""
+        before = self.plan
+        is_apart = before.config.only_mcp or not plan.config.only_mcp
+        has_place = before.names == plan.names and is_apart
+        return isinstance(plan.problem, LockError) and not before.problem and has_place
 
     def can_become(self, plan: Plan) -> bool:
         """Tell whether it can go on with another plan. Rules can only be added while it runs."""
