@@ -215,7 +215,7 @@ class Servers:
         work: list[Awaitable[object]] = []
         for plan in plans:
             known = before.pop(plan.name, None)
-            if known and known.can_stay(plan):
+            if known and plan.problem and known.can_stay(plan):
                 self._at[plan.name] = known
                 why = plan.problem.one_line
                 self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
