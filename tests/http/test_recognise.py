@@ -227,7 +227,7 @@ def fed(chunks: list[bytes], limits: Limits = LIMITS) -> tuple[bytes, bytes | No
     return passed + more, rest
 
 
-# Hypothesis also draws words of the module: so few bytes are none that begins MCP.
+# Hypothesis also draws words from the module; three bytes are too short for one that begins MCP.
 @given(st.lists(st.sampled_from(EVENT_PIECES) | st.binary(max_size=3), max_size=20))
 def test_no_byte_is_lost_wherever_the_stream_is_cut(pieces: list[bytes]) -> None:
     raw = b"".join(pieces)

@@ -373,8 +373,8 @@ class Running:
     # Changes
 
     def can_stay(self, plan: Plan) -> bool:
-        """Tell whether it may keep its settings because its new lock is broken: as the file is now,
-        no other server may be reached through it, nor it through another one."""
+        """Tell whether it may keep its settings because its new lock is broken: with the present
+        file, it must lead to no other server, and no other server to it."""
         before = self.plan
         is_apart = before.config.only_mcp or not plan.config.only_mcp
         has_place = before.names == plan.names and is_apart

@@ -121,8 +121,8 @@ _lookups: dict[object, asyncio.Task[list[str]]] = {}
 async def addresses_of(host: str) -> list[str]:
     """Return the addresses of a host. Raises OSError, UnicodeError.
 
-    Who asks while it is looked up waits for the same answer: all lookups share a few threads, and
-    a name that is found slowly must not take them all.
+    Callers that ask during a lookup wait for the same answer: all lookups share a few threads, and
+    a slow name must not take them all.
     """
     try:
         ipaddress.ip_address(host)
@@ -133,7 +133,7 @@ async def addresses_of(host: str) -> list[str]:
     if (lookup := _lookups.get(key)) is None:
         lookup = _lookups[key] = loop.create_task(_look_up(host))
         lookup.add_done_callback(lambda _: _lookups.pop(key))
-        lookup.add_done_callback(look_at)  # all who asked may be gone
+        lookup.add_done_callback(look_at)  # all callers may be gone
     return await asyncio.shield(lookup)
 
 
